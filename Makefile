@@ -1,0 +1,55 @@
+# Everything happens in .venv/, which the first target that needs it creates.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Sluice needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+	@echo "==> creating $(VENV) (locked, hash-checked packages)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernetes (first time: builds it, ~10 min)
+	@$(BIN)/sluice demo $(ARGS)
+
+.PHONY: test
+test: $(STAMP) ## everything CI runs: static checks, then all tests, those on the lab included
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/sluice lab build
+	@$(BIN)/pytest tests/integration tests/e2e
+
+.PHONY: check
+check: $(STAMP) ## static checks and the tests that need no lab
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/pytest --ignore=tests/integration --ignore=tests/e2e
+
+.PHONY: fmt
+fmt: $(STAMP) ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+.PHONY: crds
+crds: $(STAMP) ## regenerate crds/*.yaml from the models
+	@$(BIN)/python -m controller.resources.schema crds
+
+.PHONY: lock
+lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra lab --group dev pyproject.toml -o requirements-dev.lock
+
+.PHONY: clean
+clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

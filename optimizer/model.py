@@ -1,0 +1,289 @@
+"""The vocabulary of the problem: pipelines, stages, placements, pools, and what is asked of them.
+
+Every type validates itself, so that no later module meets a negative rate or a pool that does not exist.
+Nothing here computes a latency or chooses an allocation.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NewType
+
+StageName = NewType("StageName", str)
+PoolName = NewType("PoolName", str)
+PipelineKey = NewType("PipelineKey", str)
+"""`namespace/name` of a pipeline."""
+
+
+class InvalidProblem(ValueError):
+    """The caller asked something that cannot be meant: the message names the field, the value and the rule."""
+
+
+def require(ok: bool, where: str, value: object, rule: str) -> None:
+    """Raise `InvalidProblem` unless `ok`, naming the field `where`, its `value` and the `rule` it breaks."""
+    if not ok:
+        raise InvalidProblem(f"{where}: {value!r}: {rule}")
+
+
+class Routing(Enum):
+    """How items reach the replicas of a stage; it selects the latency formula."""
+
+    PULL = "Pull"
+    """Replicas take from one shared queue."""
+    ROUND_ROBIN = "RoundRobin"
+    LEAST_LOADED = "LeastLoaded"
+    RANDOM = "Random"
+    """Each item to a replica at random, as kube-proxy does."""
+    STICKY = "Sticky"
+    """All items of a session to one replica."""
+
+
+class Composition(Enum):
+    """How the latencies of the stages make up the latency of the pipeline."""
+
+    SUM = "Sum"
+    """The sum of the stages' percentiles: never too low, on average 18 % too high."""
+    RSS = "Rss"
+    """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLaw:
+    """The time one batch takes: `fixed_s + items · per_item_s` on average, with coefficient of variation `cv`."""
+
+    fixed_s: float
+    per_item_s: float = 0.0
+    cv: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.fixed_s) and self.fixed_s >= 0, "fixed_s", self.fixed_s, "must be finite and ≥ 0")
+        require(
+            math.isfinite(self.per_item_s) and self.per_item_s >= 0,
+            "per_item_s",
+            self.per_item_s,
+            "must be finite and ≥ 0",
+        )
+        require(self.fixed_s + self.per_item_s > 0, "service law", self, "a batch must take longer than nothing")
+        require(math.isfinite(self.cv) and self.cv >= 0, "cv", self.cv, "must be finite and ≥ 0")
+
+    def mean_s(self, batch: float) -> float:
+        """Return the mean time of a batch of `batch` items, in seconds."""
+        return self.fixed_s + batch * self.per_item_s
+
+    def scaled(self, factor: float) -> "ServiceLaw":
+        """Return the law of a machine that takes `factor` times as long."""
+        return ServiceLaw(fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor, cv=self.cv)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One way to run a stage: on one pool, with the service law and the bounds it has there.
+
+    `service` is what the planner believes now: the prior corrected by measurement. `batch_sizes` are the batch
+    limits to choose from (one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill.
+    `session_slots` is how many sessions the memory of one replica holds (None: no limit). `saturation_rps` caps
+    what one replica was ever observed to carry, whatever the law promises. `wer` is the word error rate of the
+    model variant, as a share. `current` is the number of replicas desired now, for the cost of switching.
+    """
+
+    pool: PoolName
+    service: ServiceLaw
+    min_replicas: int = 0
+    max_replicas: int = 1
+    per_instance: int = 1
+    concurrency: int = 1
+    batch_sizes: tuple[int, ...] = (1,)
+    batch_wait_s: float = 0.0
+    session_slots: int | None = None
+    wer: float | None = None
+    saturation_rps: float | None = None
+    current: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.min_replicas >= 0, "min_replicas", self.min_replicas, "must be ≥ 0")
+        require(
+            self.min_replicas <= self.max_replicas,
+            "max_replicas",
+            self.max_replicas,
+            f"must be at least min_replicas ({self.min_replicas})",
+        )
+        require(self.per_instance >= 1, "per_instance", self.per_instance, "must be ≥ 1")
+        require(self.concurrency >= 1, "concurrency", self.concurrency, "must be ≥ 1")
+        require(
+            bool(self.batch_sizes) and list(self.batch_sizes) == sorted(set(self.batch_sizes)),
+            "batch_sizes",
+            self.batch_sizes,
+            "must be a non-empty increasing sequence",
+        )
+        require(self.batch_sizes[0] >= 1, "batch_sizes", self.batch_sizes, "must be ≥ 1")
+        require(
+            math.isfinite(self.batch_wait_s) and self.batch_wait_s >= 0,
+            "batch_wait_s",
+            self.batch_wait_s,
+            "must be ≥ 0",
+        )
+        require(
+            self.session_slots is None or self.session_slots >= 1, "session_slots", self.session_slots, "must be ≥ 1"
+        )
+        require(
+            self.saturation_rps is None or self.saturation_rps > 0, "saturation_rps", self.saturation_rps, "must be > 0"
+        )
+        require(self.current >= 0, "current", self.current, "must be ≥ 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A step of a pipeline. `placements` are in the user's order of preference.
+
+    `pass_ratio` is the share of its items that the stage passes on. `after` names the stages whose output it
+    takes; none means the entry. `min_replicas` is a floor over all placements together (threshold rules raise it).
+    """
+
+    name: StageName
+    placements: tuple[Placement, ...]
+    after: tuple[StageName, ...] = ()
+    pass_ratio: float = 1.0
+    routing: Routing = Routing.LEAST_LOADED
+    min_replicas: int = 1
+
+    def __post_init__(self) -> None:
+        require(bool(self.placements), f"stage {self.name}.placements", self.placements, "must not be empty")
+        pools = [placement.pool for placement in self.placements]
+        require(len(set(pools)) == len(pools), f"stage {self.name}.placements", pools, "one placement per pool")
+        require(0 < self.pass_ratio <= 1, f"stage {self.name}.pass_ratio", self.pass_ratio, "must be in (0, 1]")
+        require(self.min_replicas >= 1, f"stage {self.name}.min_replicas", self.min_replicas, "must be ≥ 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sla:
+    """The promise: `percentile` of the items answered within `latency_s`, from the entry to the last stage."""
+
+    latency_s: float
+    percentile: float = 95.0
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.latency_s) and self.latency_s > 0, "latency_s", self.latency_s, "must be > 0")
+        require(0 < self.percentile < 100, "percentile", self.percentile, "must be in (0, 100)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The load to plan for.
+
+    `entry_rate_rps` is items per second at the entry. `sessions` is how many streams hold a slot in every stage
+    with memory at the same time; None for independent requests, which hold one only while they are in the stage.
+    `arrival_cv2` is the squared coefficient of variation of the time between arrivals (1: Poisson).
+    """
+
+    entry_rate_rps: float
+    sessions: float | None = None
+    arrival_cv2: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("entry_rate_rps", "arrival_cv2"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value >= 0, name, value, "must be finite and ≥ 0")
+        require(
+            self.sessions is None or (math.isfinite(self.sessions) and self.sessions >= 0),
+            "sessions",
+            self.sessions,
+            "must be finite and ≥ 0",
+        )
+
+    def scaled(self, share: float) -> "Demand":
+        """Return this demand when only `share` of it is admitted."""
+        return Demand(
+            entry_rate_rps=self.entry_rate_rps * share,
+            sessions=None if self.sessions is None else self.sessions * share,
+            arrival_cv2=self.arrival_cv2,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What one pipeline asks: stages in an order where each comes after those it takes from."""
+
+    key: PipelineKey
+    stages: tuple[Stage, ...]
+    demand: Demand
+    sla: Sla
+    budget_per_hour: float | None = None
+    priority: int = 0
+    max_wer: float | None = None
+    visit_ratios: Mapping[StageName, float] = field(init=False, compare=False, repr=False)
+    """Items a stage sees per item at the entry: the product of the pass ratios on the way."""
+
+    def __post_init__(self) -> None:
+        require(bool(self.stages), f"pipeline {self.key}.stages", self.stages, "must not be empty")
+        require(
+            self.budget_per_hour is None or (math.isfinite(self.budget_per_hour) and self.budget_per_hour >= 0),
+            f"pipeline {self.key}.budget_per_hour",
+            self.budget_per_hour,
+            "must be finite and ≥ 0",
+        )
+        ratios: dict[StageName, float] = {}
+        passed: dict[StageName, float] = {}
+        for stage in self.stages:
+            require(stage.name not in ratios, f"pipeline {self.key}.stages", stage.name, "names must be unique")
+            for name in stage.after:
+                require(name in passed, f"stage {stage.name}.after", name, "must name an earlier stage")
+            # A join waits for all its branches, so it sees an item once: the rate of the scarcest branch.
+            ratios[stage.name] = min((passed[name] for name in stage.after), default=1.0)
+            passed[stage.name] = ratios[stage.name] * stage.pass_ratio
+        object.__setattr__(self, "visit_ratios", ratios)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Hardware to rent: `instances` at most, each for `price_per_hour` USD."""
+
+    name: PoolName
+    price_per_hour: float
+    instances: int
+
+    def __post_init__(self) -> None:
+        require(
+            math.isfinite(self.price_per_hour) and self.price_per_hour >= 0,
+            f"pool {self.name}.price_per_hour",
+            self.price_per_hour,
+            "must be finite and ≥ 0",
+        )
+        require(self.instances >= 0, f"pool {self.name}.instances", self.instances, "must be ≥ 0")
+
+    def replica_price_per_hour(self, placement: Placement) -> float:
+        """Return what one replica of `placement` costs, in USD per hour."""
+        return self.price_per_hour / placement.per_instance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """The whole question: all pipelines that share the pools, and what limits them together.
+
+    `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which
+    an allocation differs from `Placement.current`, so that equals do not flap.
+    """
+
+    pipelines: tuple[Pipeline, ...]
+    pools: Mapping[PoolName, Pool]
+    budget_per_hour: float | None = None
+    composition: Composition = Composition.SUM
+    switching_cost_per_hour: float = 0.0
+
+    def __post_init__(self) -> None:
+        keys = [pipeline.key for pipeline in self.pipelines]
+        require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")
+        for pipeline, stage, placement in self.placements():
+            require(
+                placement.pool in self.pools,
+                f"pipeline {pipeline.key}, stage {stage.name}.pool",
+                placement.pool,
+                f"must be one of {sorted(self.pools)}",
+            )
+
+    def placements(self) -> Iterator[tuple[Pipeline, Stage, Placement]]:
+        """Yield every placement with the stage and the pipeline it belongs to, in the order given."""
+        for pipeline in self.pipelines:
+            for stage in pipeline.stages:
+                for placement in stage.placements:
+                    yield pipeline, stage, placement

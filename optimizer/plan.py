@@ -1,0 +1,159 @@
+"""The answer and why: what to run, what it costs, what limits it, and how good it provably is.
+
+Plans are values; `optimizer.allocate` makes them. A number that does not exist is None, never a stand-in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from optimizer.model import PipelineKey, PoolName, StageName
+
+
+class LimitKind(Enum):
+    """What keeps a plan from being better."""
+
+    BUDGET = "Budget"
+    POOL = "Pool"
+    BOUNDS = "Bounds"
+    SLA = "Sla"
+    """No allocation within the bounds reaches the latency, at any price."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The constraint that binds; `name` is the pool or the stage it belongs to, where there is one."""
+
+    kind: LimitKind
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.name is None else f"{self.kind.value}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementPlan:
+    """`replicas` on `pool`, each taking batches of up to `batch` items."""
+
+    pool: PoolName
+    replicas: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """A stage under the plan: predicted utilisation (0–1) and latency at its rate.
+
+    `latency_s` is the stage's own latency at the SLA's percentile, `mean_s` the mean. Both are None when the
+    stage has no replica. `placements` lists every placement of the stage, those with no replica included.
+    """
+
+    name: StageName
+    rate_rps: float
+    utilization: float | None
+    latency_s: float | None
+    mean_s: float | None
+    placements: tuple[PlacementPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementStep:
+    """A change of one placement: replicas before and after, and the batch limit after."""
+
+    pool: PoolName
+    before: int
+    after: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One move of the search: what it changed in a stage, what it bought and what it cost.
+
+    `latency_saved_s` is negative where a move trades latency for money.
+    """
+
+    stage: StageName
+    changes: tuple[PlacementStep, ...]
+    latency_saved_s: float
+    cost_added_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan:
+    """The plan for one pipeline.
+
+    `served_fraction` is the largest share of the demand that the constraints let it serve within the SLA; 1 when
+    `feasible`. `latency_s` is the predicted end-to-end latency at the SLA's percentile for the share served, None
+    when nothing runs. `bottleneck` is the stage where the next dollar buys most latency. `steps` lead from the
+    cheapest allocation that carries the load to the planned one. `next_step` is the best move not made: what
+    the next dollar would buy, or None when nothing can be bought.
+    """
+
+    key: PipelineKey
+    served_fraction: float
+    feasible: bool
+    limited_by: Limit | None
+    latency_s: float | None
+    cost_per_hour: float
+    bottleneck: StageName
+    stages: tuple[StagePlan, ...]
+    steps: tuple[Step, ...]
+    next_step: Step | None
+
+    def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
+        """Return the planned replicas of every placement."""
+        return {
+            (stage.name, placement.pool): placement.replicas for stage in self.stages for placement in stage.placements
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPlan:
+    """A pool under the plan: whole instances in use, the limit, what one more would save (None: unknown)."""
+
+    name: PoolName
+    instances: int
+    limit: int
+    shadow_price_per_hour: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The plan for all pipelines together.
+
+    `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
+    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less; None where nothing is proven.
+    """
+
+    pipelines: tuple[PipelinePlan, ...]
+    pools: tuple[PoolPlan, ...]
+    cost_per_hour: float
+    billed_per_hour: float
+    lower_bound_per_hour: float | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every pipeline is served whole and within its SLA."""
+        return all(pipeline.feasible for pipeline in self.pipelines)
+
+    @property
+    def gap(self) -> float | None:
+        """Cost over the proven bound, minus one; None without a bound."""
+        if self.lower_bound_per_hour is None:
+            return None
+        if self.lower_bound_per_hour <= 0:
+            return 0.0 if self.cost_per_hour <= 0 else None
+        return max(0.0, self.cost_per_hour / self.lower_bound_per_hour - 1)
+
+    @property
+    def proven_optimal(self) -> bool:
+        """Whether the cost equals the bound, to a part in a million."""
+        return self.gap is not None and self.gap <= 1e-6
+
+    def of(self, key: PipelineKey) -> PipelinePlan:
+        """Return the plan of the pipeline `key`; `KeyError` when it is not part of this plan."""
+        for pipeline in self.pipelines:
+            if pipeline.key == key:
+                return pipeline
+        raise KeyError(key)

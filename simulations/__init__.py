@@ -1,0 +1,1 @@
+"""What if: load traces, scenarios, scoring, and the lab, a live twin of a cluster on one machine."""
