@@ -1,0 +1,1 @@
+"""The commands that the controller contributes to the `sluice` program."""

@@ -1,0 +1,139 @@
+"""The answer of a cycle, with its reasons inside. Words are made from it in `controller.core.explain` alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.spec import Target
+from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.plan import PipelinePlan, Plan
+from profiler.profile import PipelineProfile
+from profiler.samples import Reading
+
+
+class Outcome(Enum):
+    """What a cycle does about a pipeline."""
+
+    SCALE = "Scale"
+    STEADY = "Steady"
+    HOLD = "Hold"
+    """It would change something, or cannot know; `holds` says why not now."""
+
+
+class HoldReason(Enum):
+    """Why not now. The values are condition reasons."""
+
+    PAUSED = "Paused"
+    RECOMMEND_ONLY = "RecommendOnly"
+    METRICS_MISSING = "MetricsMissing"
+    """Without data nothing scales down."""
+    TARGET_MISSING = "TargetMissing"
+    STABILIZING = "Stabilizing"
+    WITHIN_TOLERANCE = "WithinTolerance"
+    STEP_LIMITED = "StepLimited"
+    AWAITING_CAPACITY = "AwaitingCapacity"
+    """The overlap of the move does not fit under the cap yet; or what replaces a replica is not ready yet."""
+    POOL_NOT_FOUND = "PoolNotFound"
+
+
+class ChangeReason(Enum):
+    """Why a replica count changes."""
+
+    DEMAND = "Demand"
+    SLA = "Sla"
+    COST = "Cost"
+    RULE = "Rule"
+    BUDGET = "Budget"
+    POOL = "Pool"
+    BOUNDS = "Bounds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A reason not to act, for the whole pipeline or one of its stages, with the time it ends where that is known."""
+
+    reason: HoldReason
+    stage: StageName | None = None
+    until_s: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChange:
+    """A write to make: the replicas of one placement, decided on `resource_version`."""
+
+    stage: StageName
+    pool: PoolName
+    target: Target
+    before: int
+    after: int
+    reason: ChangeReason
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleState:
+    """A threshold rule this cycle: what it read, and the floor it holds (None: none)."""
+
+    stage: StageName
+    name: str
+    reading: Reading
+    floor: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineDecision:
+    """What is decided for one pipeline, and from what.
+
+    `demand` is the stabilised demand D that was planned for, `forecast` that of this cycle, both in the pipeline's
+    unit, None while no demand was ever seen. `spend_per_hour` is max(desired, existing) × price, terminating
+    replicas included, before the changes. `desired` is every placement's replicas after the changes;
+    `unconstrained` what the plan wants there, before tolerance and step limits. `admissible` is the load in the
+    pipeline's unit that can be served within the SLA (None: no limit is published).
+    """
+
+    key: PipelineKey
+    observed: Reading
+    forecast: float | None
+    demand: float | None
+    profile: PipelineProfile
+    plan: PipelinePlan | None
+    holds: tuple[Hold, ...]
+    changes: tuple[ReplicaChange, ...]
+    rules: tuple[RuleState, ...]
+    desired: Mapping[tuple[StageName, PoolName], int]
+    unconstrained: Mapping[tuple[StageName, PoolName], int]
+    spend_per_hour: float
+    admissible: float | None
+    memory: PipelineMemory
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return what the cycle does: changes win over holds."""
+        if self.changes:
+            return Outcome.SCALE
+        return Outcome.HOLD if self.holds else Outcome.STEADY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolDecision:
+    """What is known of one pool: instances in use and planned, and its memory."""
+
+    name: PoolName
+    in_use: float
+    planned: int
+    limit: int
+    zones: int
+    shadow_price_per_hour: float | None
+    memory: PoolMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The answer to one Snapshot. `plan` is None where no pipeline could be planned."""
+
+    now_s: float
+    pipelines: tuple[PipelineDecision, ...]
+    pools: tuple[PoolDecision, ...]
+    plan: Plan | None

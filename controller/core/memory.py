@@ -1,0 +1,55 @@
+"""What one cycle leaves for the next. It lives in the status of the resources, so that a restart is routine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from optimizer.model import PoolName, StageName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandSample:
+    """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then."""
+
+    t_s: float
+    observed: float
+    forecast: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleMemory:
+    """A threshold rule between cycles.
+
+    `floor` is the stage's floor while the rule holds (None: it does not). `fired` stays true until the rule has
+    cleared, so that it fires once. `clear_since_s` is when its condition last became false while it held.
+    """
+
+    floor: int | None = None
+    fired: bool = False
+    clear_since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineMemory:
+    """What a pipeline remembers. Empty means: never decided before.
+
+    `demand` is the stabilised demand D of the last cycle; `samples` are the forecasts within the longest
+    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections.
+    `excess_excused_until_s` is the end of the time in which spend above the cap is excused but may not rise.
+    """
+
+    demand: float | None = None
+    samples: tuple[DemandSample, ...] = ()
+    service_factors: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
+    pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
+    rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
+    batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    excess_excused_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What a pool remembers of failures: planned without until `unavailable_until_s`, next backoff `backoff_s`."""
+
+    unavailable_until_s: float | None = None
+    backoff_s: float | None = None
+    reason: str = ""

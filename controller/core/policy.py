@@ -1,0 +1,21 @@
+"""How the operator as a whole behaves: settings that an operator can have an opinion on, as a value."""
+
+from dataclasses import dataclass
+
+from optimizer.model import Composition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Settings of the cycle, the same for all pipelines.
+
+    `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
+    budgets). `latency_headroom` is the share of the SLA kept free for what the model does not see.
+    `switching_cost_per_hour` is what moving one replica must save to be worth it.
+    """
+
+    interval_s: float = 15.0
+    budget_per_hour: float | None = None
+    composition: Composition = Composition.SUM
+    latency_headroom: float = 0.0
+    switching_cost_per_hour: float = 0.0

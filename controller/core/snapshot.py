@@ -1,0 +1,84 @@
+"""Everything a cycle may look at, taken at one moment. Values only; `controller.kube.reader` and the simulated
+cluster make it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.spec import PipelineSpec, PoolSpec
+from optimizer.model import PoolName, StageName
+from profiler.samples import PlacementSamples, Reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingReplica:
+    """A pod that the scheduler could not place: since when, and its words."""
+
+    name: str
+    since_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetState:
+    """A placement's workload as it is.
+
+    `desired` is what its scale asks for; `existing` counts its pods that run or start, `terminating` those on their
+    way out, `ready` those that serve. `resource_version` is that of the scale, for writes. `paused` is the
+    workload's own switch.
+    """
+
+    desired: int
+    existing: int
+    ready: int
+    terminating: int
+    pending: tuple[PendingReplica, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMissing:
+    """The placement's workload cannot be read or scaled, and why, for a person."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineState:
+    """One pipeline: what is asked, what runs, what was measured, what is remembered.
+
+    `demand` is in the pipeline's unit. `latency_s` is the answer to `sla.query`, None without one.
+    `rule_readings` has an entry for every rule with a query.
+    """
+
+    spec: PipelineSpec
+    targets: Mapping[tuple[StageName, PoolName], TargetState | TargetMissing]
+    samples: Mapping[tuple[StageName, PoolName], PlacementSamples]
+    demand: Reading
+    latency_s: Reading | None
+    rule_readings: Mapping[tuple[StageName, str], Reading]
+    memory: PipelineMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """One pool: its nodes as they are. `zones` are the distinct zones of its ready nodes."""
+
+    spec: PoolSpec
+    ready_instances: int
+    zones: int
+    memory: PoolMemory
+
+    @property
+    def limit(self) -> int:
+        """Return how many instances may be planned: the declared ceiling, else what is ready."""
+        return self.ready_instances if self.spec.instances is None else self.spec.instances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The world at `now_s` (seconds since the epoch, or virtual)."""
+
+    now_s: float
+    pipelines: tuple[PipelineState, ...]
+    pools: Mapping[PoolName, PoolState]

@@ -1,0 +1,160 @@
+"""What the user asked for, as values: resources after validation, with defaults resolved and numbers in base units.
+
+`controller.resources.translate` makes these from custom resources; nothing here knows Kubernetes' wire format.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from optimizer.model import PipelineKey, Placement, PoolName, Routing, Sla, StageName
+from profiler.samples import Quantity
+
+
+class Mode(Enum):
+    """What Sluice may do about a pipeline."""
+
+    AUTO = "Auto"
+    RECOMMEND = "Recommend"
+    """Decide and report, change nothing."""
+    PAUSED = "Paused"
+
+
+class DemandUnit(Enum):
+    """The unit of a pipeline's load."""
+
+    STREAMS = "Streams"
+    REQUESTS = "Requests"
+
+
+class RuleMetric(Enum):
+    """What a threshold rule can look at without a query of its own."""
+
+    P95 = "p95"
+    UTILIZATION = "utilization"
+    QUEUE = "queue"
+    SESSIONS = "sessions"
+    RX_QUEUE_PRESSURE = "rxQueuePressure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A floor on top of the plan: `metric` or `query` above (or below) a threshold adds replicas.
+
+    Exactly one of `metric` and `query`, and exactly one of `above` and `below`, is set.
+    """
+
+    name: str
+    metric: RuleMetric | None
+    query: str | None
+    above: float | None
+    below: float | None
+    add_replicas: int
+    per_zone: bool
+    cooldown_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A workload with a scale subresource, in the pipeline's namespace."""
+
+    api_version: str
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """A placement as declared: `prior` holds its bounds and the service law before any measurement."""
+
+    target: Target
+    prior: Placement
+    startup_s: float
+    source: str | None = None
+    confidence: str | None = None
+
+    @property
+    def pool(self) -> PoolName:
+        """Return the pool the placement runs on."""
+        return self.prior.pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpec:
+    """A stage as declared; `pass_ratio` is the prior. `after` is resolved: empty means the entry."""
+
+    name: StageName
+    after: tuple[StageName, ...]
+    pass_ratio: float
+    routing: Routing
+    queue_limit: int | None
+    preset: str
+    metrics_window_s: float
+    metric_overrides: Mapping[Quantity, str]
+    rules: tuple[Rule, ...]
+    placements: tuple[PlacementSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPolicy:
+    """How fast one direction may go: the larger of a share of the current replicas and a count, per stage and cycle."""
+
+    stabilization_s: float
+    max_share: float
+    max_replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """How cautious to be with one pipeline. `drain_s` is what a terminating replica gets to finish its sessions."""
+
+    tolerance: float
+    up: StepPolicy
+    down: StepPolicy
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """A SpeechPipeline as declared. `chunk_s` is set for unit Streams: a stream offers 1 / chunk items per second."""
+
+    key: PipelineKey
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    mode: Mode
+    priority: int
+    unit: DemandUnit
+    chunk_s: float | None
+    demand_query: str
+    sla: Sla
+    sla_query: str | None
+    max_wer: float | None
+    budget_per_hour: float
+    scaling: Scaling
+    stages: tuple[StageSpec, ...]
+
+    @property
+    def items_per_unit_s(self) -> float:
+        """Return the items per second at the entry that one unit of demand offers."""
+        return 1.0 if self.chunk_s is None else 1.0 / self.chunk_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSpec:
+    """A ComputePool as declared. `instances` None: as many as there are ready nodes."""
+
+    name: PoolName
+    uid: str
+    generation: int
+    device: str
+    node_selector: Mapping[str, str]
+    price_per_hour: float
+    instances: int | None
+    pending_deadline_s: float
+    backoff_initial_s: float
+    backoff_max_s: float

@@ -1,0 +1,96 @@
+"""Readings as they come from a source, before any conclusion: a number, or why there is none.
+
+Nothing here queries a source or estimates anything.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from optimizer.model import PipelineKey, PoolName, StageName
+
+
+class AbsenceReason(Enum):
+    """Why there is no number. None of these means zero."""
+
+    MISSING = "Missing"
+    """No series answers the query."""
+    STALE = "Stale"
+    """The newest sample is older than the window allows."""
+    PARTIAL = "Partial"
+    """Fewer pods report than serve."""
+    NOT_A_NUMBER = "NotANumber"
+    """The source answered NaN or an infinity."""
+    UNAVAILABLE = "Unavailable"
+    """The source did not answer in time, or refused."""
+    UNSUPPORTED = "Unsupported"
+    """The server behind the preset does not export this quantity."""
+    NO_TRAFFIC = "NoTraffic"
+    """A ratio per item, and there were no items."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """No number, and why: `detail` is for a person."""
+
+    reason: AbsenceReason
+    detail: str = ""
+
+
+Reading = float | Absence
+
+
+class Quantity(Enum):
+    """What a stage's servers can tell about themselves, summed or averaged over the pods of one placement."""
+
+    ARRIVAL_RATE = "arrivalRate"
+    """Items offered to the stage, per second."""
+    COMPLETION_RATE = "completionRate"
+    """Items answered, per second."""
+    LATENCY_MEAN = "latencyMean"
+    """Waiting and service, seconds."""
+    LATENCY_P95 = "latencyP95"
+    LATENCY_P99 = "latencyP99"
+    SERVICE_TIME = "serviceTime"
+    """Mean time of one batch in service, seconds."""
+    BATCH_SIZE = "batchSize"
+    """Mean items per batch."""
+    UTILIZATION = "utilization"
+    """Busy share of the servers, 0–1."""
+    QUEUE_DEPTH = "queueDepth"
+    """Items waiting, over all pods."""
+    SESSIONS = "sessions"
+    """Streams that hold a slot, over all pods."""
+    MEMORY_USE = "memoryUse"
+    """Share of the session slots or the KV cache in use, 0–1."""
+    RX_QUEUE_PRESSURE = "rxQueuePressure"
+    """Receive pressure of the network queues, 0–1, the worst pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementTarget:
+    """Whose metrics to read: the ready pods of one placement, in `namespace`, speaking `preset`.
+
+    `overrides` replaces the preset's query of a quantity by the user's own.
+    """
+
+    pipeline: PipelineKey
+    stage: StageName
+    pool: PoolName
+    namespace: str
+    pods: frozenset[str]
+    preset: str
+    window_s: float
+    concurrency: int
+    overrides: Mapping[Quantity, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSamples:
+    """What the pods of one placement said: a reading for every quantity."""
+
+    readings: Mapping[Quantity, Reading]
+
+    def of(self, quantity: Quantity) -> Reading:
+        """Return the reading of `quantity`, `Missing` when the source said nothing of it."""
+        return self.readings.get(quantity, Absence(reason=AbsenceReason.MISSING))

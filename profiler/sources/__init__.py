@@ -1,0 +1,1 @@
+"""Metric back ends: all I/O of the profiler."""

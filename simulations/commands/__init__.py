@@ -1,0 +1,1 @@
+"""The commands that the simulations contribute to the `sluice` program."""
