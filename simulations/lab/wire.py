@@ -12,6 +12,8 @@ import struct
 from enum import IntEnum
 from typing import Protocol, Self
 
+from typing_extensions import override
+
 MAX_PAYLOAD_BYTES = 1 << 20
 NO_SESSION = 0
 
@@ -39,15 +41,20 @@ class Status(IntEnum):
 class Handler(Protocol):
     """What a server does with requests; every ITEM and OPEN_SESSION is answered once through `connection.respond`."""
 
-    def on_item(self, connection: "Connection", item_id: int, session_id: int, payload: bytes) -> None: ...  # noqa: D102
+    def on_item(self, connection: "Connection", item_id: int, session_id: int, payload: bytes) -> None:
+        """One item to serve."""
 
-    def on_open_session(self, connection: "Connection", session_id: int) -> None: ...  # noqa: D102
+    def on_open_session(self, connection: "Connection", session_id: int) -> None:
+        """A session asks for a slot."""
 
-    def on_end_session(self, session_id: int) -> None: ...  # noqa: D102
+    def on_end_session(self, session_id: int) -> None:
+        """A session gives its slot back."""
 
-    def on_connected(self, connection: "Connection") -> None: ...  # noqa: D102
+    def on_connected(self, connection: "Connection") -> None:
+        """A client has connected."""
 
-    def on_disconnected(self, connection: "Connection") -> None: ...  # noqa: D102
+    def on_disconnected(self, connection: "Connection") -> None:
+        """A client has gone; what it still waits for can no longer be answered."""
 
 
 class Connection(asyncio.Protocol):
@@ -58,12 +65,14 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._handler.on_connected(self)
 
-    def data_received(self, data: bytes) -> None:  # noqa: D102
+    @override
+    def data_received(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
         start = 0
@@ -87,7 +96,8 @@ class Connection(asyncio.Protocol):
             start = end
         del buffer[:start]
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002, D102
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._handler.on_disconnected(self)
 
@@ -117,7 +127,7 @@ class Client(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, host: str, port: int) -> Self:
-        """Raises OSError when nothing listens there."""
+        """Connect to a worker; OSError when nothing listens there."""
         _, client = await asyncio.get_running_loop().create_connection(cls, host, port)
         return client
 
@@ -160,11 +170,13 @@ class Client(asyncio.Protocol):
         self._transport.write(_REQUEST.pack(kind, item_id, session_id, len(payload)) + payload)
         return future
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:  # noqa: D102
+    @override
+    def data_received(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
         whole = len(buffer) - len(buffer) % _RESPONSE.size
@@ -174,7 +186,8 @@ class Client(asyncio.Protocol):
                 future.set_result(Status(status))
         del buffer[:whole]
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         pending, self._pending = self._pending, {}
         for future in pending.values():
