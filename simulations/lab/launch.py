@@ -1,0 +1,35 @@
+"""Become another program that is killed by the kernel when the parent goes: `launch.py PARENT_PID PROGRAM [ARGUMENT]…`.
+
+A program of its own, standard library only, because running Python code between fork and exec (`preexec_fn`) can
+deadlock in a parent that has threads.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the *thread* that started it ends; exit at once if that has happened.
+
+    Args:
+        parent_pid: the process that must be the parent still, as seen by itself.
+
+    Source: prctl(2), PR_SET_PDEATHSIG. The setting survives exec, not fork.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[1]))
+    try:
+        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - running the program it is given is its purpose
+    except OSError as error:
+        sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
