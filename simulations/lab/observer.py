@@ -1,0 +1,171 @@
+"""The lab's cluster seen from outside, twice a second: replicas, spend and prices as the API server has them.
+
+The observer counts by itself, from pods and scales, so that a report never rests on what the operator says of itself.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kubernetes import client, config
+
+from controller.core.spec import PipelineSpec
+from controller.resources.fields import money
+from optimizer.model import PipelineKey, PoolName, StageName
+
+PlacementKey = tuple[PipelineKey, StageName, PoolName]
+
+_PERIOD_S = 0.5
+_TIMEOUT_S = (3, 10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """One placement at one moment; `existing` counts every pod, `terminating` and unscheduled ones included."""
+
+    desired: int
+    existing: int
+    terminating: int
+    ready: int
+    scheduled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The cluster `t_s` seconds after the run began, money in USD per hour.
+
+    `spend_per_hour` is max(desired, existing) × price by pipeline, what the cap is about; `cost_per_hour` is what
+    scheduled replicas cost, what is paid; `budget_per_hour` and `price_per_hour` are the resources' current values.
+    """
+
+    t_s: float
+    placements: Mapping[PlacementKey, Replicas]
+    spend_per_hour: Mapping[PipelineKey, float]
+    cost_per_hour: float
+    budget_per_hour: Mapping[PipelineKey, float]
+    price_per_hour: Mapping[PoolName, float]
+    status: Mapping[PipelineKey, Mapping[str, Any]]
+
+
+class Observer:
+    """Observes in a thread of its own until closed; `observations` grows, `latest` is its last."""
+
+    def __init__(
+        self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...], on_observation: Callable[[Observation], None]
+    ) -> None:
+        self.observations: list[Observation] = []
+        self._api = config.new_client_from_config(str(kubeconfig))
+        self._core, self._apps, self._custom = (
+            client.CoreV1Api(self._api),
+            client.AppsV1Api(self._api),
+            client.CustomObjectsApi(self._api),
+        )
+        self._pipelines = pipelines
+        self._on_observation = on_observation
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+        self.failure: Exception | None = None
+
+    def begin(self) -> None:
+        """Make now the zero of time, and forget what was seen before."""
+        self._began = time.monotonic()
+        self.observations.clear()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(2 * _TIMEOUT_S[1])
+        self._api.close()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_PERIOD_S):
+            try:
+                seen = self.observe()
+            except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
+                self.failure = error
+                return
+            self.observations.append(seen)
+            self._on_observation(seen)
+
+    def observe(self) -> Observation:
+        """Return the cluster as it is now."""
+        t_s = time.monotonic() - self._began
+        prices = {
+            PoolName(item["metadata"]["name"]): money(item["spec"]["price"]["perHour"])
+            for item in self._resources("computepools")
+        }
+        resources = {
+            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): item
+            for item in self._resources("speechpipelines")
+        }
+        placements: dict[PlacementKey, Replicas] = {}
+        spend: dict[PipelineKey, float] = {}
+        cost = 0.0
+        for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):
+            desired = {
+                item["metadata"]["name"]: int(item["spec"]["replicas"])
+                for item in self._list(self._apps.list_namespaced_deployment, namespace)
+            }
+            pods: dict[str, list[dict[str, Any]]] = {}
+            for pod in self._list(self._core.list_namespaced_pod, namespace):
+                pods.setdefault(pod["metadata"].get("labels", {}).get("app", ""), []).append(pod)
+            for pipeline in self._pipelines:
+                if pipeline.namespace != namespace:
+                    continue
+                spend[pipeline.key] = 0.0
+                for stage in pipeline.stages:
+                    for placement in stage.placements:
+                        replicas = _count(desired.get(placement.target.name, 0), pods.get(placement.target.name, []))
+                        placements[pipeline.key, stage.name, placement.pool] = replicas
+                        price = prices.get(placement.pool, 0.0) / placement.prior.per_instance
+                        spend[pipeline.key] += price * max(replicas.desired, replicas.existing)
+                        cost += price * replicas.scheduled
+        return Observation(
+            t_s=t_s,
+            placements=placements,
+            spend_per_hour=spend,
+            cost_per_hour=cost,
+            budget_per_hour={key: money(item["spec"]["budget"]["perHour"]) for key, item in resources.items()},
+            price_per_hour=prices,
+            status={key: item.get("status", {}) for key, item in resources.items()},
+        )
+
+    def _resources(self, plural: str) -> list[dict[str, Any]]:
+        answer = self._custom.list_cluster_custom_object("sluice.dev", "v1alpha1", plural, _request_timeout=_TIMEOUT_S)
+        items: list[dict[str, Any]] = answer["items"]
+        return items
+
+    @staticmethod
+    def _list(call: Callable[..., Any], namespace: str) -> list[dict[str, Any]]:
+        # Plain JSON: building the client's models costs an order of magnitude more than parsing.
+        answer = call(namespace, _preload_content=False, _request_timeout=_TIMEOUT_S)
+        items: list[dict[str, Any]] = json.loads(answer.data)["items"]
+        return items
+
+
+def _count(desired: int, pods: list[dict[str, Any]]) -> Replicas:
+    terminating = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
+    ready = [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+    ]
+    return Replicas(
+        desired=desired,
+        existing=len(pods),
+        terminating=len(terminating),
+        ready=len(ready),
+        scheduled=sum(1 for pod in pods if pod["spec"].get("nodeName")),
+    )
