@@ -55,6 +55,9 @@ class Quantity(Enum):
     """Mean time of one batch in service, seconds."""
     BATCH_SIZE = "batchSize"
     """Mean items per batch."""
+    SERVED_BATCH = "servedBatch"
+    """The batch size that SERVICE_TIME belongs to, where it is not BATCH_SIZE: servers that add up durations per item
+    weight a batch by its items."""
     UTILIZATION = "utilization"
     """Busy share of the servers, 0–1."""
     QUEUE_DEPTH = "queueDepth"
@@ -71,7 +74,9 @@ class Quantity(Enum):
 class PlacementTarget:
     """Whose metrics to read: the ready pods of one placement, in `namespace`, speaking `preset`.
 
-    `overrides` replaces the preset's query of a quantity by the user's own.
+    `pods` holds those that ought to have samples: not one that became ready a scrape ago. One replica serves
+    `concurrency` batches of at most `batch_limit` items at once. `overrides` replaces the preset's query of a
+    quantity by the user's own PromQL, which must give one series and may use `$pods` and `$window`.
     """
 
     pipeline: PipelineKey
@@ -82,6 +87,7 @@ class PlacementTarget:
     preset: str
     window_s: float
     concurrency: int
+    batch_limit: int
     overrides: Mapping[Quantity, str]
 
 

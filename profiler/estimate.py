@@ -1,0 +1,254 @@
+"""Conclusions from samples: corrected service laws, pass ratios, pressure, the bottleneck of now, end-to-end latency.
+
+Pure. Readings of several placements make one of the stage: rates and counts are summed, percentiles and receive
+pressure take the worst placement, means are weighted by replicas. A placement without ready replicas has no say; one
+with replicas but without a reading makes the stage's reading absent, because a part would look like less load.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.model import PoolName, ServiceLaw, Sla, StageName
+from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+
+SMOOTHING = 0.3
+"""Weight of the newest measurement in a correction: half of a change is believed after two cycles."""
+FACTOR_BOUNDS = (0.5, 2.0)
+"""Measured over prior service time is believed within these bounds; beyond them something else is wrong."""
+MIN_ITEMS = 30.0
+"""Fewer items than these within the window correct nothing."""
+LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementInput:
+    """What is known of one placement.
+
+    `replicas` are ready; `factor` is the smoothed service factor of the last cycle, None before the first.
+    """
+
+    pool: PoolName
+    prior: ServiceLaw
+    batch_limit: int
+    replicas: int
+    samples: PlacementSamples
+    factor: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """What is known of one stage.
+
+    `prior_pass_ratio` is the user's, `pass_ratio` the smoothed one of the last cycle, None before the first.
+    `window_s` is the time the samples average over.
+    """
+
+    name: StageName
+    after: tuple[StageName, ...]
+    prior_pass_ratio: float
+    pass_ratio: float | None
+    window_s: float
+    placements: tuple[PlacementInput, ...]
+
+
+def estimate_pipeline(stages: Sequence[StageInput], *, sla: Sla, measured_latency_s: Reading | None) -> PipelineProfile:
+    """Return the profile of a pipeline whose `stages` are in topological order.
+
+    `measured_latency_s` is the answer to the user's `sla.query`, None without one. A measured latency that is absent
+    falls back to the composed one.
+    """
+    readings = {stage.name: _stage_readings(stage) for stage in stages}
+    profiles = tuple(_stage_profile(stage, stages, readings, sla) for stage in stages)
+    if isinstance(measured_latency_s, float):
+        latency_s: Reading = measured_latency_s
+        source = LatencySource.MEASURED
+    else:
+        latency_s, source = composed_latency_s(stages, readings, sla.percentile), LatencySource.COMPOSED
+    return PipelineProfile(
+        stages=profiles, bottleneck=_bottleneck(profiles), latency_s=latency_s, latency_source=source
+    )
+
+
+def composed_latency_s(
+    stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]], percentile: float
+) -> Reading:
+    """Return the sum of the stages' percentiles along the slowest path, absent when any stage's is.
+
+    The 95th percentiles serve every `percentile` up to 95, the 99th those above. The sum is never too low where
+    stages are independent.
+    """
+    quantity = Quantity.LATENCY_P95 if percentile <= 95 else Quantity.LATENCY_P99
+    until_s: dict[StageName, float] = {}
+    for stage in stages:
+        own_s = readings[stage.name][quantity]
+        if isinstance(own_s, Absence):
+            return Absence(reason=own_s.reason, detail=f"{stage.name} {quantity.value}: {own_s.detail}".rstrip(": "))
+        until_s[stage.name] = own_s + max((until_s[name] for name in stage.after), default=0.0)
+    return max(until_s.values())
+
+
+def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Reading:
+    """Return 0.40 · latency + 0.30 · utilisation + 0.30 · queue, each 0–1 and capped at 1.
+
+    Latency is the stage's p95 as a share of the whole SLA; queue is the time that the waiting items take to clear at
+    the present completion rate, as a share of the SLA. Absent when any of the three is.
+    """
+    p95_s = readings[Quantity.LATENCY_P95]
+    utilization = readings[Quantity.UTILIZATION]
+    queue = readings[Quantity.QUEUE_DEPTH]
+    completions_rps = readings[Quantity.COMPLETION_RATE]
+    for part in (p95_s, utilization, queue, completions_rps):
+        if isinstance(part, Absence):
+            return part
+    assert isinstance(p95_s, float)
+    assert isinstance(utilization, float)
+    assert isinstance(queue, float)
+    assert isinstance(completions_rps, float)
+    clears_in_s = 0.0 if queue <= 0 else math.inf if completions_rps <= 0 else queue / completions_rps
+    return (
+        LATENCY_WEIGHT * min(1.0, p95_s / sla_latency_s)
+        + UTILIZATION_WEIGHT * min(1.0, utilization)
+        + QUEUE_WEIGHT * min(1.0, clears_in_s / sla_latency_s)
+    )
+
+
+def _stage_profile(
+    stage: StageInput,
+    stages: Sequence[StageInput],
+    readings: Mapping[StageName, Mapping[Quantity, Reading]],
+    sla: Sla,
+) -> StageProfile:
+    own = readings[stage.name]
+    measured = _measured_pass_ratio(stage, stages, readings)
+    before = stage.prior_pass_ratio if stage.pass_ratio is None else stage.pass_ratio
+    return StageProfile(
+        name=stage.name,
+        readings=own,
+        pass_ratio=before if isinstance(measured, Absence) else _smoothed(before, measured),
+        pass_ratio_measured=measured,
+        pressure=pressure(own, sla.latency_s),
+        placements=tuple(_placement_profile(placement, stage.window_s) for placement in stage.placements),
+    )
+
+
+def _placement_profile(placement: PlacementInput, window_s: float) -> PlacementProfile:
+    factor = 1.0 if placement.factor is None else placement.factor
+    ratio = _measured_service_ratio(placement, window_s)
+    if ratio is not None:
+        low, high = FACTOR_BOUNDS
+        factor = _smoothed(factor, min(high, max(low, ratio)))
+    return PlacementProfile(
+        pool=placement.pool,
+        readings=placement.samples.readings,
+        prior=placement.prior,
+        service=placement.prior.scaled(factor),
+        service_factor=factor,
+    )
+
+
+def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float | None:
+    """Return measured over prior service time at the measured batch size, None without enough traffic."""
+    samples = placement.samples
+    completions_rps = samples.of(Quantity.COMPLETION_RATE)
+    service_s = samples.of(Quantity.SERVICE_TIME)
+    batch = samples.of(Quantity.SERVED_BATCH)
+    if isinstance(batch, Absence):
+        batch = samples.of(Quantity.BATCH_SIZE)
+    if isinstance(completions_rps, Absence) or isinstance(service_s, Absence) or isinstance(batch, Absence):
+        return None
+    if completions_rps * window_s < MIN_ITEMS or service_s <= 0:
+        return None
+    return service_s / placement.prior.mean_s(min(float(placement.batch_limit), max(1.0, batch)))
+
+
+def _measured_pass_ratio(
+    stage: StageInput, stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]]
+) -> Reading:
+    """Return what the next stages were offered per item that this one completed, at most 1.
+
+    The mean over the next stages, all of which get every item that is passed on.
+    """
+    offered = [readings[other.name][Quantity.ARRIVAL_RATE] for other in stages if stage.name in other.after]
+    if not offered:
+        return Absence(reason=AbsenceReason.UNSUPPORTED, detail="no stage follows")
+    completions_rps = readings[stage.name][Quantity.COMPLETION_RATE]
+    if isinstance(completions_rps, Absence):
+        return completions_rps
+    if completions_rps * stage.window_s < MIN_ITEMS:
+        return Absence(reason=AbsenceReason.NO_TRAFFIC, detail=f"fewer than {MIN_ITEMS:.0f} items in the window")
+    for rate in offered:
+        if isinstance(rate, Absence):
+            return rate
+    ratio = sum(rate for rate in offered if isinstance(rate, float)) / len(offered) / completions_rps
+    # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
+    # all items were filtered.
+    return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
+
+
+def _smoothed(before: float, measured: float) -> float:
+    return before + SMOOTHING * (measured - before)
+
+
+def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:
+    """Return the stage of most pressure, the first of equals; stages without a score do not take part."""
+    scores = [(profile.pressure, profile.name) for profile in profiles if isinstance(profile.pressure, float)]
+    return max(scores, key=lambda score: score[0])[1] if scores else None
+
+
+_Part = tuple[float, int]
+"""A reading and the replicas behind it."""
+
+
+def _total(parts: Sequence[_Part]) -> float:
+    return sum(value for value, _ in parts)
+
+
+def _worst(parts: Sequence[_Part]) -> float:
+    return max(value for value, _ in parts)
+
+
+def _mean(parts: Sequence[_Part]) -> float:
+    return sum(value * replicas for value, replicas in parts) / sum(replicas for _, replicas in parts)
+
+
+_OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
+    Quantity.ARRIVAL_RATE: _total,
+    Quantity.COMPLETION_RATE: _total,
+    Quantity.LATENCY_MEAN: _mean,
+    Quantity.LATENCY_P95: _worst,
+    Quantity.LATENCY_P99: _worst,
+    Quantity.SERVICE_TIME: _mean,
+    Quantity.BATCH_SIZE: _mean,
+    Quantity.SERVED_BATCH: _mean,
+    Quantity.UTILIZATION: _mean,
+    Quantity.QUEUE_DEPTH: _total,
+    Quantity.SESSIONS: _total,
+    Quantity.MEMORY_USE: _mean,
+    Quantity.RX_QUEUE_PRESSURE: _worst,
+}
+
+
+def _stage_readings(stage: StageInput) -> dict[Quantity, Reading]:
+    serving = [placement for placement in stage.placements if placement.replicas > 0]
+    return {quantity: _stage_reading(quantity, serving) for quantity in Quantity}
+
+
+def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Reading:
+    if not serving:
+        return Absence(reason=AbsenceReason.MISSING, detail="no replica is ready")
+    parts: list[_Part] = []
+    idle: Absence | None = None
+    for placement in serving:
+        reading = placement.samples.of(quantity)
+        if isinstance(reading, float):
+            parts.append((reading, placement.replicas))
+        elif reading.reason is AbsenceReason.NO_TRAFFIC:
+            idle = reading
+        else:
+            return Absence(reason=reading.reason, detail=f"pool {placement.pool}: {reading.detail}".rstrip(": "))
+    if not parts:
+        assert idle is not None
+        return idle
+    return _OVER_PLACEMENTS[quantity](parts)
