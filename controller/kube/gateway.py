@@ -1,0 +1,321 @@
+"""The only module that speaks to the API server by itself: a handful of typed calls, each with a time limit.
+
+Errors follow whose fault it is:
+
+    KubeError
+    ├── Refused         the request itself: asking again in the same way is pointless
+    │   ├── NotFound    the object, or the whole kind, is not there
+    │   ├── Conflict    the object is no longer what the request rested on
+    │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
+    │   └── Invalid     the server understood and rejects it
+    └── Unavailable     the server or the network: the same request may succeed later
+"""
+
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import urllib3
+from kubernetes import client, config
+
+from controller.core.spec import Target
+
+FIELD_MANAGER = "sluice"
+Json = dict[str, Any]
+
+_TIMEOUT_S = (3.0, 10.0)  # to connect, to answer
+_PAGE = 500  # objects per answer of a list: bounds memory on both sides
+_MERGE_PATCH = "application/merge-patch+json"
+
+
+class KubeError(Exception):
+    """The API server did not do what was asked."""
+
+
+class Refused(KubeError):
+    """The server answered no."""
+
+
+class NotFound(Refused):
+    """There is no such object or kind."""
+
+
+class Conflict(Refused):
+    """The object changed since it was read, or is another one by now."""
+
+
+class Forbidden(Refused):
+    """The operator may not do this."""
+
+
+class Invalid(Refused):
+    """The object or the request breaks a rule of the API."""
+
+
+class Unavailable(KubeError):
+    """The server could not be reached, was overloaded, failed, or did not answer in time."""
+
+
+class ConfigurationError(Exception):
+    """There are no usable credentials to begin with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind of object as the API serves it."""
+
+    api_version: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def root(self) -> str:
+        """Return the path under which the API serves it."""
+        return f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Return the path of a collection, an object or its subresource."""
+        parts = [self.root]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts += [quote(part, safe="") for part in (self.plural, name, subresource) if part is not None]
+        return "/".join(parts)
+
+
+PIPELINES = Resource(api_version="sluice.dev/v1alpha1", plural="speechpipelines")
+POOLS = Resource(api_version="sluice.dev/v1alpha1", plural="computepools", namespaced=False)
+PODS = Resource(api_version="v1", plural="pods")
+NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
+EVENTS = Resource(api_version="v1", plural="events")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The objects of a collection and the version of the collection at which they were read."""
+
+    items: tuple[Json, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A scale subresource: what is asked for, and the selector of the pods that answer."""
+
+    replicas: int
+    selector: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Where the API server is and how to be admitted, for another client of it."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    scheme: str | None
+    token: str | None
+    certificate_path: str | None
+    private_key_path: str | None
+
+
+class Gateway:
+    """The operator's calls to the API server. Safe to use from several threads."""
+
+    def __init__(self, kubeconfig: Path | None = None) -> None:
+        """Take the credentials of `kubeconfig`, else of `$KUBECONFIG`, the pod, or the user, whichever is there first.
+
+        Raises:
+            ConfigurationError: there are none, or they cannot be read.
+        """
+        self._kubeconfig = kubeconfig
+        self._lock = threading.Lock()
+        self._scalable: dict[tuple[str, str], Resource] = {}
+        self._client = _connect(kubeconfig)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def connection(self) -> Connection:
+        """Return the credentials as they are now."""
+        with self._lock:
+            self._reload()
+            settings = self._client.configuration
+        # The header is `Bearer <token>`; the client keeps it under the name of the security scheme.
+        header = settings.get_api_key_with_prefix("BearerToken") or ""
+        scheme, _, token = header.rpartition(" ")
+        return Connection(
+            server=settings.host,
+            ca_path=settings.ssl_ca_cert,
+            insecure=not settings.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=settings.cert_file,
+            private_key_path=settings.key_file,
+        )
+
+    def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
+        """Return all objects of a kind, of one namespace or of all, that match a label selector."""
+        items: list[Json] = []
+        query = [("limit", str(_PAGE)), *([("labelSelector", selector)] if selector else [])]
+        token: str | None = None
+        while True:
+            page = self._call(
+                "GET", resource.path(namespace), query=[*query, *([("continue", token)] if token else [])]
+            )
+            items += page["items"]
+            token = page["metadata"].get("continue")
+            if not token:
+                return Listing(items=tuple(items), resource_version=page["metadata"]["resourceVersion"])
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
+        """Return one object."""
+        return self._call("GET", resource.path(namespace, name))
+
+    def read_scale(self, namespace: str, target: Target) -> Scale:
+        """Return the scale of `target`; `NotFound` also when its kind does not exist or cannot be scaled."""
+        body = self._call("GET", self._scale_path(namespace, target))
+        return Scale(
+            replicas=body.get("spec", {}).get("replicas", 0),  # zero is left out of the answer
+            selector=body.get("status", {}).get("selector", ""),
+            resource_version=body["metadata"]["resourceVersion"],
+        )
+
+    def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
+        """Ask for `replicas`; `Conflict` when the workload is no longer at `resource_version`."""
+        patch = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
+        self._patch(self._scale_path(namespace, target), patch)
+
+    def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
+        """Merge `status` into that of the object and return the object.
+
+        Raises:
+            NotFound: it was deleted.
+            Conflict: another object has its name by now (the uid differs).
+        """
+        return self._patch(resource.path(namespace, name, "status"), {"metadata": {"uid": uid}, "status": status})
+
+    def create_event(self, namespace: str, event: Json) -> None:
+        """Record an Event."""
+        self._call("POST", EVENTS.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=event)
+
+    def _scale_path(self, namespace: str, target: Target) -> str:
+        resource = self._scalable.get((target.api_version, target.kind)) or self._discover(target)
+        return resource.path(namespace, target.name, "scale")
+
+    def _discover(self, target: Target) -> Resource:
+        """Find out under which path the API serves the kind, once; kinds without a scale are asked for again."""
+        root = Resource(api_version=target.api_version, plural="").root
+        try:
+            served = self._call("GET", root)["resources"]
+        except NotFound:
+            raise NotFound(f"the API server does not serve {target.api_version}") from None
+        names = {entry["name"] for entry in served}
+        for entry in served:
+            if entry["kind"] == target.kind and "/" not in entry["name"]:
+                if f"{entry['name']}/scale" not in names:
+                    break
+                resource = Resource(
+                    api_version=target.api_version, plural=entry["name"], namespaced=entry["namespaced"]
+                )
+                self._scalable[target.api_version, target.kind] = resource
+                return resource
+        raise NotFound(f"{target.api_version} has no kind {target.kind} with a scale subresource")
+
+    def _patch(self, path: str, patch: Json) -> Json:
+        query = [("fieldManager", FIELD_MANAGER)]
+        return self._call("PATCH", path, query=query, body=patch, content_type=_MERGE_PATCH)
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        try:
+            return self._request(method, path, query, body, content_type)
+        except client.exceptions.UnauthorizedException:
+            with self._lock:
+                self._reload()  # a token that was rotated on disk
+        except client.ApiException as error:
+            raise _translated(error, f"{method} {path}") from None
+        try:
+            return self._request(method, path, query, body, content_type)
+        except client.ApiException as error:
+            raise _translated(error, f"{method} {path}") from None
+
+    def _request(
+        self, method: str, path: str, query: Sequence[tuple[str, str]], body: Json | None, content_type: str
+    ) -> Json:
+        try:
+            response = self._client.call_api(
+                path,
+                method,
+                query_params=list(query),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=_TIMEOUT_S,
+            )
+            answer = json.loads(response.data)
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(f"{method} {path}: {error}") from error
+        except ValueError as error:
+            raise Unavailable(f"{method} {path}: the answer is no JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise Unavailable(f"{method} {path}: the answer is no object")
+        return answer
+
+    def _reload(self) -> None:
+        settings = _connect(self._kubeconfig).configuration
+        self._client.configuration.api_key = settings.api_key
+        self._client.configuration.refresh_api_key_hook = settings.refresh_api_key_hook
+
+
+def _connect(kubeconfig: Path | None) -> Any:
+    settings = client.Configuration()
+    settings.retries = False  # the next cycle is the retry; the client's own would multiply the time limit
+    try:
+        if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            path = None if kubeconfig is None else str(kubeconfig)
+            config.load_kube_config(config_file=path, client_configuration=settings, persist_config=False)
+    except (config.ConfigException, OSError) as error:
+        raise ConfigurationError(f"no credentials for a Kubernetes API server: {error}") from error
+    return client.ApiClient(configuration=settings)
+
+
+_BY_STATUS: Mapping[int, type[KubeError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    422: Invalid,
+}
+
+
+def _translated(error: Any, request: str) -> KubeError:
+    """Return the error of ours for one of the client's; a status that is nobody's fault yet may pass by itself."""
+    try:
+        message = json.loads(error.body)["message"]
+    except (ValueError, TypeError, KeyError):
+        message = error.reason
+    return _BY_STATUS.get(error.status, Unavailable)(f"{request}: {error.status} {message}")

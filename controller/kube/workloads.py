@@ -1,0 +1,75 @@
+"""What pods, nodes and scales say, as the values of a Snapshot. Pure functions of what the API server answered."""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+from controller.core.snapshot import PendingReplica, TargetState
+from controller.kube.gateway import Json, Scale
+
+_ZONE_LABEL = "topology.kubernetes.io/zone"
+_FINISHED = {"Succeeded", "Failed"}
+
+
+def target_state(scale: Scale, pods: Sequence[Json]) -> TargetState:
+    """Return the state of a workload from its scale and the pods that match the scale's selector."""
+    alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
+    staying = [pod for pod in alive if "deletionTimestamp" not in pod["metadata"]]
+    return TargetState(
+        desired=scale.replicas,
+        existing=len(staying),
+        ready=sum(_holds(pod, "Ready") for pod in staying),
+        terminating=len(alive) - len(staying),
+        pending=tuple(_pending(staying)),
+        resource_version=scale.resource_version,
+    )
+
+
+def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
+    """Return the names of the pods whose metrics ought to be there: serving since `ready_before_s` or earlier."""
+    return frozenset(
+        pod["metadata"]["name"]
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
+        and _holds(pod, "Ready")
+        and seconds(_condition(pod, "Ready")["lastTransitionTime"]) <= ready_before_s
+    )
+
+
+def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[Json, ...]:
+    """Return the nodes of a pool that are ready."""
+    return tuple(
+        node
+        for node in nodes
+        if selector.items() <= node["metadata"].get("labels", {}).items() and _holds(node, "Ready")
+    )
+
+
+def zones(nodes: Collection[Json]) -> int:
+    """Return the number of distinct zones of `nodes`, at least 1."""
+    return max(1, len({node["metadata"]["labels"].get(_ZONE_LABEL) for node in nodes} - {None}))
+
+
+def seconds(timestamp: str) -> float:
+    """Return the seconds since the epoch of an RFC 3339 time."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def _pending(pods: Sequence[Json]) -> list[PendingReplica]:
+    unscheduled = [
+        (pod["metadata"]["name"], _condition(pod, "PodScheduled"))
+        for pod in pods
+        if _holds(pod, "PodScheduled", "False")
+    ]
+    return [
+        PendingReplica(name=name, since_s=seconds(why["lastTransitionTime"]), reason=why.get("message", ""))
+        for name, why in sorted(unscheduled, key=lambda item: item[0])
+    ]
+
+
+def _holds(resource: Json, kind: str, status: str = "True") -> bool:
+    return bool(_condition(resource, kind).get("status") == status)
+
+
+def _condition(resource: Json, kind: str) -> Json:
+    conditions: list[Json] = resource.get("status", {}).get("conditions") or []
+    return next((condition for condition in conditions if condition["type"] == kind), {})

@@ -1,0 +1,79 @@
+from typing import Any
+
+from controller.core.snapshot import PendingReplica
+from controller.kube.gateway import Scale
+from controller.kube.workloads import ready_nodes, reporting_pods, target_state, zones
+
+SCALE = Scale(replicas=4, selector="app=vad", resource_version="17")
+
+
+def a_pod(name: str, *, phase: str = "Running", terminating: bool = False, **conditions: str) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": name}
+    if terminating:
+        metadata["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    return {
+        "metadata": metadata,
+        "status": {
+            "phase": phase,
+            "conditions": [
+                {"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z", "message": "why"}
+                for kind, status in conditions.items()
+            ],
+        },
+    }
+
+
+def a_node(ready: str = "True", **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "n", "labels": {key.replace("_", "/"): value for key, value in labels.items()}},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_a_terminating_pod_neither_exists_nor_serves_but_is_counted_for_what_it_costs() -> None:
+    state = target_state(SCALE, [a_pod("a", Ready="True"), a_pod("b", terminating=True, Ready="True")])
+    assert (state.desired, state.existing, state.ready, state.terminating) == (4, 1, 1, 1)
+
+
+def test_a_finished_pod_is_not_there_any_more() -> None:
+    state = target_state(SCALE, [a_pod("a", phase="Failed"), a_pod("b", phase="Succeeded", terminating=True)])
+    assert (state.existing, state.terminating) == (0, 0)
+
+
+def test_a_pod_without_a_node_is_pending_since_the_scheduler_said_so() -> None:
+    state = target_state(SCALE, [a_pod("b", phase="Pending", PodScheduled="False"), a_pod("a", PodScheduled="True")])
+    assert state.pending == (PendingReplica(name="b", since_s=1767225600.0, reason="why"),)
+    assert state.ready == 0
+
+
+def test_a_pod_without_any_status_yet_exists_and_is_not_ready() -> None:
+    state = target_state(SCALE, [{"metadata": {"name": "new"}}])
+    assert (state.existing, state.ready, state.pending) == (1, 0, ())
+
+
+def test_only_pods_that_have_served_for_a_while_are_expected_to_report() -> None:
+    pods = [
+        a_pod("serving", Ready="True"),
+        a_pod("starting", Ready="False"),
+        a_pod("leaving", terminating=True, Ready="True"),
+    ]
+    assert reporting_pods(pods, ready_before_s=1767225600.0) == {"serving"}
+    assert reporting_pods(pods, ready_before_s=1767225599.0) == frozenset()
+
+
+def test_a_pool_is_its_ready_nodes_that_carry_all_its_labels() -> None:
+    nodes = [
+        a_node(pool="gpu", zone="a"),
+        a_node("False", pool="gpu"),
+        a_node(pool="cpu"),
+        a_node("Unknown", pool="gpu"),
+    ]
+    assert ready_nodes(nodes, {"pool": "gpu"}) == (nodes[0],)
+
+
+def test_zones_are_distinct_and_at_least_one() -> None:
+    label = {"topology.kubernetes.io_zone": "a"}
+    other = {"topology.kubernetes.io_zone": "b"}
+    assert zones([a_node(**label), a_node(**label), a_node(**other)]) == 2
+    assert zones([a_node(pool="cpu")]) == 1
+    assert zones([]) == 1
