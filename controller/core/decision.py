@@ -35,6 +35,8 @@ class HoldReason(Enum):
     AWAITING_CAPACITY = "AwaitingCapacity"
     """The overlap of the move does not fit under the cap yet; or what replaces a replica is not ready yet."""
     POOL_NOT_FOUND = "PoolNotFound"
+    SLA_UNREACHABLE = "SlaUnreachable"
+    """No allocation reaches the SLA, which is no reason to take away what serves late."""
 
 
 class ChangeReason(Enum):

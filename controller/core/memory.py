@@ -8,10 +8,13 @@ from optimizer.model import PoolName, StageName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSample:
-    """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then."""
+    """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then.
+
+    `observed` is None where it was missing; the forecast is then the demand that was held.
+    """
 
     t_s: float
-    observed: float
+    observed: float | None
     forecast: float
 
 

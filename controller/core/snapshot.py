@@ -24,8 +24,7 @@ class TargetState:
     """A placement's workload as it is.
 
     `desired` is what its scale asks for; `existing` counts its pods that run or start, `terminating` those on their
-    way out, `ready` those that serve. `resource_version` is that of the scale, for writes. `paused` is the
-    workload's own switch.
+    way out, `ready` those that serve. `resource_version` is that of the scale, for writes.
     """
 
     desired: int
@@ -58,6 +57,15 @@ class PipelineState:
     latency_s: Reading | None
     rule_readings: Mapping[tuple[StageName, str], Reading]
     memory: PipelineMemory
+
+    def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
+        """Return the workload of a placement."""
+        return self.targets.get((stage, pool), TargetMissing(reason="not read"))
+
+    def desired(self, stage: StageName, pool: PoolName) -> int:
+        """Return the replicas that a placement's workload asks for, 0 where it is missing."""
+        target = self.target(stage, pool)
+        return 0 if isinstance(target, TargetMissing) else target.desired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,9 @@ from enum import Enum
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, Sla, StageName
 from profiler.samples import Quantity
 
+PlacementKey = tuple[StageName, PoolName]
+"""A placement within its pipeline."""
+
 
 class Mode(Enum):
     """What Sluice may do about a pipeline."""
@@ -137,6 +140,10 @@ class PipelineSpec:
     budget_per_hour: float
     scaling: Scaling
     stages: tuple[StageSpec, ...]
+
+    def placement_keys(self) -> tuple[PlacementKey, ...]:
+        """Return every placement, in the order declared."""
+        return tuple((stage.name, placement.pool) for stage in self.stages for placement in stage.placements)
 
     @property
     def items_per_unit_s(self) -> float:

@@ -1,0 +1,99 @@
+"""The demand to plan for: the forecast over the start-up time, stabilised over the user's windows."""
+
+import math
+from dataclasses import dataclass
+
+from controller.core.memory import DemandSample
+from controller.core.snapshot import PipelineState
+from controller.core.spec import PipelineSpec
+from profiler.demand import forecast
+from profiler.samples import Absence, AbsenceReason, Reading
+
+HISTORY_S = 300.0
+"""Every sample this recent is kept for the forecast; older ones only where they are extremes."""
+OLD_BUCKETS = 32
+"""Older samples are thinned to the lowest and the highest of this many parts of the longest window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandState:
+    """Demand in the pipeline's unit: observed, forecast and stabilised.
+
+    `forecast` is None when the demand is missing, `demand` also when it was never seen. `falls_at_s` is when the
+    scale-down window releases a demand above the forecast, None when it does not hold one.
+    """
+
+    observed: Reading
+    forecast: float | None
+    demand: float | None
+    samples: tuple[DemandSample, ...]
+    falls_at_s: float | None
+
+
+def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
+    """Return D = clamp(previous D, lowest forecast of the scale-up window, highest of the scale-down window).
+
+    A cycle without demand keeps D, and counts as one in which D was offered: a gap must not shorten a window.
+    """
+    memory, scaling = state.memory, state.spec.scaling
+    earlier = tuple(sample for sample in memory.samples if sample.t_s < now_s)
+    observed = _valid(state.demand)
+    if isinstance(observed, Absence):
+        if memory.demand is None:
+            return DemandState(observed=observed, forecast=None, demand=None, samples=earlier, falls_at_s=None)
+        held = DemandSample(t_s=now_s, observed=None, forecast=memory.demand)
+        samples = _thinned((*earlier, held), now_s, _longest_window_s(state.spec))
+        return DemandState(observed=observed, forecast=None, demand=memory.demand, samples=samples, falls_at_s=None)
+    history = [
+        (sample.t_s, sample.observed)
+        for sample in earlier
+        if sample.observed is not None and sample.t_s >= now_s - HISTORY_S
+    ]
+    expected = forecast([*history, (now_s, observed)], now_s, horizon_s(state.spec, interval_s))
+    samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected))
+    lowest = min(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.up.stabilization_s)
+    highest = max(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.down.stabilization_s)
+    before = expected if memory.demand is None else memory.demand
+    demand = max(lowest, min(before, highest))
+    holders = [sample.t_s for sample in samples if sample.forecast >= demand > expected]
+    return DemandState(
+        observed=observed,
+        forecast=expected,
+        demand=demand,
+        samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
+        falls_at_s=max(holders) + scaling.down.stabilization_s if holders else None,
+    )
+
+
+def horizon_s(spec: PipelineSpec, interval_s: float) -> float:
+    """Return how far ahead to look: what is decided now serves after the slowest start-up and one more cycle."""
+    return interval_s + max(placement.startup_s for stage in spec.stages for placement in stage.placements)
+
+
+def _valid(reading: Reading) -> Reading:
+    if isinstance(reading, float | int) and not (math.isfinite(reading) and reading >= 0):
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"demand.query answered {reading!r}: must be ≥ 0")
+    return reading
+
+
+def _longest_window_s(spec: PipelineSpec) -> float:
+    return max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
+
+
+def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
+    """Return what later cycles can need of `samples`: a bounded number, whatever the window and the interval."""
+    recent = [sample for sample in samples if sample.t_s >= now_s - HISTORY_S]
+    buckets: dict[int, list[DemandSample]] = {}
+    for sample in samples:
+        if now_s - window_s <= sample.t_s < now_s - HISTORY_S:
+            buckets.setdefault(math.floor(sample.t_s / window_s * OLD_BUCKETS), []).append(sample)
+    extremes = {
+        id(extreme): extreme
+        for bucket in buckets.values()
+        for extreme in (min(bucket, key=_forecast), max(bucket, key=_forecast))
+    }
+    return (*sorted(extremes.values(), key=lambda sample: sample.t_s), *recent)
+
+
+def _forecast(sample: DemandSample) -> float:
+    return sample.forecast

@@ -1,0 +1,84 @@
+"""From what the user asked and what was measured to the optimizer's question. `sluice plan` asks it the same way."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
+from optimizer.model import Demand, Pipeline, Placement, Pool, ServiceLaw, Sla, Stage
+from profiler.profile import PipelineProfile, StageProfile
+
+NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
+
+
+def pipeline_problem(
+    spec: PipelineSpec,
+    demand: float,
+    *,
+    profile: PipelineProfile | None = None,
+    current: Mapping[PlacementKey, int] = NO_REPLICAS,
+    at_least: Mapping[PlacementKey, int] = NO_REPLICAS,
+    at_most: Mapping[PlacementKey, int] = NO_REPLICAS,
+    latency_headroom: float = 0.0,
+) -> Pipeline:
+    """Return what `spec` asks of the optimizer at `demand` (in the pipeline's own unit).
+
+    Priors are replaced by what `profile` measured. `at_least` keeps replicas whatever the declared bounds say;
+    `at_most` lowers the bounds where a pool cannot deliver. `latency_headroom` is the share of the SLA left unused.
+    """
+    profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
+    return Pipeline(
+        key=spec.key,
+        stages=tuple(_stage(stage, profiles.get(stage.name), current, at_least, at_most) for stage in spec.stages),
+        demand=Demand(
+            entry_rate_rps=demand * spec.items_per_unit_s,
+            sessions=demand if spec.unit is DemandUnit.STREAMS else None,
+        ),
+        sla=Sla(latency_s=spec.sla.latency_s * (1 - latency_headroom), percentile=spec.sla.percentile),
+        budget_per_hour=spec.budget_per_hour,
+        priority=spec.priority,
+        max_wer=spec.max_wer,
+    )
+
+
+def pool_problem(spec: PoolSpec, instances: int) -> Pool:
+    """Return the pool with at most `instances` to plan with."""
+    return Pool(name=spec.name, price_per_hour=spec.price_per_hour, instances=instances)
+
+
+def _stage(
+    spec: StageSpec,
+    profile: StageProfile | None,
+    current: Mapping[PlacementKey, int],
+    at_least: Mapping[PlacementKey, int],
+    at_most: Mapping[PlacementKey, int],
+) -> Stage:
+    laws = {} if profile is None else {placement.pool: placement.service for placement in profile.placements}
+    return Stage(
+        name=spec.name,
+        placements=tuple(
+            _placement(
+                placement,
+                laws.get(placement.pool, placement.prior.service),
+                current=current.get((spec.name, placement.pool), 0),
+                at_least=at_least.get((spec.name, placement.pool), 0),
+                at_most=at_most.get((spec.name, placement.pool), placement.prior.max_replicas),
+            )
+            for placement in spec.placements
+        ),
+        after=spec.after,
+        pass_ratio=spec.pass_ratio if profile is None else profile.pass_ratio,
+        routing=spec.routing,
+    )
+
+
+def _placement(spec: PlacementSpec, service: ServiceLaw, *, current: int, at_least: int, at_most: int) -> Placement:
+    prior = spec.prior
+    highest = max(at_least, min(prior.max_replicas, at_most))
+    return replace(
+        prior,
+        service=service,
+        min_replicas=max(at_least, min(prior.min_replicas, highest)),
+        max_replicas=highest,
+        current=current,
+    )
