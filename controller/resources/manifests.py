@@ -213,7 +213,7 @@ class _Reader:
         if text in _WORDS:
             return _WORDS[text]
         number = text.replace("_", "")
-        if _INTEGER.fullmatch(number):
+        if len(number) <= 64 and _INTEGER.fullmatch(number):
             legacy_octal = re.fullmatch(r"([-+]?)0([0-7]+)", number)
             return int(f"{legacy_octal[1]}0o{legacy_octal[2]}" if legacy_octal else number, 0)
         if _FLOAT.fullmatch(number):

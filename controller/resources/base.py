@@ -1,0 +1,236 @@
+"""What the models of resources are made of: one declaration for Python and for the API server.
+
+A `Part` is a pydantic model whose constraints between fields are said once, as a `Constraint`: the CEL expression
+that goes into the CRD beside the Python function that finds the same breaches. Nothing here knows a concrete resource.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from controller.resources.manifests import FieldPath, format_path
+
+LENIENT: dict[str, bool] = {"lenient": True}
+"""Validation context that puts `Unusable` where a value is wrong instead of refusing the whole."""
+
+
+class UnusableError(Exception):
+    """A constraint looked at a value that has been found wrong already."""
+
+
+class Unusable:
+    """Stands for a value that has been found wrong already: what depends on it cannot be judged, so any use raises."""
+
+    def _refuse(self, *_: object) -> Any:
+        raise UnusableError
+
+    __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __iter__ = __len__ = __bool__ = __hash__ = __float__ = __int__ = __contains__ = __getitem__ = _refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A value that breaks a rule: where (from the part that states it, or from the root), and the rule in words."""
+
+    path: FieldPath
+    value: object
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """A rule between the fields of a part.
+
+    `cel` is what the API server evaluates, None where the schema itself says it or CEL cannot; `rule` is the rule in
+    words, `{name}` standing for the value of a field; `field` is where the API server reports it ("" = the part).
+    """
+
+    find: Callable[[Any], Iterator[Breach]]
+    cel: str | None
+    rule: str
+    field: str = ""
+
+    def schema(self) -> dict[str, str]:
+        """Return the entry of `x-kubernetes-validations`."""
+        assert self.cel is not None
+        names = re.findall(r"\{(\w+)\}", self.rule)
+        entry = {"rule": self.cel, "message": re.sub(r" \(\{\w+\}\)", "", self.rule)}
+        if names:
+            # Concatenating strings here would exceed the cost budget; format() does not.
+            arguments = ", ".join(f"self.{to_camel(name)}" for name in names)
+            text = re.sub(r"\{\w+\}", "%s", self.rule)
+            entry["messageExpression"] = f"'{text}'.format([{arguments}])"
+        if self.field:
+            entry["fieldPath"] = f".{self.field}"
+        return entry
+
+
+def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, field: str = "") -> Constraint:
+    """Return the constraint that one condition on a part states; `field` is the alias of the field to blame."""
+
+    def find(part: Part) -> Iterator[Breach]:
+        if not holds(part):
+            value = getattr(part, part.field_names()[field]) if field else part
+            yield Breach(path=(field,) if field else (), value=value, rule=rule.format_map(vars(part)))
+
+    return Constraint(find=find, cel=cel, rule=rule, field=field)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A rule for one scalar, in Python and in CEL, as metadata of its type."""
+
+    holds: Callable[[Any], bool]
+    cel: str
+    rule: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return the type's own schema with this check behind it."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the type's own schema with this check in CEL."""
+        schema = handler(core)
+        rules = [*schema.get("x-kubernetes-validations", ()), {"rule": self.cel, "message": self.rule}]
+        return {**schema, "x-kubernetes-validations": rules}
+
+    def _checked(self, value: Any) -> Any:
+        if not self.holds(value):
+            raise ValueError(self.rule)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMap:
+    """Marks a list whose items are told apart by the field `key`, as `x-kubernetes-list-type: map` does."""
+
+    key: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the list's schema with its Kubernetes list type."""
+        extension = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+        return {**handler(core), **extension}
+
+    def identify(self, item: Any) -> tuple[object, FieldPath]:
+        """Return what tells `item` apart, and where in it that stands."""
+        return getattr(item, item.field_names()[self.key]), (self.key,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListSet:
+    """Marks a list of distinct scalars, as `x-kubernetes-list-type: set` does."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the list's schema with its Kubernetes list type."""
+        return {**handler(core), "x-kubernetes-list-type": "set"}
+
+    def identify(self, item: Any) -> tuple[object, FieldPath]:
+        """Return what tells `item` apart: itself."""
+        return item, ()
+
+
+class Part(BaseModel):
+    """A mapping of fields inside a resource; what is not declared is ignored unless the caller forbids it."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="ignore",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        use_attribute_docstrings=True,
+    )
+    constraints: ClassVar[tuple[Constraint, ...]] = ()
+
+    @classmethod
+    def field_names(cls) -> dict[str, str]:
+        """Return the Python name of every field by its name in a manifest."""
+        return {info.alias or name: name for name, info in cls.model_fields.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema with the constraints that CEL can state."""
+        schema = handler(core)
+        rules = [item.schema() for item in cls.constraints if item.cel is not None]
+        if rules:
+            handler.resolve_ref_schema(schema)["x-kubernetes-validations"] = rules
+        return schema
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _part(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Any:
+        if isinstance(data, dict):
+            # The API server drops nulls of declared fields before it sets defaults.
+            known = cls.field_names()
+            data = {key: value for key, value in data.items() if value is not None or key not in known}
+        try:
+            return handler(data)
+        except ValidationError:
+            if info.context is not LENIENT:
+                raise
+            return Unusable()
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _field(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            if info.context is not LENIENT:
+                raise
+            return Unusable()
+
+
+def breaches(part: Part, path: FieldPath = ()) -> Iterator[Breach]:
+    """Yield every constraint that `part`, which is at `path`, or a part inside it breaks; paths from the root.
+
+    A constraint that needs a value which is `Unusable` is left out.
+    """
+    for item in type(part).constraints:
+        try:
+            found = list(item.find(part))
+        except UnusableError:
+            continue
+        for breach in found:
+            yield Breach(path=(*path, *breach.path), value=breach.value, rule=breach.rule)
+    for alias, name in type(part).field_names().items():
+        value = getattr(part, name)
+        if isinstance(value, Part):
+            yield from breaches(value, (*path, alias))
+        elif isinstance(value, list):
+            for marker in type(part).model_fields[name].metadata:
+                if isinstance(marker, ListMap | ListSet):
+                    yield from _duplicates(value, marker, (*path, alias))
+            for index, entry in enumerate(value):
+                if isinstance(entry, Part):
+                    yield from breaches(entry, (*path, alias, index))
+
+
+def _duplicates(items: list[Any], marker: ListMap | ListSet, path: FieldPath) -> Iterator[Breach]:
+    seen: dict[object, int] = {}
+    for index, item in enumerate(items):
+        try:
+            identity, inside = marker.identify(item)
+            first = seen.setdefault(identity, index)
+        except UnusableError:
+            continue
+        if first != index:
+            rule = f"must be unique: {format_path((*path[-1:], first))} has it already"
+            yield Breach(path=(*path, index, *inside), value=identity, rule=rule)

@@ -1,0 +1,96 @@
+"""The scalar types of the resources: their patterns, what they mean in base units, and their rules in words.
+
+No floats: durations, quantities of memory and decimals are strings.
+"""
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import Field
+
+from controller.resources.base import Check
+
+DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$"
+DECIMAL_PATTERN = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"
+RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|1(\.0{1,9})?)$"
+QUANTITY_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+KIND_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
+API_VERSION_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[0-9]+)?$"
+LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
+
+PATTERN_RULES = {
+    DURATION_PATTERN: "must be a duration such as 160ms or 1m30s (units us, ms, s, m, h)",
+    DECIMAL_PATTERN: 'must be a decimal number of at least 0 in quotes, such as "0.75"',
+    RATIO_PATTERN: 'must be a decimal number from 0 to 1 in quotes, such as "0.75"',
+    QUANTITY_PATTERN: "must be a quantity of memory such as 24Gi (Ki, Mi, Gi, Ti, k, M, G, T or bytes)",
+    LABEL_PATTERN: "must be a DNS label: lower-case letters, digits and -, starting and ending with a letter or digit",
+    SUBDOMAIN_PATTERN: "must be a DNS name: lower-case letters, digits, - and ., "
+    "starting and ending with a letter or digit",
+    KIND_PATTERN: "must be a Kubernetes kind such as Deployment",
+    API_VERSION_PATTERN: "must be an API version such as apps/v1",
+    NUMBER_PATTERN: "must be a decimal number in quotes",
+    LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
+    "starting and ending with a letter or digit",
+}
+"""What each pattern asks for, in words."""
+
+_UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
+_UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNIT_BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DAY_NS = 24 * _UNIT_NS["h"]
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds that a duration such as `1m30s` or `1500us` stands for, in whole nanoseconds as Go has it."""
+    return _duration_ns(text) / 1e9
+
+
+def quantity_bytes(text: str) -> float:
+    """Return the bytes that a quantity such as `24Gi` stands for."""
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
+    return float(Decimal(number) * _UNIT_BYTES[unit])
+
+
+def _duration_ns(text: str) -> int:
+    parts = re.findall(r"([0-9.]+)(us|ms|s|m|h)", text)
+    return sum(int(Decimal(number) * _UNIT_NS[unit]) for number, unit in parts)
+
+
+_SHORT = Check(
+    holds=lambda text: _duration_ns(text) <= _DAY_NS,
+    cel="duration(self) <= duration('24h')",
+    rule="must be at most 24h",
+)
+_LONGER_THAN_0 = Check(
+    holds=lambda text: _duration_ns(text) > 0, cel="duration(self) > duration('0s')", rule="must be longer than 0s"
+)
+_ABOVE_0 = Check(holds=lambda text: Decimal(text) > 0, cel="double(self) > 0.0", rule="must be above 0")
+
+Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT]
+PositiveDuration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT, _LONGER_THAN_0]
+DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=19)]
+Ratio = Annotated[str, Field(pattern=RATIO_PATTERN, max_length=11)]
+PositiveRatio = Annotated[str, Field(pattern=RATIO_PATTERN, max_length=11), _ABOVE_0]
+MemoryQuantity = Annotated[
+    str,
+    Field(pattern=QUANTITY_PATTERN, max_length=24),
+    Check(
+        holds=lambda text: quantity_bytes(text) > 0,
+        cel="quantity(self).isGreaterThan(quantity('0'))",
+        rule="must be above 0",
+    ),
+]
+Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)]
+Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
+Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]
+ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
+Query = Annotated[str, Field(min_length=1, max_length=4096)]
+Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
+"""A number in a status, as a decimal string."""
+Text = Annotated[str, Field(max_length=1024)]

@@ -1,0 +1,118 @@
+"""What must hold between the stages of a pipeline."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from controller.resources.base import Breach, Constraint, UnusableError
+from controller.resources.stage import Stage
+
+if TYPE_CHECKING:
+    from controller.resources.pipeline import PipelineSpec
+
+MAX_STAGES = 20
+
+
+def takes_from(stages: list[Stage], index: int) -> list[str]:
+    """Return the names of the stages that stage `index` takes from: `after`, else the stage before."""
+    after = stages[index].after
+    if after is not None:
+        return after
+    return [stages[index - 1].name] if index else []
+
+
+def _late_names(spec: "PipelineSpec") -> Iterator[Breach]:
+    for index, stage in enumerate(spec.stages):
+        earlier = [other.name for other in spec.stages[:index]]
+        for position, name in enumerate(stage.after or []):
+            if name not in earlier:
+                yield Breach(
+                    path=("stages", index, "after", position),
+                    value=name,
+                    rule=f"must name an earlier stage ({', '.join(earlier) or 'there is none'})",
+                )
+
+
+def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
+    stages = spec.stages
+    # For every stage: those on some way from the entry to it, and those on every way. A name that is not an
+    # earlier stage is a breach of its own and ends the way here.
+    on_some: dict[str, set[str]] = {}
+    on_every: dict[str, set[str]] = {}
+    joined: set[str] = set()
+    for index, stage in enumerate(stages):
+        sources = [name for name in takes_from(stages, index) if name in on_some]
+        some = [on_some[name] | {name} for name in sources]
+        every = [on_every[name] | {name} for name in sources]
+        on_some[stage.name] = set().union(*some)
+        on_every[stage.name] = set.intersection(*every) if every else set()
+        if len(sources) > 1:
+            joined |= on_some[stage.name] - on_every[stage.name]
+    for index, stage in enumerate(stages):
+        if stage.name in joined and float(stage.pass_ratio) < 1:
+            yield Breach(
+                path=("stages", index, "passRatio"),
+                value=stage.pass_ratio,
+                rule="must be 1 inside a branch that joins: the join would wait for items that never come",
+            )
+
+
+def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
+    owners: dict[tuple[str, str, str], str] = {}
+    for i, stage in enumerate(spec.stages):
+        for j, placement in enumerate(stage.placements):
+            here = f"spec.stages[{i}].placements[{j}]"
+            try:
+                target = placement.target
+                owner = owners.setdefault((target.api_version, target.kind, target.name), here)
+            except UnusableError:
+                continue
+            if owner != here:
+                yield Breach(
+                    path=("stages", i, "placements", j, "target"),
+                    value=f"{target.kind}/{target.name}",
+                    rule=f"must be the target of one placement only: {owner} has it already",
+                )
+
+
+def _nothing_good_enough(spec: "PipelineSpec") -> Iterator[Breach]:
+    limit = spec.sla.max_wer
+    if limit is None:
+        return
+    for index, stage in enumerate(spec.stages):
+        wers = [placement.wer for placement in stage.placements]
+        if all(wer is not None and float(wer) > float(limit) for wer in wers):
+            yield Breach(
+                path=("stages", index, "placements"),
+                value=wers,
+                rule=f"at least one placement must state a wer within sla.maxWer ({limit}), or none",
+            )
+
+
+_INDEXES = "[" + ", ".join(str(index) for index in range(MAX_STAGES)) + "]"
+
+PIPELINE_CONSTRAINTS = (
+    Constraint(
+        find=_late_names,
+        cel=f"{_INDEXES}.all(i, i >= size(self.stages) || !has(self.stages[i].after) || self.stages[i].after.all(a,"
+        f" {_INDEXES}.exists(j, j < i && self.stages[j].name == a)))",
+        rule="after must name earlier stages only",
+        field="stages",
+    ),
+    # What lies on every way to a join is a property of the whole graph: CEL has no recursion to find it.
+    Constraint(find=_filters_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins"),
+    Constraint(
+        find=_shared_targets,
+        cel="self.stages.all(s, s.placements.all(p, self.stages.map(t, t.placements.filter(q,"
+        " q.target.name == p.target.name && q.target.kind == p.target.kind"
+        " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
+        rule="a target must be that of one placement only",
+        field="stages",
+    ),
+    Constraint(
+        find=_nothing_good_enough,
+        cel="!has(self.sla.maxWer) || self.stages.all(s,"
+        " s.placements.exists(p, !has(p.wer) || double(p.wer) <= double(self.sla.maxWer)))",
+        rule="every stage needs a placement whose wer is within sla.maxWer",
+        field="stages",
+    ),
+)

@@ -1,0 +1,187 @@
+"""CRDs from the models: `python -m controller.resources.schema crds` writes them into that folder.
+
+What pydantic emits is not a structural schema; this makes it one (references inlined, nulls and titles dropped) and
+adds what a CRD has around its schema. Ranges, patterns, list types and CEL come from the models themselves.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from controller.resources.base import Part
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+
+GROUP = "sluice.dev"
+VERSION = "v1alpha1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of `kubectl get`; those with `wide` show with `-o wide` only."""
+
+    name: str
+    json_path: str
+    description: str
+    type: str = "string"
+    wide: bool = False
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the entry of `additionalPrinterColumns`."""
+        entry = {"name": self.name, "type": self.type, "jsonPath": self.json_path, "description": self.description}
+        return {**entry, "priority": 1} if self.wide else entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crd:
+    """A kind that Sluice brings: its model, names, scope and columns."""
+
+    model: type[Part]
+    plural: str
+    singular: str
+    short_name: str
+    namespaced: bool
+    columns: tuple[Column, ...]
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the kind."""
+        return self.model.__name__
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the CustomResourceDefinition."""
+        names = {
+            "kind": self.kind,
+            "listKind": f"{self.kind}List",
+            "plural": self.plural,
+            "singular": self.singular,
+            "shortNames": [self.short_name],
+            "categories": ["sluice"],
+        }
+        version = {
+            "name": VERSION,
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}},
+            "additionalPrinterColumns": [column.manifest() for column in self.columns],
+            "schema": {"openAPIV3Schema": structural_schema(self.model)},
+        }
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{GROUP}"},
+            "spec": {
+                "group": GROUP,
+                "names": names,
+                "scope": "Namespaced" if self.namespaced else "Cluster",
+                "versions": [version],
+            },
+        }
+
+
+_AGE = Column(name="AGE", type="date", json_path=".metadata.creationTimestamp", description="Since its creation")
+
+CRDS = (
+    Crd(
+        model=SpeechPipeline,
+        plural="speechpipelines",
+        singular="speechpipeline",
+        short_name="sp",
+        namespaced=True,
+        columns=(
+            Column(name="HEALTH", json_path=".status.summary.health", description="OK, or the first thing that is not"),
+            Column(name="MODE", json_path=".spec.mode", description="Auto, Recommend or Paused"),
+            Column(name="DEMAND", json_path=".status.summary.demand", description="Demand that is planned for"),
+            Column(name="P95/SLA", json_path=".status.summary.latency", description="Observed latency and the SLA"),
+            Column(name="BOTTLENECK", json_path=".status.summary.bottleneck", description="Stage under most pressure"),
+            Column(name="LIMITED-BY", json_path=".status.summary.limitedBy", description="The constraint that binds"),
+            Column(name="COST/BUDGET", json_path=".status.summary.cost", description="USD per hour"),
+            Column(name="REPLICAS", json_path=".status.summary.replicas", description="Replicas per stage", wide=True),
+            Column(name="LAST", json_path=".status.lastDecision.message", description="The last decision", wide=True),
+            _AGE,
+        ),
+    ),
+    Crd(
+        model=ComputePool,
+        plural="computepools",
+        singular="computepool",
+        short_name="cpool",
+        namespaced=False,
+        columns=(
+            Column(name="DEVICE", json_path=".spec.device", description="The kind of hardware"),
+            Column(name="PRICE", json_path=".spec.price.perHour", description="USD per instance and hour"),
+            Column(name="IN-USE", json_path=".status.inUse", description="Instances that running replicas take"),
+            Column(name="LIMIT", type="integer", json_path=".status.limit", description="Instances that may be used"),
+            Column(
+                name="AVAILABLE",
+                json_path=".status.conditions[?(@.type=='Available')].status",
+                description="Whether replicas that are asked for get a node",
+            ),
+            Column(name="UNTIL", json_path=".status.unavailableUntil", description="Planned without until", wide=True),
+            Column(name="REASON", json_path=".status.reason", description="Why it cannot deliver", wide=True),
+            _AGE,
+        ),
+    ),
+)
+
+
+def structural_schema(model: type[Part]) -> dict[str, Any]:
+    """Return the OpenAPI v3 schema of a resource `model` in the structural form that a CRD must have."""
+    schema = model.model_json_schema()
+    root = _structural(schema, schema.get("$defs", {}))
+    properties = root["properties"]
+    name = {key: value for key, value in properties["metadata"]["properties"]["name"].items() if key != "description"}
+    # The API server owns these; of the metadata a schema may restrict the name alone.
+    for field in ("apiVersion", "kind"):
+        properties[field] = {"type": "string", "description": properties[field]["description"]}
+    properties["metadata"] = {"type": "object", "properties": {"name": name}}
+    root["required"] = ["spec"]
+    return root
+
+
+def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    node = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
+    if "$ref" in node:
+        target = definitions[node.pop("$ref").rsplit("/", 1)[-1]]
+        node = {**target, **node}
+        return _structural(node, definitions)
+    if "anyOf" in node:
+        # Optional: absence needs no type of its own, the API server drops nulls.
+        (choice,) = [choice for choice in node.pop("anyOf") if choice != {"type": "null"}]
+        return _structural({**choice, **node}, definitions)
+    if node.get("default", ...) is None:
+        del node["default"]
+    if isinstance(node.get("default"), dict):
+        # Each field inside has its own default.
+        node["default"] = {}
+    if "const" in node:
+        node["enum"] = [node.pop("const")]
+    if "exclusiveMinimum" in node:
+        node["minimum"], node["exclusiveMinimum"] = node["exclusiveMinimum"], True
+    if node.get("properties"):
+        node["properties"] = {key: _structural(value, definitions) for key, value in node["properties"].items()}
+        node.pop("additionalProperties", None)
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            node[key] = _structural(node[key], definitions)
+    return node
+
+
+def render(crd: Crd) -> str:
+    """Return the YAML of `crd` as it is committed."""
+    header = "# Generated from controller/resources by `make crds`. Do not edit.\n"
+    return header + yaml.safe_dump(crd.manifest(), sort_keys=False, width=120, allow_unicode=True)
+
+
+def main() -> None:
+    """Write every CRD into the folder given on the command line."""
+    folder = Path(sys.argv[1])
+    for crd in CRDS:
+        (folder / f"{GROUP}_{crd.plural}.yaml").write_text(render(crd), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Validation of manifest files: one finding for each mistake, with its file, line, field, value and rule.
+
+What the API server refuses is refused here by the same models; added is what no single resource can tell: which
+others there are.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.resources.base import Breach, Part, Unusable, UnusableError
+from controller.resources.manifests import Document, ManifestError, format_path, load_documents
+from controller.resources.parsing import inspect_strictly, nearest_name
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+
+GROUP = "sluice.dev"
+MODELS: dict[str, type[Part]] = {model.__name__: model for model in (SpeechPipeline, ComputePool)}
+
+_MAX_VALUE = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A mistake in a file. `field` is its path as Kubernetes writes it and `value` what stands there, as JSON; both
+    are empty where the file as a whole cannot be read.
+    """
+
+    file: Path
+    line: int
+    field: str
+    value: str
+    rule: str
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, [f"{self.file}:{self.line}", self.field, self.value, self.rule]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """What files say: resources without mistakes, and the mistakes, in the order of files and lines.
+
+    `others` counts documents of other API groups. `pools_known` is false when there is no pool in any file: then the
+    pools that pipelines name are taken to be elsewhere.
+    """
+
+    findings: tuple[Finding, ...]
+    pipelines: tuple[SpeechPipeline, ...]
+    pools: tuple[ComputePool, ...]
+    others: int
+    pools_known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """A document of ours, as far as it can be used."""
+
+    document: Document
+    kind: str
+    namespace: str
+    name: str
+    resource: Any
+    breaches: list[Breach]
+
+    @property
+    def place(self) -> str:
+        line = self.document.line_of(("metadata", "name"))
+        return f"{self.kind} {self.name} ({self.document.path}:{line})"
+
+
+def validate_files(paths: Sequence[Path]) -> Validation:
+    """Return what the manifests in `paths` say, and all that is wrong with them."""
+    documents: list[Document] = []
+    unreadable: list[Finding] = []
+    for path in paths:
+        try:
+            documents += load_documents(path)
+        except ManifestError as error:
+            unreadable.append(Finding(file=error.path, line=error.line, field="", value="", rule=error.rule))
+    checked = validate_documents(documents)
+    order = {path: index for index, path in enumerate(paths)}
+    findings = sorted([*unreadable, *checked.findings], key=lambda finding: (order[finding.file], finding.line))
+    return Validation(
+        findings=tuple(findings),
+        pipelines=checked.pipelines,
+        pools=checked.pools,
+        others=checked.others,
+        # A pool may be in the file that cannot be read.
+        pools_known=checked.pools_known and not unreadable,
+    )
+
+
+def validate_documents(documents: Sequence[Document]) -> Validation:
+    """Return what `documents` say together, and all that is wrong with them."""
+    entries: list[_Entry] = []
+    misnamed: list[Finding] = []
+    others = 0
+    for document in documents:
+        kind = document.data.get("kind")
+        group = str(document.data.get("apiVersion")).partition("/")[0]
+        if kind in MODELS:
+            entries.append(_entry(document, kind))
+        elif found := _wrong_kind(document, kind, group):
+            misnamed += [_finding(document, breach) for breach in found]
+        else:
+            others += 1
+    pools = [entry for entry in entries if entry.kind == "ComputePool"]
+    pipelines = [entry for entry in entries if entry.kind == "SpeechPipeline"]
+    _find_repeated(entries)
+    _find_overlapping(pools)
+    _find_shared_targets(pipelines)
+    if pools:
+        _find_missing_pools(pipelines, {entry.name for entry in pools})
+    findings = [_finding(entry.document, breach) for entry in entries for breach in entry.breaches]
+    valid = [entry.resource for entry in entries if not entry.breaches]
+    return Validation(
+        findings=tuple(misnamed + findings),
+        pipelines=tuple(resource for resource in valid if isinstance(resource, SpeechPipeline)),
+        pools=tuple(resource for resource in valid if isinstance(resource, ComputePool)),
+        others=others,
+        pools_known=bool(pools),
+    )
+
+
+def _entry(document: Document, kind: str) -> _Entry:
+    resource, found = inspect_strictly(MODELS[kind], document.data)
+    metadata = document.data.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    namespace = str(metadata.get("namespace") or "default") if kind == "SpeechPipeline" else ""
+    name = str(metadata.get("name", ""))
+    return _Entry(document=document, kind=kind, namespace=namespace, name=name, resource=resource, breaches=found)
+
+
+def _wrong_kind(document: Document, kind: object, group: str) -> list[Breach]:
+    found = [
+        Breach(path=(field,), value=None, rule="required")
+        for field in ("apiVersion", "kind")
+        if document.data.get(field) is None
+    ]
+    if not found and group == GROUP:
+        nearest = nearest_name(str(kind), MODELS)
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        found = [Breach(path=("kind",), value=kind, rule=f"must be one of {', '.join(MODELS)}{hint}")]
+    return found
+
+
+def _find_repeated(entries: list[_Entry]) -> None:
+    seen: dict[tuple[str, str, str], _Entry] = {}
+    for entry in entries:
+        first = seen.setdefault((entry.kind, entry.namespace, entry.name), entry)
+        if first is not entry and entry.name:
+            rule = f"must be declared once: {first.place} is the same"
+            entry.breaches.append(Breach(path=("metadata", "name"), value=entry.name, rule=rule))
+
+
+def _find_overlapping(pools: list[_Entry]) -> None:
+    earlier: list[tuple[_Entry, set[tuple[str, str]]]] = []
+    for entry in pools:
+        try:
+            selector = set(entry.resource.spec.node_selector.items())
+        except UnusableError:
+            continue
+        for other, selected in earlier:
+            if other.name != entry.name and (selector <= selected or selected <= selector):
+                rule = f"must not match the nodes of another pool: {other.place} matches them too"
+                value = entry.document.data["spec"]["nodeSelector"]
+                entry.breaches.append(Breach(path=("spec", "nodeSelector"), value=value, rule=rule))
+                break
+        earlier.append((entry, selector))
+
+
+def _find_shared_targets(pipelines: list[_Entry]) -> None:
+    owners: dict[tuple[str, str, str, str], _Entry] = {}
+    for entry in pipelines:
+        for i, j, placement in _placements(entry):
+            try:
+                target = placement.target
+                identity = (entry.namespace, target.api_version, target.kind, target.name)
+                owner = owners.setdefault(identity, entry)
+            except UnusableError:
+                continue
+            if (owner.namespace, owner.name) != (entry.namespace, entry.name):
+                path = ("spec", "stages", i, "placements", j, "target")
+                rule = f"must be the target of one pipeline only: {owner.place} has it already"
+                entry.breaches.append(Breach(path=path, value=f"{target.kind}/{target.name}", rule=rule))
+
+
+def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
+    for entry in pipelines:
+        missing: set[str] = set()
+        for i, j, placement in _placements(entry):
+            try:
+                pool = placement.pool
+                if pool in names | missing:
+                    continue
+            except UnusableError:
+                continue
+            missing.add(pool)
+            nearest = nearest_name(pool, names)
+            hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(names))}"
+            path = ("spec", "stages", i, "placements", j, "pool")
+            entry.breaches.append(Breach(path=path, value=pool, rule=f"no such ComputePool; {hint}"))
+
+
+def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
+    """Yield the placements that can be used, with the indexes of their stage and of themselves."""
+    try:
+        stages = list(enumerate(entry.resource.spec.stages))
+    except UnusableError:
+        return
+    for i, stage in stages:
+        try:
+            placements = list(enumerate(stage.placements))
+        except UnusableError:
+            continue
+        for j, placement in placements:
+            if not isinstance(placement, Unusable):
+                yield i, j, placement
+
+
+def _finding(document: Document, breach: Breach) -> Finding:
+    return Finding(
+        file=document.path,
+        line=document.line_of(breach.path),
+        field=format_path(breach.path),
+        value=_rendered(breach.value),
+        rule=breach.rule,
+    )
+
+
+def _rendered(value: object) -> str:
+    if value is None:
+        return "(absent)"
+    if isinstance(value, Part):
+        value = value.model_dump(by_alias=True, exclude_unset=True)
+    elif isinstance(value, list):
+        value = [
+            item.model_dump(by_alias=True, exclude_unset=True) if isinstance(item, Part) else item for item in value
+        ]
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
