@@ -1,0 +1,162 @@
+"""The few API calls that the lab's asyncio processes make, in the event loop that also times their queues.
+
+The official client blocks, and threads beside a queue cost it the accuracy that the lab is about.
+"""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+import aiohttp
+import yaml
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+_FORBIDDEN = frozenset({401, 403})
+_RETRIED = frozenset({429, 500, 502, 503, 504})
+_ATTEMPTS = 8
+_FIRST_PAUSE_S = 0.05
+_REQUEST_S = 5.0
+_LONGEST_LINE = 1 << 22  # an event is one line, and an object may be as large as etcd takes
+
+
+class KubeApiError(RuntimeError):
+    """The API server refused a request; `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class WatchEvent(NamedTuple):
+    """What became of one object."""
+
+    type: EventType
+    object: dict[str, Any]
+
+
+class KubeApi:
+    """JSON requests and watches as the user of a kubeconfig; use with `async with`."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        """Needs a running event loop. ValueError when the user has no token or the cluster no certificate-authority."""
+        try:
+            config = yaml.safe_load(kubeconfig.read_text())
+            context = _named(config["contexts"], config["current-context"])["context"]
+            cluster = _named(config["clusters"], context["cluster"])["cluster"]
+            token = _named(config["users"], context["user"])["user"]["token"]
+            trust = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        except KeyError as missing:
+            raise ValueError(f"{kubeconfig}: {missing} is missing; a lab kubeconfig has it") from None
+        self._session = aiohttp.ClientSession(
+            cluster["server"],
+            connector=aiohttp.TCPConnector(ssl=trust),
+            headers={"Authorization": f"Bearer {token}"},
+            read_bufsize=_LONGEST_LINE,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Read an object or a list; KubeApiError when refused."""
+        return await self._request("GET", path, params=params)
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply a strategic merge patch; KubeApiError when refused."""
+        return await self._request("PATCH", path, body=body, media_type="application/strategic-merge-patch+json")
+
+    async def delete(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Delete with these DeleteOptions; KubeApiError when refused."""
+        return await self._request("DELETE", path, body=body, media_type="application/json")
+
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncIterator[WatchEvent]:
+        """Follow a collection for ever: first every object as ADDED, then what happens.
+
+        After an interruption (a closed watch, 410) it lists again: what is there comes as ADDED once more, what has
+        gone meanwhile as DELETED in its last known state. KubeApiError when the list is refused.
+        """
+        known: dict[str, dict[str, Any]] = {}
+        while True:
+            listing = await self.get(path, params)
+            present = {item["metadata"]["uid"]: item for item in listing["items"]}
+            for uid in known.keys() - present.keys():
+                yield WatchEvent("DELETED", known[uid])
+            known = present
+            for item in present.values():
+                yield WatchEvent("ADDED", item)
+            async for event in self._changes(path, params, listing["metadata"]["resourceVersion"]):
+                uid = event.object["metadata"]["uid"]
+                if event.type == "DELETED":
+                    known.pop(uid, None)
+                else:
+                    known[uid] = event.object
+                yield event
+            await asyncio.sleep(_FIRST_PAUSE_S)
+
+    async def _changes(self, path: str, params: Mapping[str, str] | None, version: str) -> AsyncIterator[WatchEvent]:
+        """Events after `version`, until the watch ends for whatever reason."""
+        query = {**(params or {}), "watch": "true", "resourceVersion": version}
+        forever = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S)
+        try:
+            async with self._session.get(path, params=query, timeout=forever) as answer:
+                if answer.status in _FORBIDDEN:
+                    raise KubeApiError(answer.status, f"watch {path}: {answer.reason}")
+                if not answer.ok:
+                    return
+                async for line in answer.content:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        return
+                    yield WatchEvent(event["type"], event["object"])
+        except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError):
+            return
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        media_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """Send an idempotent request, again after a transient failure."""
+        data = None if body is None else json.dumps(body)
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
+            try:
+                async with self._session.request(
+                    method,
+                    path,
+                    params=params,
+                    data=data,
+                    headers={"Content-Type": media_type},
+                    timeout=aiohttp.ClientTimeout(total=_REQUEST_S),
+                ) as answer:
+                    content: dict[str, Any] = await answer.json()
+                    if answer.ok:
+                        return content
+                    error = KubeApiError(answer.status, f"{method} {path}: {content.get('message', answer.status)}")
+            except (aiohttp.ClientError, TimeoutError) as failure:
+                error = KubeApiError(0, f"{method} {path}: {failure!r}")
+            if error.status not in _RETRIED and error.status != 0:
+                break
+        raise error
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for entry in entries:
+        if entry["name"] == name:
+            return entry
+    raise KeyError(name)
