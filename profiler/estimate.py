@@ -61,11 +61,10 @@ def estimate_pipeline(stages: Sequence[StageInput], *, sla: Sla, measured_latenc
     """
     readings = {stage.name: _stage_readings(stage) for stage in stages}
     profiles = tuple(_stage_profile(stage, stages, readings, sla) for stage in stages)
-    if isinstance(measured_latency_s, float):
-        latency_s: Reading = measured_latency_s
-        source = LatencySource.MEASURED
-    else:
+    if measured_latency_s is None or isinstance(measured_latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, sla.percentile), LatencySource.COMPOSED
+    else:
+        latency_s, source = measured_latency_s, LatencySource.MEASURED
     return PipelineProfile(
         stages=profiles, bottleneck=_bottleneck(profiles), latency_s=latency_s, latency_source=source
     )
@@ -99,13 +98,14 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
     utilization = readings[Quantity.UTILIZATION]
     queue = readings[Quantity.QUEUE_DEPTH]
     completions_rps = readings[Quantity.COMPLETION_RATE]
-    for part in (p95_s, utilization, queue, completions_rps):
-        if isinstance(part, Absence):
-            return part
-    assert isinstance(p95_s, float)
-    assert isinstance(utilization, float)
-    assert isinstance(queue, float)
-    assert isinstance(completions_rps, float)
+    if isinstance(p95_s, Absence):
+        return p95_s
+    if isinstance(utilization, Absence):
+        return utilization
+    if isinstance(queue, Absence):
+        return queue
+    if isinstance(completions_rps, Absence):
+        return completions_rps
     clears_in_s = 0.0 if queue <= 0 else math.inf if completions_rps <= 0 else queue / completions_rps
     return (
         LATENCY_WEIGHT * min(1.0, p95_s / sla_latency_s)
@@ -178,10 +178,12 @@ def _measured_pass_ratio(
         return completions_rps
     if completions_rps * stage.window_s < MIN_ITEMS:
         return Absence(reason=AbsenceReason.NO_TRAFFIC, detail=f"fewer than {MIN_ITEMS:.0f} items in the window")
+    total_rps = 0.0
     for rate in offered:
         if isinstance(rate, Absence):
             return rate
-    ratio = sum(rate for rate in offered if isinstance(rate, float)) / len(offered) / completions_rps
+        total_rps += rate
+    ratio = total_rps / len(offered) / completions_rps
     # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
     # all items were filtered.
     return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
@@ -193,7 +195,7 @@ def _smoothed(before: float, measured: float) -> float:
 
 def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:
     """Return the stage of most pressure, the first of equals; stages without a score do not take part."""
-    scores = [(profile.pressure, profile.name) for profile in profiles if isinstance(profile.pressure, float)]
+    scores = [(profile.pressure, profile.name) for profile in profiles if not isinstance(profile.pressure, Absence)]
     return max(scores, key=lambda score: score[0])[1] if scores else None
 
 
@@ -242,7 +244,7 @@ def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Rea
     idle: Absence | None = None
     for placement in serving:
         reading = placement.samples.of(quantity)
-        if isinstance(reading, float):
+        if not isinstance(reading, Absence):
             parts.append((reading, placement.replicas))
         elif reading.reason is AbsenceReason.NO_TRAFFIC:
             idle = reading

@@ -1,0 +1,112 @@
+"""From what the pods said to the reading of a placement. Pure.
+
+The rule for pods that do not answer: a sum needs all of them; a mean, ratio, maximum or percentile at least half.
+"""
+
+import math
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.sources.presets import Combine
+
+Pod = tuple[str, str]
+"""Namespace and name."""
+Buckets = Mapping[float, float]
+"""Upper bound to cumulative rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """Which of the `asked` pods have samples young enough (`fresh`), and which only older ones (`stale`)."""
+
+    asked: Set[Pod]
+    fresh: Set[Pod]
+    stale: Set[Pod]
+
+
+def reporting(asked: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) -> Reporting:
+    """Return who reports, given the age of each pod's newest sample."""
+    fresh = {pod for pod in asked if ages_s.get(pod, math.inf) <= max_age_s}
+    return Reporting(asked=asked, fresh=fresh, stale={pod for pod in asked - fresh if pod in ages_s})
+
+
+def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
+    """Return the sum, mean or maximum of the pods' values."""
+    finite = {pod: values[pod] for pod in pods.fresh if pod in values and math.isfinite(values[pod])}
+    absence = _too_few(pods, finite.keys(), values.keys(), needs_all=how is Combine.SUM)
+    if absence is not None:
+        return absence
+    if how is Combine.MAX:
+        return max(finite.values())
+    # Growth rates of gauges are part of some sums and may leave them slightly negative.
+    total = max(0.0, math.fsum(finite.values()))
+    return total if how is Combine.SUM else total / len(finite)
+
+
+def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Pod, float]) -> Reading:
+    """Return Σ above / Σ below, over the pods that tell both."""
+    both = {pod for pod in pods.fresh if math.isfinite(above.get(pod, math.nan) + below.get(pod, math.nan))}
+    absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
+    if absence is not None:
+        return absence
+    denominator = math.fsum(below[pod] for pod in both)
+    if denominator <= 0:
+        return Absence(reason=AbsenceReason.NO_TRAFFIC)
+    return math.fsum(above[pod] for pod in both) / denominator
+
+
+def combine_buckets(pods: Reporting, quantile: float, buckets: Mapping[Pod, Buckets]) -> Reading:
+    """Return the quantile of the pods' summed buckets, over the bounds that all of them have."""
+    finite = {
+        pod: buckets[pod]
+        for pod in pods.fresh
+        if pod in buckets and all(math.isfinite(rate) for rate in buckets[pod].values())
+    }
+    absence = _too_few(pods, finite.keys(), buckets.keys(), needs_all=False)
+    if absence is not None:
+        return absence
+    bounds = set.intersection(*(set(own) for own in finite.values()))
+    return histogram_quantile(quantile, {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds})
+
+
+def histogram_quantile(quantile: float, buckets: Buckets) -> Reading:
+    """Return the quantile as PromQL's histogram_quantile interpolates it: linearly, from zero, in the right bucket.
+
+    A quantile beyond the last finite bound is that bound: a lower limit.
+    """
+    bounds = sorted(buckets)
+    if len(bounds) < 2 or bounds[-1] != math.inf:
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram has no +Inf bucket or no other")
+    total = buckets[math.inf]
+    if total <= 0:
+        return Absence(reason=AbsenceReason.NO_TRAFFIC)
+    rank = quantile * total
+    lower_bound, below = 0.0, 0.0
+    for bound in bounds[:-1]:
+        # Rates of the single buckets are extrapolated one by one and may be off by a rounding.
+        up_to = max(below, buckets[bound])
+        if up_to >= rank:
+            return lower_bound + (bound - lower_bound) * (rank - below) / (up_to - below)
+        lower_bound, below = bound, up_to
+    return bounds[-2]
+
+
+def _too_few(pods: Reporting, usable: Set[Pod], told: Set[Pod], *, needs_all: bool) -> Absence | None:
+    asked = len(pods.asked)
+    needed = asked if needs_all else math.ceil(asked / 2)
+    if usable and len(usable) >= needed:
+        return None
+    silent = len(pods.asked - pods.fresh - pods.stale) + len(pods.fresh - told)
+    if usable:
+        reason = AbsenceReason.PARTIAL
+    elif pods.fresh & told:
+        reason = AbsenceReason.NOT_A_NUMBER
+    elif pods.stale:
+        reason = AbsenceReason.STALE
+    else:
+        reason = AbsenceReason.MISSING
+    parts = [f"{len(usable)} of {asked} pods"]
+    parts += [f"{len(pods.stale)} stale"] if pods.stale else []
+    parts += [f"{silent} silent"] if silent else []
+    return Absence(reason=reason, detail=", ".join(parts))

@@ -1,0 +1,120 @@
+"""Presets: how to ask each kind of server for our quantities. They are data, in `profiler/presets/`."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from importlib import resources
+from typing import TypeVar
+
+from profiler.samples import Quantity
+
+
+class Combine(Enum):
+    """How the values of the pods make the number of the placement."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    RATIO = "ratio"
+    QUANTILE = "quantile"
+
+
+class Divisor(Enum):
+    """What a pod's value may be divided by: a property of the placement that its server does not export."""
+
+    ONE = "one"
+    CONCURRENCY = "concurrency"
+    BATCH_SLOTS = "batchSlots"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """One quantity of one kind of server; `over` is set for a ratio and `quantile` for a quantile, only."""
+
+    combine: Combine
+    value: str
+    over: str | None = None
+    quantile: float | None = None
+    divide_by: Divisor = Divisor.ONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One kind of server. `freshness` names a metric that every pod exports from its start."""
+
+    name: str
+    freshness: str
+    formulas: Mapping[Quantity, Formula]
+
+
+class InvalidPreset(ValueError):
+    """A preset file cannot be meant: the message names file, field, value and rule."""
+
+
+def load_presets() -> dict[str, Preset]:
+    """Return the bundled presets by name. Raises `InvalidPreset`."""
+    files = (file for file in resources.files("profiler").joinpath("presets").iterdir() if file.name.endswith(".toml"))
+    presets = (parse_preset(file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")) for file in files)
+    return {preset.name: preset for preset in presets}
+
+
+def parse_preset(name: str, text: str) -> Preset:
+    """Return the preset that `text` (TOML) describes. Raises `InvalidPreset`."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidPreset(f"{name}.toml: {error}") from error
+    freshness = document.pop("freshness", None)
+    if not isinstance(freshness, str):
+        raise _invalid(f"{name}.toml: freshness", freshness, "must be the name of a metric")
+    formulas: dict[Quantity, Formula] = {}
+    for key, table in document.items():
+        quantity = _one_of(Quantity, f"{name}.toml: [{key}]", key)
+        if not isinstance(table, dict):
+            raise _invalid(f"{name}.toml: {key}", table, "must be a table")
+        formulas[quantity] = _formula(f"{name}.toml: {key}", table)
+    return Preset(name=name, freshness=freshness, formulas=formulas)
+
+
+def _formula(where: str, table: Mapping[str, object]) -> Formula:
+    unknown = sorted(table.keys() - {"combine", "value", "over", "quantile", "divide_by"})
+    if unknown:
+        raise _invalid(where, unknown, "knows only combine, value, over, quantile and divide_by")
+    combine = _one_of(Combine, f"{where}.combine", table.get("combine"))
+    divide_by = _one_of(Divisor, f"{where}.divide_by", table.get("divide_by", Divisor.ONE.value))
+    if divide_by is not Divisor.ONE and combine is not Combine.MEAN:
+        raise _invalid(f"{where}.divide_by", divide_by.value, "belongs to combine = mean")
+    for field, belongs_to in (("over", Combine.RATIO), ("quantile", Combine.QUANTILE)):
+        if (field in table) is not (combine is belongs_to):
+            raise _invalid(f"{where}.{field}", table.get(field), f"belongs to combine = {belongs_to.value}, always")
+    quantile = table.get("quantile")
+    if quantile is not None and not (isinstance(quantile, float) and 0 < quantile < 1):
+        raise _invalid(f"{where}.quantile", quantile, "must be in (0, 1)")
+    return Formula(
+        combine=combine,
+        value=_promql(f"{where}.value", table.get("value")),
+        over=_promql(f"{where}.over", table["over"]) if "over" in table else None,
+        quantile=quantile,
+        divide_by=divide_by,
+    )
+
+
+def _promql(where: str, value: object) -> str:
+    if not isinstance(value, str) or "$pods" not in value:
+        raise _invalid(where, value, "must be PromQL that selects by $pods")
+    return " ".join(value.split())
+
+
+_AnyEnum = TypeVar("_AnyEnum", bound=Enum)
+
+
+def _one_of(choices: type[_AnyEnum], where: str, value: object) -> _AnyEnum:
+    known = {choice.value: choice for choice in choices}
+    if value not in known:
+        raise _invalid(where, value, f"must be one of {', '.join(known)}")
+    return known[value]
+
+
+def _invalid(where: str, value: object, rule: str) -> InvalidPreset:
+    return InvalidPreset(f"{where}: {value!r}: {rule}")

@@ -1,0 +1,78 @@
+"""PromQL: filling in templates, and reading what Prometheus' HTTP API answers. Pure."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.sources.combine import Pod
+
+_LONGEST_MATCHER = 2000
+"""Characters of a matcher beyond which proxies may refuse the URL."""
+
+
+def fill(template: str, *, pods: str, window_s: float) -> str:
+    """Return `template` with the label matchers and the window in place."""
+    return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
+
+
+def namespace_matcher(namespaces: Iterable[str]) -> str:
+    """Return matchers for all pods of the namespaces; of every namespace when they are too many to list."""
+    matcher = f'namespace=~"{_alternatives(namespaces)}"'
+    return matcher if len(matcher) <= _LONGEST_MATCHER else 'namespace!=""'
+
+
+def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
+    """Return matchers for exactly these pods."""
+    return f'namespace=~"{_alternatives([namespace])}", pod=~"{_alternatives(pods)}"'
+
+
+def pod_values(result: Any) -> dict[Pod, float]:
+    """Return the value of each series by its pod, NaN where it is no number. Series without a pod are not ours."""
+    return {pod: value for pod, _, value in _series(result)}
+
+
+def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:
+    """Return cumulative rates by pod and upper bound."""
+    buckets: dict[Pod, dict[float, float]] = {}
+    for pod, labels, value in _series(result):
+        buckets.setdefault(pod, {})[_number(labels.get("le"))] = value
+    return buckets
+
+
+def scalar(result: Any) -> Reading:
+    """Return the number of a query that should give exactly one."""
+    match result:
+        case []:
+            return Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+        case [{"value": [_, value]}] | [int() | float(), str() as value]:
+            number = _number(value)
+            if math.isfinite(number):
+                return number
+            return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"the query gives {value!r}")
+        case [{"value": _}, *_]:
+            detail = f"the query finds {len(result)} series instead of one: sum() them"
+        case _:
+            detail = "the query gives neither one number nor one series with one"
+    return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=detail)
+
+
+def _series(result: Any) -> Iterable[tuple[Pod, Mapping[str, str], float]]:
+    for series in result:
+        match series:
+            case {"metric": {"namespace": str() as namespace, "pod": str() as pod} as labels, "value": [_, value]}:
+                yield (namespace, pod), labels, _number(value)
+
+
+def _number(text: object) -> float:
+    try:
+        return float(str(text))
+    except ValueError:
+        return math.nan
+
+
+def _alternatives(values: Iterable[str]) -> str:
+    """Return a regular expression for any of `values`, as the inside of a PromQL string."""
+    pattern = "|".join(re.escape(value) for value in sorted(set(values)))
+    return pattern.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
