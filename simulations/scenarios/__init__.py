@@ -1,0 +1,1 @@
+"""Scenarios that come with Sluice: each a folder of manifests and a scenario file."""
