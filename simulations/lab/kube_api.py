@@ -6,7 +6,8 @@ The official client blocks, and threads beside a queue cost it the accuracy that
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
@@ -79,7 +80,7 @@ class KubeApi:
         """Delete with these DeleteOptions; KubeApiError when refused."""
         return await self._request("DELETE", path, body=body, media_type="application/json")
 
-    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncIterator[WatchEvent]:
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[WatchEvent, None]:
         """Follow a collection for ever: first every object as ADDED, then what happens.
 
         After an interruption (a closed watch, 410) it lists again: what is there comes as ADDED once more, what has
@@ -94,16 +95,19 @@ class KubeApi:
             known = present
             for item in present.values():
                 yield WatchEvent("ADDED", item)
-            async for event in self._changes(path, params, listing["metadata"]["resourceVersion"]):
-                uid = event.object["metadata"]["uid"]
-                if event.type == "DELETED":
-                    known.pop(uid, None)
-                else:
-                    known[uid] = event.object
-                yield event
+            async with aclosing(self._changes(path, params, listing["metadata"]["resourceVersion"])) as changes:
+                async for event in changes:
+                    uid = event.object["metadata"]["uid"]
+                    if event.type == "DELETED":
+                        known.pop(uid, None)
+                    else:
+                        known[uid] = event.object
+                    yield event
             await asyncio.sleep(_FIRST_PAUSE_S)
 
-    async def _changes(self, path: str, params: Mapping[str, str] | None, version: str) -> AsyncIterator[WatchEvent]:
+    async def _changes(
+        self, path: str, params: Mapping[str, str] | None, version: str
+    ) -> AsyncGenerator[WatchEvent, None]:
         """Events after `version`, until the watch ends for whatever reason."""
         query = {**(params or {}), "watch": "true", "resourceVersion": version}
         forever = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S)
