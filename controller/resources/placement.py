@@ -99,6 +99,10 @@ class Batching(Part):
     wait: Duration = "0s"
     """How long the first item waits for others."""
 
+    def limits(self) -> tuple[int, ...]:
+        """Return the batch limits to choose from, one where the server's is fixed."""
+        return tuple(self.sizes or [self.max or 1])
+
 
 class KvCache(Part):
     """The shape of a model's KV cache on one device, from which the sessions per replica follow."""

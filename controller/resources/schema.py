@@ -155,8 +155,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     if node.get("default", ...) is None:
         del node["default"]
     if isinstance(node.get("default"), dict):
-        # Each field inside has its own default.
-        node["default"] = {}
+        node["default"] = _written(node["default"])
     if "const" in node:
         node["enum"] = [node.pop("const")]
     if "exclusiveMinimum" in node:
@@ -168,6 +167,13 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         if isinstance(node.get(key), dict):
             node[key] = _structural(node[key], definitions)
     return node
+
+
+def _written(default: Any) -> Any:
+    """Return a part's default as a person would write it, without what is absent or empty in it."""
+    if isinstance(default, dict):
+        return {key: _written(value) for key, value in default.items() if value not in (None, [])}
+    return default
 
 
 def render(crd: Crd) -> str:

@@ -1,0 +1,149 @@
+"""Resources -> domain values: defaults that depend on other fields resolved, text turned into numbers in base units."""
+
+from controller.core.spec import (
+    DemandUnit,
+    Mode,
+    PipelineSpec,
+    PlacementSpec,
+    PoolSpec,
+    Rule,
+    RuleMetric,
+    Scaling,
+    StageSpec,
+    StepPolicy,
+    Target,
+)
+from controller.resources.fields import duration_s
+from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
+from controller.resources.pipeline_rules import takes_from
+from controller.resources.placement import Memory, Placement
+from controller.resources.pool import ComputePool
+from controller.resources.stage import Stage, ThresholdRule
+from optimizer import model
+from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
+from profiler.samples import Quantity
+
+
+def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
+    """Return what `resource` asks for. It must have been checked: see `controller.resources.parsing`."""
+    metadata, spec = resource.metadata, resource.spec
+    namespace = metadata.namespace or "default"
+    return PipelineSpec(
+        key=PipelineKey(f"{namespace}/{metadata.name}"),
+        namespace=namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        generation=metadata.generation,
+        mode=Mode(spec.mode),
+        priority=spec.priority,
+        unit=DemandUnit(spec.demand.unit),
+        chunk_s=None if spec.demand.chunk is None else duration_s(spec.demand.chunk),
+        demand_query=spec.demand.query,
+        sla=model.Sla(latency_s=duration_s(spec.sla.latency), percentile=float(spec.sla.percentile)),
+        sla_query=spec.sla.query,
+        max_wer=_number(spec.sla.max_wer),
+        budget_per_hour=float(spec.budget.per_hour),
+        scaling=Scaling(
+            tolerance=float(spec.scaling.tolerance),
+            up=_step_policy(spec.scaling.scale_up),
+            down=_step_policy(spec.scaling.scale_down),
+            drain_s=duration_s(spec.scaling.scale_down.drain),
+        ),
+        stages=tuple(_stage(spec.stages, index) for index in range(len(spec.stages))),
+    )
+
+
+def pool_spec(resource: ComputePool) -> PoolSpec:
+    """Return what `resource` declares."""
+    spec = resource.spec
+    return PoolSpec(
+        name=PoolName(resource.metadata.name),
+        uid=resource.metadata.uid,
+        generation=resource.metadata.generation,
+        device=spec.device,
+        node_selector=spec.node_selector,
+        price_per_hour=float(spec.price.per_hour),
+        instances=spec.capacity.instances,
+        pending_deadline_s=duration_s(spec.unavailable.pending_deadline),
+        backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
+        backoff_max_s=duration_s(spec.unavailable.backoff.max),
+    )
+
+
+def _stage(stages: list[Stage], index: int) -> StageSpec:
+    stage = stages[index]
+    return StageSpec(
+        name=StageName(stage.name),
+        after=tuple(StageName(name) for name in takes_from(stages, index)),
+        pass_ratio=float(stage.pass_ratio),
+        routing=_routing(stage),
+        queue_limit=stage.queue_limit,
+        preset=stage.metrics.preset,
+        metrics_window_s=duration_s(stage.metrics.window),
+        metric_overrides={Quantity(override.quantity): override.query for override in stage.metrics.overrides},
+        rules=tuple(_rule(rule) for rule in stage.rules),
+        placements=tuple(_placement(placement) for placement in stage.placements),
+    )
+
+
+def _routing(stage: Stage) -> Routing:
+    if stage.routing is not None:
+        return Routing(stage.routing)
+    has_memory = any(placement.memory is not None for placement in stage.placements)
+    return Routing.STICKY if has_memory else Routing.LEAST_LOADED
+
+
+def _rule(rule: ThresholdRule) -> Rule:
+    return Rule(
+        name=rule.name,
+        metric=None if rule.metric is None else RuleMetric(rule.metric),
+        query=rule.query,
+        above=_number(rule.above),
+        below=_number(rule.below),
+        add_replicas=rule.add_replicas,
+        per_zone=rule.per == "Zone",
+        cooldown_s=duration_s(rule.cooldown),
+    )
+
+
+def _placement(placement: Placement) -> PlacementSpec:
+    time, batching = placement.service_time, placement.batching
+    prior = model.Placement(
+        pool=PoolName(placement.pool),
+        service=ServiceLaw(fixed_s=duration_s(time.fixed), per_item_s=duration_s(time.per_item), cv=float(time.cv)),
+        min_replicas=placement.replicas.min,
+        max_replicas=placement.replicas.max,
+        per_instance=placement.per_instance,
+        concurrency=placement.concurrency,
+        batch_sizes=(1,) if batching is None else batching.limits(),
+        batch_wait_s=0.0 if batching is None else duration_s(batching.wait),
+        session_slots=None if placement.memory is None else _session_slots(placement.memory),
+        wer=_number(placement.wer),
+    )
+    target = placement.target
+    return PlacementSpec(
+        target=Target(api_version=target.api_version, kind=target.kind, name=target.name),
+        prior=prior,
+        startup_s=duration_s(placement.startup),
+        source=time.source,
+        confidence=time.confidence,
+    )
+
+
+def _session_slots(memory: Memory) -> int:
+    if memory.kv_cache is not None:
+        return memory.kv_cache.shape().session_slots
+    assert memory.sessions is not None, "a memory without sessions or kvCache is refused"
+    return memory.sessions
+
+
+def _step_policy(scale: ScaleUp | ScaleDown) -> StepPolicy:
+    return StepPolicy(
+        stabilization_s=duration_s(scale.stabilization),
+        max_share=scale.max_step.percent / 100,
+        max_replicas=scale.max_step.replicas,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
