@@ -1,0 +1,245 @@
+"""A real Kubernetes control plane on loopback: etcd, API server, controller-manager and scheduler, without kubelets."""
+
+import contextlib
+import http.client
+import json
+import secrets
+import shutil
+import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+from kubernetes import client, config
+
+from simulations.lab.binaries import Binaries
+from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
+
+_READY_S = 60.0
+_READ_S = 5.0
+_QPS = 1000  # the default of 20 requests/s would make the controllers the lab's bottleneck
+_CONTROLLERS = (
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "horizontal-pod-autoscaler-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+    "disruption-controller",
+)
+# ServiceAccount would hold pods up for token volumes, which only kubelets use; TaintNodesByCondition taints every new
+# node until the node-lifecycle controller, absent here, has seen it Ready.
+_NO_ADMISSION = ("ServiceAccount", "TaintNodesByCondition")
+_PACKED = ("cpu", "nvidia.com/gpu", "aws.amazon.com/neuron")
+_ISSUER = "https://kubernetes.default.svc"
+
+
+class ControlPlane:
+    """One cluster in one folder; it ends with `stop()`, with the `with` block or with this process."""
+
+    def __init__(self, folder: Path, binaries: Binaries, *, packed_resources: Sequence[str] = _PACKED) -> None:
+        """Nothing runs before `start()`.
+
+        Args:
+            folder: where keys, data, logs and kubeconfigs go; made when it is not there. The data of an earlier
+                cluster in it are deleted by `start()`.
+            packed_resources: the resources by which the scheduler prefers the fullest node that fits (MostAllocated).
+        """
+        self._folder = folder.resolve()
+        self._binaries = binaries
+        self._packed = tuple(packed_resources)
+        self._processes = Processes(self._folder / "logs")
+        self.kubeconfig = self._folder / "admin.kubeconfig"
+        self.certificate_authority = self._folder / "pki" / "apiserver.crt"
+        self.url = ""
+
+    def start(self) -> Self:
+        """Start all parts and return when the API server is ready and the controllers have begun to act.
+
+        Raises:
+            ProcessError: a part ended or was not ready in time.
+        """
+        shutil.rmtree(self._folder / "etcd", ignore_errors=True)
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start(self) -> None:
+        client_port, peer_port, api_port = free_ports(3)
+        self.url = f"https://{LOOPBACK}:{api_port}"
+        token = secrets.token_hex(16)
+        tokens = self._folder / "tokens.csv"
+        _write_secret(tokens, f'{token},admin,admin,"system:masters"\n')
+        self._start_etcd(f"http://{LOOPBACK}:{client_port}", f"http://{LOOPBACK}:{peer_port}")
+        api_server = self._start_api_server(f"http://{LOOPBACK}:{client_port}", api_port, tokens)
+        api_server.wait_until(lambda: self._is_ready(api_port, token), _READY_S)
+        self._write_kubeconfig(self.kubeconfig, user="admin", token=token)
+        manager = self._start_controller_manager()
+        self._start_scheduler()
+        with config.new_client_from_config(str(self.kubeconfig)) as admin:
+            manager.wait_until(lambda: _default_account_exists(admin), _READY_S)
+
+    def stop(self) -> None:
+        """Stop all parts; their data and logs stay in the folder."""
+        self._processes.stop()
+
+    def check(self) -> None:
+        """Raise `ProcessError` if a part has ended by itself."""
+        self._processes.check()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def service_account_kubeconfig(self, namespace: str, name: str, path: Path, *, valid_s: int = 30 * 86_400) -> None:
+        """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is good for `valid_s`.
+
+        Nobody renews the token, unlike the one that a kubelet mounts, so its default outlasts a lab left running.
+
+        Raises:
+            kubernetes.client.ApiException: status 404 when there is no such ServiceAccount.
+        """
+        with config.new_client_from_config(str(self.kubeconfig)) as admin:
+            answer = client.CoreV1Api(admin).create_namespaced_service_account_token(
+                name,
+                namespace,
+                client.AuthenticationV1TokenRequest(
+                    spec=client.V1TokenRequestSpec(audiences=[_ISSUER], expiration_seconds=valid_s)
+                ),
+                _request_timeout=_READ_S,
+            )
+        self._write_kubeconfig(path, user=f"{namespace}-{name}", token=answer.status.token)
+
+    def _start_etcd(self, client_url: str, peer_url: str) -> None:
+        command = _command(
+            self._binaries.etcd,
+            {
+                "name": "lab",
+                "data-dir": self._folder / "etcd",
+                "listen-client-urls": client_url,
+                "advertise-client-urls": client_url,
+                "listen-peer-urls": peer_url,
+                "initial-advertise-peer-urls": peer_url,
+                "initial-cluster": f"lab={peer_url}",
+                "unsafe-no-fsync": "true",  # what is lost with the machine is a lab
+                "log-level": "error",
+            },
+        )
+        self._processes.start("etcd", command)
+
+    def _start_api_server(self, etcd_url: str, port: int, tokens: Path) -> Child:
+        pki = self.certificate_authority.parent
+        command = _command(
+            self._binaries.kube_apiserver,
+            {
+                "etcd-servers": etcd_url,
+                "cert-dir": pki,  # it makes its own certificate there, and tokens are signed with the same key
+                "bind-address": LOOPBACK,
+                "secure-port": port,
+                "advertise-address": LOOPBACK,
+                "endpoint-reconciler-type": "none",  # a loopback address is no valid endpoint
+                "service-cluster-ip-range": "10.0.0.0/24",
+                "service-account-issuer": _ISSUER,
+                "service-account-key-file": pki / "apiserver.key",
+                "service-account-signing-key-file": pki / "apiserver.key",
+                "authorization-mode": "RBAC",
+                "token-auth-file": tokens,
+                "allow-privileged": "true",
+                "disable-admission-plugins": ",".join(_NO_ADMISSION),
+            },
+        )
+        return self._processes.start("kube-apiserver", command)
+
+    def _start_controller_manager(self) -> Child:
+        command = _command(
+            self._binaries.kube_controller_manager,
+            {
+                "kubeconfig": self.kubeconfig,
+                "controllers": ",".join(_CONTROLLERS),
+                "leader-elect": "false",
+                "secure-port": 0,
+                "kube-api-qps": _QPS,
+                "kube-api-burst": _QPS,
+            },
+        )
+        return self._processes.start("kube-controller-manager", command)
+
+    def _start_scheduler(self) -> None:
+        settings = self._folder / "scheduler.yaml"
+        settings.write_text(yaml.safe_dump(_scheduler_settings(self.kubeconfig, self._packed)))
+        command = _command(self._binaries.kube_scheduler, {"config": settings, "secure-port": 0})
+        self._processes.start("kube-scheduler", command)
+
+    def _is_ready(self, port: int, token: str) -> bool:
+        try:
+            trust = ssl.create_default_context(cafile=str(self.certificate_authority))
+            connection = http.client.HTTPSConnection(LOOPBACK, port, context=trust, timeout=_READ_S)
+            with contextlib.closing(connection):
+                connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {token}"})
+                return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):  # no certificate or no listener yet
+            return False
+
+    def _write_kubeconfig(self, path: Path, *, user: str, token: str) -> None:
+        cluster = {"server": self.url, "certificate-authority": str(self.certificate_authority)}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+            "current-context": "lab",
+        }
+        _write_secret(path, json.dumps(kubeconfig, indent=2))
+
+
+def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:
+    return [program, *(f"--{name}={value}" for name, value in flags.items())]
+
+
+def _scheduler_settings(kubeconfig: Path, packed_resources: Sequence[str]) -> dict[str, object]:
+    """Return a KubeSchedulerConfiguration that fills nodes up before it starts on the next."""
+    scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in packed_resources]}
+    arguments = {
+        "NodeResourcesFit": {"scoringStrategy": scoring},
+        "PodTopologySpread": {"defaultingType": "List"},  # an empty one: the built-in defaults spread replicas
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": _QPS, "burst": _QPS},
+        "profiles": [
+            {
+                "schedulerName": "default-scheduler",
+                "plugins": {"score": {"disabled": [{"name": "NodeResourcesBalancedAllocation"}]}},
+                "pluginConfig": [{"name": name, "args": values} for name, values in arguments.items()],
+            }
+        ],
+    }
+
+
+def _default_account_exists(admin: client.ApiClient) -> bool:
+    try:
+        client.CoreV1Api(admin).read_namespaced_service_account("default", "default", _request_timeout=_READ_S)
+    except client.ApiException as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def _write_secret(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(content)
