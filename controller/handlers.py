@@ -1,0 +1,111 @@
+"""The watches: kopf keeps the stores of custom resources fresh, in a thread of its own, and does nothing else.
+
+Only low-level event handlers are used: no finalizers, no annotations, no writes. What watches miss, `resync` finds.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from controller.kube.gateway import PIPELINES, POOLS, Gateway, NotFound, Resource
+from controller.kube.store import ResourceStore
+
+_BEAT_S = 1.0
+_GROUP, _VERSION = PIPELINES.api_version.split("/")
+
+
+class Watches:
+    """Feeds the stores of SpeechPipelines and ComputePools."""
+
+    def __init__(self, gateway: Gateway, *, pipelines: ResourceStore, pools: ResourceStore) -> None:
+        self._gateway = gateway
+        self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools}
+
+    def resync(self) -> None:
+        """Read all resources and forget those that are gone: watches miss deletions while they are interrupted.
+
+        Raises:
+            KubeError: they cannot be read, because the server is away or the CRDs are not there.
+        """
+        for resource, store in self._stores.items():
+            try:
+                store.resync(self._gateway.list_all(resource))
+            except NotFound:
+                raise NotFound(
+                    f"the API server does not know {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
+                ) from None
+
+    def start(self, stop: threading.Event, *, beat: Callable[[], None], died: Callable[[], None]) -> threading.Thread:
+        """Watch in a thread until `stop` is set. `beat` is called while it turns, `died` when it ends by itself.
+
+        The CRDs must be there: kopf looks for them once.
+        """
+
+        def run() -> None:
+            try:
+                asyncio.run(self._watch(stop, beat))
+            finally:
+                if not stop.is_set():
+                    died()
+
+        thread = threading.Thread(target=run, name="watches")
+        thread.start()
+        return thread
+
+    async def _watch(self, stop: threading.Event, beat: Callable[[], None]) -> None:
+        async def heartbeat() -> None:
+            while True:
+                beat()
+                await asyncio.sleep(_BEAT_S)
+
+        beats = asyncio.create_task(heartbeat())  # before kopf starts: it cancels whatever starts after it
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=_settings(),
+                standalone=True,
+                clusterwide=True,
+                stop_flag=stop,
+            )
+        finally:
+            beats.cancel()
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=registry)
+        def login(**_: Any) -> kopf.ConnectionInfo:
+            connection = self._gateway.connection()
+            return kopf.ConnectionInfo(
+                server=connection.server,
+                ca_path=connection.ca_path,
+                insecure=connection.insecure,
+                scheme=connection.scheme,
+                token=connection.token,
+                certificate_path=connection.certificate_path,
+                private_key_path=connection.private_key_path,
+            )
+
+        for resource, store in self._stores.items():
+            _feed(registry, resource, store)
+        return registry
+
+
+def _feed(registry: kopf.OperatorRegistry, resource: Resource, store: ResourceStore) -> None:
+    @kopf.on.event(_GROUP, _VERSION, resource.plural, registry=registry)
+    async def seen(event: kopf.RawEvent, **_: Any) -> None:
+        body = dict(event["object"])
+        if event["type"] == "DELETED":
+            store.remove(body)
+        else:
+            store.put(body)
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # it would need the right to watch all CRDs
+    return settings

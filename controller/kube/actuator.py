@@ -1,0 +1,91 @@
+"""Makes the replica changes that were decided, in the order decided. It chooses nothing and retries nothing later."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from controller.core.decision import PipelineDecision, ReplicaChange
+from controller.kube.gateway import Conflict, Forbidden, Gateway, Invalid, KubeError, NotFound, Unavailable
+from optimizer.model import PipelineKey
+
+_LOG = logging.getLogger(__name__)
+
+
+class WriteOutcome(Enum):
+    """What became of a change. The values are reasons of Events."""
+
+    APPLIED = "Scaled"
+    CONFLICT = "ScaleConflict"
+    """Somebody else changed the replicas since they were read; the next cycle decides on what it finds."""
+    NOT_FOUND = "ScaleTargetGone"
+    FORBIDDEN = "ScaleForbidden"
+    INVALID = "ScaleRejected"
+    UNAVAILABLE = "ScaleUnavailable"
+    SKIPPED = "ScaleSkipped"
+    """Not tried, because the API server did not answer the change before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A change and what became of it, in the server's words where it refused."""
+
+    pipeline: PipelineKey
+    change: ReplicaChange
+    outcome: WriteOutcome
+    detail: str = ""
+
+
+class Actuator:
+    """Writes replicas through the scale subresource."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def apply(self, pipelines: Iterable[tuple[str, PipelineDecision]]) -> tuple[Write, ...]:
+        """Make the changes of all pipelines, each given with its namespace; what adds replicas comes first.
+
+        A change that fails stops no other, except that nothing more is tried once the server does not answer.
+        """
+        ordered = [
+            (namespace, decision.key, change) for namespace, decision in pipelines for change in decision.changes
+        ]
+        ordered.sort(key=lambda item: item[2].after < item[2].before)  # stable: the decision's order within each half
+        writes: list[Write] = []
+        for namespace, key, change in ordered:
+            if writes and writes[-1].outcome in {WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED}:
+                writes.append(
+                    Write(pipeline=key, change=change, outcome=WriteOutcome.SKIPPED, detail=writes[-1].detail)
+                )
+            else:
+                writes.append(self._write(namespace, key, change))
+        return tuple(writes)
+
+    def _write(self, namespace: str, key: PipelineKey, change: ReplicaChange) -> Write:
+        try:
+            self._scale(namespace, change)
+        except KubeError as error:
+            outcome = _OUTCOMES[type(error)]
+            _LOG.warning("%s: %s was not scaled %d -> %d: %s", key, change.target, change.before, change.after, error)
+            return Write(pipeline=key, change=change, outcome=outcome, detail=str(error))
+        return Write(pipeline=key, change=change, outcome=WriteOutcome.APPLIED)
+
+    def _scale(self, namespace: str, change: ReplicaChange) -> None:
+        """Scale once; try again only where nothing that the decision rests on has changed."""
+        try:
+            self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
+        except Conflict:
+            # A workload's version also moves with its status, which it does all the time while pods start.
+            now = self._gateway.read_scale(namespace, change.target)
+            if now.replicas != change.before:
+                raise Conflict(f"{change.target} was set to {now.replicas} replicas by somebody else") from None
+            self._gateway.patch_scale(namespace, change.target, change.after, now.resource_version)
+
+
+_OUTCOMES: dict[type[KubeError], WriteOutcome] = {
+    Conflict: WriteOutcome.CONFLICT,
+    NotFound: WriteOutcome.NOT_FOUND,
+    Forbidden: WriteOutcome.FORBIDDEN,
+    Invalid: WriteOutcome.INVALID,
+    Unavailable: WriteOutcome.UNAVAILABLE,
+}

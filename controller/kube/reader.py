@@ -1,0 +1,285 @@
+"""Takes the Snapshot of a cycle: resources from the store, workloads and nodes from the API server, metrics from the
+source. It concludes nothing.
+
+Every cycle lists the nodes once and, for each placement, its scale and the pods of the scale's selector: two small
+requests per placement, eight at a time, each with its own limits.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from controller.core.decision import Decision
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
+from controller.kube.durable import UnreadableMemory, memory_from, resumed
+from controller.kube.gateway import NODES, PODS, Gateway, Json, KubeError, Unavailable
+from controller.kube.store import ResourceStore
+from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
+from controller.resources.parsing import InvalidResource, parse
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import InvalidProblem, PipelineKey, PoolName
+from profiler.samples import Absence, AbsenceReason, PlacementTarget, Reading
+from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+
+_LOG = logging.getLogger(__name__)
+_PARALLEL = 8
+_METRICS_SHARE = 0.5  # of the interval: what is left is for the API server and the decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvalidObject:
+    """A resource that cannot be used as it is, and why."""
+
+    resource: Json
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A Snapshot, the stored resources it was made from, and what had to be left out of it."""
+
+    snapshot: Snapshot
+    pipelines: Mapping[PipelineKey, Json]
+    pools: Mapping[PoolName, Json]
+    invalid_pipelines: tuple[InvalidObject, ...]
+    invalid_pools: tuple[InvalidObject, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workload:
+    """The state of a placement's workload, and its pods whose metrics ought to be there."""
+
+    state: TargetState | TargetMissing
+    reporting: frozenset[str]
+
+
+class Reader:
+    """Reads the world, once per cycle, and remembers what cycles leave for each other."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        source: MetricSource,
+        *,
+        pipelines: ResourceStore,
+        pools: ResourceStore,
+        interval_s: float,
+        reporting_grace_s: float,
+        namespaces: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`reporting_grace_s` is how long a pod may be ready before its metrics are missed."""
+        self._gateway = gateway
+        self._source = source
+        self._pipelines = pipelines
+        self._pools = pools
+        self._interval_s = interval_s
+        self._grace_s = reporting_grace_s
+        self._namespaces = frozenset(namespaces)
+        self._clock = clock
+        self._memories: dict[str, PipelineMemory] = {}
+        self._pool_memories: dict[str, PoolMemory] = {}
+        self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
+
+    def close(self) -> None:
+        """End the reader's threads."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def observe(self) -> Observation:
+        """Return the world as it is now.
+
+        Raises:
+            KubeError: the nodes cannot be listed. Anything else that cannot be read is absent from the answer by name.
+        """
+        now_s = self._clock()
+        pools, invalid_pools = self._parsed_pools()
+        pipelines, invalid_pipelines = self._parsed_pipelines()
+        nodes = self._gateway.list_all(NODES).items
+        workloads = self._workloads([spec for spec, _ in pipelines], now_s)
+        answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
+        for problem in answer.problems:
+            _LOG.warning("metrics: %s", problem)
+        snapshot = Snapshot(
+            now_s=now_s,
+            pipelines=tuple(
+                self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
+            ),
+            pools={spec.name: self._pool_state(spec, resource, nodes) for spec, resource in pools},
+        )
+        return Observation(
+            snapshot=snapshot,
+            pipelines={spec.key: resource for spec, resource in pipelines},
+            pools={spec.name: resource for spec, resource in pools},
+            invalid_pipelines=invalid_pipelines,
+            invalid_pools=invalid_pools,
+        )
+
+    def remember(self, observation: Observation, decision: Decision) -> None:
+        """Keep what `decision` leaves for the next cycle; objects that are gone are forgotten."""
+        self._memories = {
+            observation.pipelines[pipeline.key]["metadata"]["uid"]: pipeline.memory for pipeline in decision.pipelines
+        }
+        self._pool_memories = {observation.pools[pool.name]["metadata"]["uid"]: pool.memory for pool in decision.pools}
+
+    def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, Json]], tuple[InvalidObject, ...]]:
+        usable, invalid = [], []
+        for (namespace, _), resource in self._pipelines.snapshot().items():
+            if self._namespaces and namespace not in self._namespaces:
+                continue
+            try:
+                usable.append((pipeline_spec(parse(SpeechPipeline, resource)), resource))
+            except (InvalidResource, InvalidProblem) as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
+
+    def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, Json]], tuple[InvalidObject, ...]]:
+        usable, invalid = [], []
+        for resource in self._pools.snapshot().values():
+            try:
+                usable.append((pool_spec(parse(ComputePool, resource)), resource))
+            except (InvalidResource, InvalidProblem) as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
+
+    def _workloads(
+        self, specs: Sequence[PipelineSpec], now_s: float
+    ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
+        owners: dict[tuple[str, Target], str] = {}
+        jobs = {}
+        for spec in specs:
+            for stage in spec.stages:
+                for placement in stage.placements:
+                    key = (spec.key, (stage.name, placement.pool))
+                    owner = owners.setdefault((spec.namespace, placement.target), f"{spec.key}, stage {stage.name}")
+                    is_owner = owner == f"{spec.key}, stage {stage.name}"
+                    jobs[key] = (
+                        self._threads.submit(self._workload, spec.namespace, placement.target, now_s)
+                        if is_owner
+                        else f"{placement.target} belongs to pipeline {owner}"
+                    )
+        return {key: _absent(job) if isinstance(job, str) else job.result() for key, job in jobs.items()}
+
+    def _workload(self, namespace: str, target: Target, now_s: float) -> _Workload:
+        try:
+            scale = self._gateway.read_scale(namespace, target)
+            if not scale.selector:
+                return _absent(f"{target}: its scale names no selector, so its pods are unknown")
+            pods = self._gateway.list_all(PODS, namespace, scale.selector).items
+        except Unavailable as error:
+            return _absent(f"{target}: the API server did not answer: {error}")
+        except KubeError as error:
+            return _absent(f"{target}: {error}")
+        return _Workload(state=target_state(scale, pods), reporting=reporting_pods(pods, now_s - self._grace_s))
+
+    def _request(
+        self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
+    ) -> ReadRequest:
+        placements = tuple(
+            PlacementTarget(
+                pipeline=spec.key,
+                stage=stage.name,
+                pool=placement.pool,
+                namespace=spec.namespace,
+                pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
+                preset=stage.preset,
+                window_s=stage.metrics_window_s,
+                concurrency=placement.prior.concurrency,
+                batch_limit=placement.prior.batch_sizes[-1],
+                overrides=stage.metric_overrides,
+            )
+            for spec in specs
+            for stage in spec.stages
+            for placement in stage.placements
+        )
+        scalars: dict[Hashable, str] = {}
+        for spec in specs:
+            scalars[_demand_id(spec)] = spec.demand_query
+            if spec.sla_query is not None:
+                scalars[_sla_id(spec)] = spec.sla_query
+            for stage in spec.stages:
+                scalars |= {
+                    (spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None
+                }
+        return ReadRequest(placements=placements, scalars=scalars, deadline_s=_METRICS_SHARE * self._interval_s)
+
+    def _pipeline_state(
+        self,
+        spec: PipelineSpec,
+        resource: Json,
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        answer: ReadAnswer,
+        now_s: float,
+    ) -> PipelineState:
+        return PipelineState(
+            spec=spec,
+            targets={key: workloads[spec.key, key].state for key in spec.placement_keys()},
+            samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
+            demand=_scalar(answer, _demand_id(spec)),
+            latency_s=None if spec.sla_query is None else _scalar(answer, _sla_id(spec)),
+            rule_readings={
+                (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
+                for stage in spec.stages
+                for rule in stage.rules
+                if rule.query is not None
+            },
+            memory=self._memory(spec, resource, now_s),
+        )
+
+    def _memory(self, spec: PipelineSpec, resource: Json, now_s: float) -> PipelineMemory:
+        if (known := self._memories.get(spec.uid)) is not None:
+            return known
+        try:
+            stored = memory_from((resource.get("status") or {}).get("memory"))
+        except UnreadableMemory as error:
+            _LOG.warning("%s: starting without memory: %s", spec.key, error)
+            return PipelineMemory()
+        window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
+        return resumed(stored, now_s, window_s, self._interval_s)
+
+    def _pool_state(self, spec: PoolSpec, resource: Json, nodes: Sequence[Json]) -> PoolState:
+        ready = ready_nodes(nodes, spec.node_selector)
+        memory = self._pool_memories.get(spec.uid)
+        return PoolState(
+            spec=spec,
+            ready_instances=len(ready),
+            zones=zones(ready),
+            memory=_stored_pool_memory(resource) if memory is None else memory,
+        )
+
+
+def _demand_id(spec: PipelineSpec) -> Hashable:
+    return (spec.key, "demand")
+
+
+def _sla_id(spec: PipelineSpec) -> Hashable:
+    return (spec.key, "sla")
+
+
+def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
+    return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail="the metric source did not answer"))
+
+
+def _absent(reason: str) -> _Workload:
+    return _Workload(state=TargetMissing(reason=reason), reporting=frozenset())
+
+
+def _stored_pool_memory(resource: Json) -> PoolMemory:
+    """Return the memory in a pool's status, which `controller.kube.status` writes; empty when it cannot be read."""
+    status = resource.get("status") or {}
+    try:
+        until = status.get("unavailableUntil")
+        backoff = status.get("backoffSeconds")
+        return PoolMemory(
+            unavailable_until_s=None if until is None else seconds(until),
+            backoff_s=None if backoff is None else float(backoff),
+            reason=str(status.get("reason", "")),
+        )
+    except (ValueError, TypeError) as error:
+        _LOG.warning("pool %s: starting without memory: %s", resource["metadata"]["name"], error)
+        return PoolMemory()

@@ -1,0 +1,96 @@
+"""Whether a status differs from the stored one by enough to be written. Pure functions of two documents."""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+
+from controller.kube.gateway import Json
+
+REFRESH_S = 60.0
+"""What was only observed is written at most this often."""
+_MOVED = 0.1  # share by which a number must differ to count as another one
+_NUMBERS = re.compile(r"\d+(\.\d+)?")
+
+
+def worth_writing(old: Json, new: Json, since_refresh_s: float) -> bool:
+    """Return whether `new` should replace `old`: at once for what was decided, now and then for what was observed."""
+    if _decided(old) != _decided(new):
+        return True
+    return since_refresh_s >= REFRESH_S and _moved(_condensed(old), _condensed(new))
+
+
+def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
+    """Return the JSON merge patch (RFC 7386) that turns `old` into `new`; empty when they are equal."""
+    patch: Json = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif value != before:
+            patch[key] = value
+    return patch
+
+
+def _decided(status: Json) -> object:
+    """Return what a reader must see at once: replicas, verdicts, limits, and what a restart may not forget."""
+    memory = status.get("memory") or {}
+    return (
+        status.get("observedGeneration"),
+        [(c["type"], c["status"], c["reason"], c.get("observedGeneration")) for c in status.get("conditions", [])],
+        *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
+        *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
+        [
+            (
+                stage["name"],
+                [
+                    [p["pool"], *(p.get(field) for field in ("current", "ready", "terminating", "desired"))]
+                    for p in stage.get("placements", [])
+                ],
+            )
+            for stage in status.get("stages", [])
+        ],
+        {
+            (stage, name, rule.get("floor"), rule.get("fired"))
+            for stage, entry in memory.get("stages", {}).items()
+            for name, rule in entry.get("rules", {}).items()
+        },
+        memory.get("excessExcusedUntil"),
+    )
+
+
+def _condensed(status: Json) -> Json:
+    """Return the status with its samples of demand reduced to what the next cycles could conclude from them."""
+    memory = status.get("memory")
+    if not memory:
+        return status
+    forecasts = [forecast for _, _, forecast in memory.get("samples", [])]
+    extremes = [min(forecasts), max(forecasts), forecasts[-1]] if forecasts else []
+    return {**status, "memory": {**memory, "samples": extremes}}
+
+
+def _moved(old: object, new: object) -> bool:
+    """Return whether a number moved by more than a tenth, or anything else changed but for the numbers in texts."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() != new.keys() or any(_moved(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) != len(new) or any(_moved(a, b) for a, b in zip(old, new, strict=True))
+    a, b = _number(old), _number(new)
+    if a is not None and b is not None:
+        return abs(a - b) > _MOVED * max(abs(a), abs(b))
+    if isinstance(old, str) and isinstance(new, str):
+        return _NUMBERS.sub("#", old) != _NUMBERS.sub("#", new)
+    return old != new
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(Decimal(value))
+        except InvalidOperation:
+            return None
+    return None

@@ -1,0 +1,120 @@
+"""The operator's one loop: read, decide, persist, apply, report; every interval, for the whole fleet, until stopped."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from controller.core.cycle import decide
+from controller.core.decision import Decision, Hold, PipelineDecision
+from controller.core.policy import Policy
+from controller.core.record import decision_record
+from controller.health import Health
+from controller.kube.actuator import Actuator, Write
+from controller.kube.gateway import KubeError
+from controller.kube.reader import Observation, Reader
+from controller.kube.reporter import Reporter
+from controller.telemetry import Telemetry
+from optimizer.model import PipelineKey
+
+_LOG = logging.getLogger(__name__)
+_RECORDS = logging.getLogger("sluice.decision")
+_BEATS = 4  # intervals, at least a minute, without a turn of the loop: something hangs
+_RESYNC_S = 300.0
+
+
+class ControlLoop:
+    """Runs cycles, one at a time."""
+
+    def __init__(
+        self,
+        *,
+        reader: Reader,
+        actuator: Actuator,
+        reporter: Reporter,
+        resync: Callable[[], None],
+        policy: Policy,
+        telemetry: Telemetry,
+        health: Health,
+    ) -> None:
+        """`resync` reads all resources anew; it is called before the first cycle and every five minutes."""
+        self._reader = reader
+        self._actuator = actuator
+        self._reporter = reporter
+        self._resync = resync
+        self._policy = policy
+        self._telemetry = telemetry
+        self._health = health
+        self._resync_due_s = float("-inf")
+        self._recorded: dict[PipelineKey, object] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Run cycles until `stop` is set. A cycle that fails is reported, and the next one comes at its time."""
+        due_s = time.monotonic()
+        while not stop.is_set():
+            self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
+            started_s = time.monotonic()
+            try:
+                self.cycle()
+            except KubeError as error:
+                _LOG.error("this cycle changes nothing: %s", error)
+                self._failed(str(error), started_s)
+            except Exception as error:  # noqa: BLE001 -- the outermost loop: a bug must not end all cycles to come
+                _LOG.exception("this cycle failed")
+                self._failed(f"{type(error).__name__}: {error}", started_s)
+            due_s = max(due_s + self._policy.interval_s, time.monotonic())
+            stop.wait(due_s - time.monotonic())
+
+    def cycle(self) -> tuple[Decision, tuple[Write, ...]]:
+        """Run one cycle and return what was decided and what became of it.
+
+        Raises:
+            KubeError: the API server cannot be read; nothing was changed.
+        """
+        started_s = time.monotonic()
+        if started_s >= self._resync_due_s:
+            self._resync()
+            self._resync_due_s = started_s + _RESYNC_S
+        observation = self._reader.observe()
+        decision = decide(observation.snapshot, self._policy)
+        self._record(observation, decision)
+        # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose
+        # status cannot be written is gone, or the server is; it is left as it is.
+        writable = self._reporter.report(observation, decision)
+        self._reader.remember(observation, decision)
+        writes = self._actuator.apply(
+            (observation.pipelines[pipeline.key]["metadata"]["namespace"], pipeline)
+            for pipeline in decision.pipelines
+            if pipeline.key in writable
+        )
+        self._reporter.report_writes(observation, writes)
+        for write in writes:
+            self._telemetry.wrote(write.outcome.value)
+        invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
+        self._telemetry.succeeded(observation.snapshot, decision, time.monotonic() - started_s, invalid)
+        self._health.ready()
+        return decision, writes
+
+    def _failed(self, problem: str, started_s: float) -> None:
+        self._telemetry.failed(time.monotonic() - started_s)
+        self._health.not_ready(problem)
+
+    def _record(self, observation: Observation, decision: Decision) -> None:
+        """Log the decision with all it was made from, when a pipeline's has changed."""
+        now = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
+        changed = [key for key, gist in now.items() if self._recorded.get(key) != gist]
+        self._recorded = now
+        if changed:
+            _RECORDS.info(
+                "decided for %s", ", ".join(changed), extra={"record": decision_record(observation.snapshot, decision)}
+            )
+
+
+def _gist(decision: PipelineDecision) -> object:
+    """Return what makes a decision another one: what it changes, and what it would change but for which reasons."""
+
+    def reason(hold: Hold) -> object:
+        return hold.reason, hold.stage
+
+    limit = None if decision.plan is None else decision.plan.limited_by
+    return decision.changes, dict(decision.desired), frozenset(map(reason, decision.holds)), limit

@@ -1,0 +1,151 @@
+"""The operator's metrics: counters of its own work, and the last Decision read off when somebody scrapes.
+
+Series are made from the last Decision at every scrape, so those of a deleted pipeline end with it; a number that does
+not exist has no series.
+"""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from controller.core.decision import Decision, PipelineDecision
+from controller.core.snapshot import PipelineState, Snapshot, TargetState
+from profiler.samples import Quantity, Reading
+
+_PIPELINE = ["namespace", "pipeline"]
+_STAGE = [*_PIPELINE, "stage"]
+_PLACEMENT = [*_STAGE, "pool"]
+_CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Telemetry:
+    """Everything the operator tells about itself."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._registry = CollectorRegistry()
+        self._fleet = _Fleet()
+        self._registry.register(self._fleet)
+        Info("sluice_build", "The version that runs", registry=self._registry).info(
+            {"version": version("sluice-operator")}
+        )
+        self._duration = Histogram(
+            "sluice_cycle_duration_seconds", "Time of one cycle", buckets=_CYCLE_BUCKETS_S, registry=self._registry
+        )
+        self._cycles = Counter("sluice_cycles", "Cycles by outcome", ["outcome"], registry=self._registry)
+        self._success = Gauge(
+            "sluice_last_success_timestamp_seconds", "When a cycle last succeeded", registry=self._registry
+        )
+        self._writes = Counter(
+            "sluice_scale_writes", "Replica changes by what became of them", ["outcome"], registry=self._registry
+        )
+        self._invalid = Gauge(
+            "sluice_invalid_resources", "Resources that cannot be used as they are", registry=self._registry
+        )
+        for outcome in ("success", "failure"):
+            self._cycles.labels(outcome)
+
+    def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
+        """Record a cycle and what it decided."""
+        self._fleet.latest = (snapshot, decision)
+        self._duration.observe(duration_s)
+        self._cycles.labels("success").inc()
+        self._success.set(snapshot.now_s)
+        self._invalid.set(invalid)
+
+    def failed(self, duration_s: float) -> None:
+        """Record a cycle that came to no decision; the series of the last one stay."""
+        self._duration.observe(duration_s)
+        self._cycles.labels("failure").inc()
+
+    def wrote(self, outcome: str) -> None:
+        """Record what became of one replica change."""
+        self._writes.labels(outcome).inc()
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Fleet(Collector):
+    def __init__(self) -> None:
+        self.latest: tuple[Snapshot, Decision] | None = None
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the series of the last decision."""
+        families = _Families()
+        if self.latest is not None:
+            snapshot, decision = self.latest
+            states = {state.spec.key: state for state in snapshot.pipelines}
+            for pipeline in decision.pipelines:
+                families.add_pipeline(states[pipeline.key], pipeline)
+            for pool in decision.pools:
+                families.set("pool_instances", [pool.name], pool.in_use)
+                families.set("pool_limit", [pool.name], pool.limit)
+        yield from families.all()
+
+
+class _Families:
+    """The families of one scrape."""
+
+    def __init__(self) -> None:
+        self._families = {
+            name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
+            for name, text, labels in (
+                ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
+                ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
+                ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
+                ("pipeline_sla_seconds", "The latency promised", _PIPELINE),
+                ("pipeline_spend_per_hour", "USD per hour of what exists", _PIPELINE),
+                ("pipeline_cost_per_hour", "USD per hour of the plan", _PIPELINE),
+                ("pipeline_budget_per_hour", "USD per hour that may be spent", _PIPELINE),
+                ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
+                ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
+                ("stage_utilization", "Busy share of the replicas", _STAGE),
+                ("stage_replicas_desired", "Replicas decided", _PLACEMENT),
+                ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
+                ("pool_instances", "Instances in use", ["pool"]),
+                ("pool_limit", "Instances that may be used", ["pool"]),
+            )
+        }
+
+    def set(self, name: str, labels: list[str], value: Reading | None) -> None:
+        """Add a series, unless there is no number."""
+        if isinstance(value, int | float):
+            self._families[name].add_metric(labels, value)
+
+    def all(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the families that have series."""
+        yield from (family for family in self._families.values() if family.samples)
+
+    def add_pipeline(self, state: PipelineState, decision: PipelineDecision) -> None:
+        """Add the series of one pipeline."""
+        spec = state.spec
+        labels = [spec.namespace, spec.name]
+        self.set("pipeline_demand", labels, decision.demand)
+        self.set("pipeline_observed_demand", labels, decision.observed)
+        self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
+        self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
+        self.set("pipeline_spend_per_hour", labels, decision.spend_per_hour)
+        self.set("pipeline_budget_per_hour", labels, spec.budget_per_hour)
+        if decision.plan is not None:
+            self.set("pipeline_cost_per_hour", labels, decision.plan.cost_per_hour)
+            self.set("pipeline_served_fraction", labels, decision.plan.served_fraction)
+        for stage in decision.profile.stages:
+            self.set("stage_pressure", [*labels, stage.name], stage.pressure)
+            self.set("stage_utilization", [*labels, stage.name], stage.readings.get(Quantity.UTILIZATION))
+        for (stage_name, pool), target in state.targets.items():
+            self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
+            if isinstance(target, TargetState):
+                self.set("stage_replicas_ready", [*labels, stage_name, pool], target.ready)
