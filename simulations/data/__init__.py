@@ -1,0 +1,1 @@
+"""Data that the simulations carry: recorded load traces."""

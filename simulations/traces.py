@@ -1,0 +1,126 @@
+"""Recorded load: a level or a count per time bin, read from CSV.
+
+A trace is a CSV file (gzip if its name ends in `.gz`) with a header. Its first column is `t_s`, the start of the bin in
+seconds, evenly spaced. The column that is read says what the numbers are (`Column`).
+"""
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from dataclasses import dataclass
+from enum import Enum
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Column(Enum):
+    """What the values of a trace count."""
+
+    ARRIVALS = "arrivals"
+    """Sessions (or requests) that start in the bin: whole numbers."""
+    STREAMS = "streams"
+    """Level: concurrent streams during the bin."""
+    RATE_PER_S = "rate_per_s"
+    """Level: mean rate of starts during the bin, per second of the recording."""
+
+
+class InvalidTrace(ValueError):
+    """A trace that cannot be read; the message names file, line, column, value and rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """A recording: `values[i]` belongs to [i·bin_s, (i + 1)·bin_s)."""
+
+    name: str
+    column: Column
+    bin_s: float
+    values: NDArray[np.float64]
+
+    @property
+    def span_s(self) -> float:
+        """The length of the recording."""
+        return self.bin_s * len(self.values)
+
+
+def bundled_names() -> list[str]:
+    """The file names of the traces that come with Sluice."""
+    folder = resources.files("simulations.data") / "traces"
+    return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith((".csv", ".csv.gz")))
+
+
+def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
+    """Read a file (relative to `folder`) or, where there is none of that name, the bundled trace.
+
+    Raises InvalidTrace.
+    """
+    path = folder / source
+    if path.is_file():
+        content = path.read_bytes()
+    elif source in bundled_names():
+        content = (resources.files("simulations.data") / "traces" / source).read_bytes()
+    else:
+        raise InvalidTrace(f"{path}: no such file, nor a bundled trace ({', '.join(bundled_names())})")
+    if source.endswith(".gz"):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InvalidTrace(f"{path}: not a gzip file: {error}") from error
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidTrace(f"{path}: not UTF-8 text: {error}") from error
+    return parse_trace(text, column, name=str(path) if path.is_file() else source)
+
+
+def parse_trace(text: str, column: Column, *, name: str) -> Trace:
+    """Read CSV text; `name` appears in messages. Raises InvalidTrace."""
+    rows = csv.reader(io.StringIO(text))
+    header = [field.strip() for field in next(rows, [])]
+    if not header or header[0] != "t_s":
+        raise InvalidTrace(f"{name}:1: {','.join(header)!r}: the first column must be 't_s'")
+    if column.value not in header:
+        raise InvalidTrace(f"{name}:1: {','.join(header)!r}: has no column {column.value!r}")
+    position = header.index(column.value)
+    times: list[float] = []
+    values: list[float] = []
+    for row in rows:
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise InvalidTrace(f"{name}:{rows.line_num}: {len(row)} fields; the header has {len(header)}")
+        times.append(_number(row[0], f"{name}:{rows.line_num}: t_s"))
+        value = _number(row[position], f"{name}:{rows.line_num}: {column.value}")
+        if column is Column.ARRIVALS and not value.is_integer():
+            raise InvalidTrace(f"{name}:{rows.line_num}: {column.value}: {row[position]}: must be a whole number")
+        values.append(value)
+        _check_spacing(times, f"{name}:{rows.line_num}: t_s: {row[0]}")
+    if len(times) < 2:
+        raise InvalidTrace(f"{name}: {len(times)} rows; at least 2 are needed to know the bin")
+    return Trace(name=name, column=column, bin_s=times[1] - times[0], values=np.array(values))
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidTrace(f"{where}: {text}: must be a number of at least 0")
+    return value
+
+
+def _check_spacing(times: list[float], where: str) -> None:
+    if len(times) < 2:
+        return
+    step = times[-1] - times[-2]
+    if step <= 0:
+        raise InvalidTrace(f"{where}: must be later than the row before ({times[-2]:g})")
+    expected = times[1] - times[0]
+    if abs(step - expected) > 1e-6 * expected:
+        raise InvalidTrace(f"{where}: rows must be evenly spaced; the first two are {expected:g} s apart")
