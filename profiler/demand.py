@@ -1,13 +1,93 @@
-"""The demand to expect. Pure."""
+"""The demand to expect. Pure.
 
-from collections.abc import Sequence
+Three simple forecasts are made: the last value; the recent mean, which is right for a noisy level; the last value
+carried on along the recent slope, damped, which is right for a ramp. Each is tried on the samples themselves, from
+every past moment to the present, and counts by the inverse square of the squared error it would have made there. So
+noise is smoothed and ramps are followed without a setting; `tests/bench/bench_forecast.py` prints the errors.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+Samples = Sequence[tuple[float, float]]
+"""(time in seconds, load), oldest first."""
+
+MEAN_TIME_CONSTANT_S = 120.0
+SLOPE_WINDOW_S = 120.0
+SLOPE_DAMPING = 0.7
+"""Share of the slope that is believed to last: ramps end."""
+ENVELOPE = 1.5
+"""A forecast is at most this many times the highest load among the samples."""
+MIN_TRIALS = 4
+"""With fewer past moments to try on, the last value stands."""
 
 
-def forecast(samples: Sequence[tuple[float, float]], now_s: float, horizon_s: float) -> float:
-    """Return the load to expect `horizon_s` from `now_s`, in the unit of the samples.
+def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
+    """Return the load to expect at `now_s` + `horizon_s`, in the unit of the samples, which are best five minutes.
 
-    `samples` are (time in seconds, load ≥ 0), oldest first, the newest the observation of now; they must not be empty.
+    `samples` must be some, none later than `now_s`; `horizon_s` ≥ 0. Raises `ValueError`.
     """
     if not samples:
         raise ValueError("samples: (): must not be empty")
+    if samples[-1][0] > now_s:
+        raise ValueError(f"samples: {samples[-1][0]:g}: must not be later than now_s ({now_s:g})")
+    if horizon_s < 0:
+        raise ValueError(f"horizon_s: {horizon_s:g}: must be ≥ 0")
+    trials = _trials(samples, horizon_s)
+    if len(trials) < MIN_TRIALS:
+        return samples[-1][1]
+    highest = max(load for _, load in samples)
+    # Keeps the weights finite where a method was never wrong.
+    least_error = (1e-6 * highest) ** 2 + 1e-12
+    weights = [(least_error + _squared_error(method, samples, trials)) ** -2 for method in _METHODS]
+    ahead_s = now_s + horizon_s - samples[-1][0]
+    expected = math.fsum(
+        weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
+    ) / math.fsum(weights)
+    return min(ENVELOPE * highest, max(0.0, expected))
+
+
+def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:
+    """Return pairs of a past moment and the first sample at least `horizon_s` after it, as indices."""
+    trials = []
+    target = 0
+    for origin in range(2, len(samples)):
+        while target < len(samples) and (target <= origin or samples[target][0] < samples[origin][0] + horizon_s):
+            target += 1
+        if target == len(samples):
+            break
+        trials.append((origin, target))
+    return trials
+
+
+_Method = Callable[[Samples, float], float]
+
+
+def _squared_error(method: _Method, samples: Samples, trials: Sequence[tuple[int, int]]) -> float:
+    total = math.fsum(
+        (method(samples[: origin + 1], samples[target][0] - samples[origin][0]) - samples[target][1]) ** 2
+        for origin, target in trials
+    )
+    return total / len(trials)
+
+
+def _last(samples: Samples, ahead_s: float) -> float:  # noqa: ARG001
     return samples[-1][1]
+
+
+def _mean(samples: Samples, ahead_s: float) -> float:  # noqa: ARG001
+    end_s = samples[-1][0]
+    weights = [math.exp((at_s - end_s) / MEAN_TIME_CONSTANT_S) for at_s, _ in samples]
+    return math.fsum(weight * load for weight, (_, load) in zip(weights, samples, strict=True)) / math.fsum(weights)
+
+
+def _slope(samples: Samples, ahead_s: float) -> float:
+    end_s = samples[-1][0]
+    recent = [(at_s - end_s, load) for at_s, load in samples if at_s >= end_s - SLOPE_WINDOW_S]
+    mean_s = math.fsum(at_s for at_s, _ in recent) / len(recent)
+    spread = math.fsum((at_s - mean_s) ** 2 for at_s, _ in recent)
+    slope = math.fsum((at_s - mean_s) * load for at_s, load in recent) / spread if spread > 0 else 0.0
+    return samples[-1][1] + SLOPE_DAMPING * slope * ahead_s
+
+
+_METHODS: tuple[_Method, ...] = (_last, _mean, _slope)
