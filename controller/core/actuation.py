@@ -1,0 +1,205 @@
+"""From aims to writes: up before down, make before break, and never over a cap by our own doing."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.evaluate import capacity_rps
+
+from controller.core.assessment import Assessment
+from controller.core.decision import ChangeReason, Hold, HoldReason
+from controller.core.guards import Aim
+from controller.core.ledger import Ledger
+from controller.core.snapshot import TargetMissing
+from controller.core.spec import PlacementKey
+from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, PipelinePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One acting pipeline and where it is to go."""
+
+    case: Assessment
+    aim: Aim
+    plan: PipelinePlan
+    problem: Pipeline
+
+    @property
+    def key(self) -> PipelineKey:
+        """Return the pipeline's key."""
+        return self.case.key
+
+    def capacities(self, stage: StageName) -> Mapping[PoolName, tuple[float, float]]:
+        """Return what one replica of each placement of `stage` carries: (items per second, sessions)."""
+        plan = next(own for own in self.plan.stages if own.name == stage)
+        batches = {placement.pool: placement.batch for placement in plan.placements}
+        asked = next(own for own in self.problem.stages if own.name == stage)
+        return {
+            placement.pool: (
+                capacity_rps(placement, batches.get(placement.pool, placement.batch_sizes[-1])),
+                float(placement.session_slots or 0),
+            )
+            for placement in asked.placements
+        }
+
+    def ready(self, key: PlacementKey) -> int:
+        """Return the replicas of a placement that serve."""
+        target = self.case.state.target(*key)
+        return 0 if isinstance(target, TargetMissing) else target.ready
+
+    def settled(self) -> bool:
+        """Whether nothing of the pipeline is on its way up or down."""
+        targets = [target for target in self.case.state.targets.values() if not isinstance(target, TargetMissing)]
+        return all(target.terminating == 0 and target.ready == target.existing == target.desired for target in targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What this cycle asks for: replicas per placement, why not more, and which changes a cap forced."""
+
+    after: Mapping[tuple[PipelineKey, PlacementKey], int]
+    holds: Mapping[PipelineKey, tuple[Hold, ...]]
+    reasons: Mapping[tuple[PipelineKey, PlacementKey], ChangeReason]
+    forced: frozenset[PipelineKey]
+
+
+def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
+    """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
+
+    Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
+    Then down, as far as those that replace it are ready. A move that has no room at all gives up just enough of what
+    it leaves to begin.
+    """
+    moves = sorted(moves, key=lambda move: (-move.case.spec.priority, move.key))
+    before = dict(ledger.after)
+    for move in moves:
+        _reduce([move], ledger, move.key)
+    _reduce(moves, ledger, None)
+    forced = {name for name in before if ledger.after[name] != before[name]}
+    refused = {move.key: _raise(move, ledger) for move in moves}
+    held = {move.key: _lower(move, ledger) for move in moves}
+    for move in moves:
+        blocked = refused[move.key]
+        if blocked and move.settled() and not _changed(move.key, before, ledger):
+            _make_room(move, moves, ledger, *blocked[0])
+    return Outcomes(
+        after=dict(ledger.after),
+        holds={move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves},
+        reasons={
+            **{(move.key, key): reason for move in moves for key, reason in move.aim.reasons.items()},
+            **dict.fromkeys(forced, ChangeReason.BUDGET),
+        },
+        forced=frozenset(pipeline for pipeline, _ in forced),
+    )
+
+
+def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
+    """Give up the least valuable replicas that the plan does not use until `scope` (None: the fleet) is at its cap."""
+    while ledger.above_cap(ledger.cost_per_hour(scope), scope):
+        excess = [
+            (move, key)
+            for move in moves
+            for key, planned in move.aim.planned.items()
+            if ledger.after.get((move.key, key), 0) > planned
+        ]
+        if not excess:
+            return
+        move, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
+        ledger.after[(move.key, key)] -= 1
+
+
+def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
+    """Return what a replica is worth, least first: low priority, where most would be left, dearest per capacity."""
+    stage, pool = key
+    capacities = move.capacities(stage)
+    needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
+    left = sum(ledger.after.get((move.key, (stage, other)), 0) * each for other, (each, _) in capacities.items())
+    share = (left - capacities[pool][0]) / needed if needed > 0 else float("inf")
+    return (move.case.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
+
+
+def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit]]:
+    """Grant what fits, the bottleneck first; return what was refused, and the limit that refused it."""
+    refused: list[tuple[PlacementKey, Limit]] = []
+    for key in sorted(move.aim.target, key=lambda key: key[0] != move.plan.bottleneck):
+        name = (move.key, key)
+        while name in ledger.after and ledger.after[name] < move.aim.target[key]:
+            limit = ledger.refusal(*name)
+            if limit is not None:
+                refused.append((key, limit))
+                break
+            ledger.after[name] += 1
+    return refused
+
+
+def _lower(move: Move, ledger: Ledger) -> list[StageName]:
+    """Take away what is not needed once those that replace it are ready; return the stages that have to wait."""
+    waiting: list[StageName] = []
+    for stage in move.case.spec.stages:
+        capacities = move.capacities(stage.name)
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        keys = [key for key in keys if (move.key, key) in ledger.after]
+        needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
+        serving = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
+        least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
+        for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
+            while ledger.after[(move.key, key)] > move.aim.target[key]:
+                ledger.after[(move.key, key)] -= 1
+                left = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
+                if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)):
+                    ledger.after[(move.key, key)] += 1
+                    waiting.append(stage.name)
+                    break
+    return waiting
+
+
+def _carried(
+    replicas: Mapping[PlacementKey, int], capacities: Mapping[PoolName, tuple[float, float]]
+) -> tuple[float, float]:
+    """Return (items per second, sessions) that `replicas` of one stage carry."""
+    rates = sum(count * capacities[pool][0] for (_, pool), count in replicas.items())
+    sessions = sum(count * capacities[pool][1] for (_, pool), count in replicas.items())
+    return rates, sessions
+
+
+def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
+    """Give up just enough for one replica of `wanted`, or nothing where that is not possible."""
+    before = dict(ledger.after)
+    givers = moves if limit.name is not None else [move]
+    while _refused_afterwards(move, wanted, ledger):
+        excess = [
+            (giver, key)
+            for giver in givers
+            for key, final in giver.aim.final.items()
+            if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+            and ledger.after.get((giver.key, key), 0) > final
+        ]
+        if not excess:
+            ledger.after.update(before)
+            return
+        giver, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
+        ledger.after[(giver.key, key)] -= 1
+
+
+def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:
+    """Whether one replica more would not fit even when all that leaves has left."""
+    name = (move.key, wanted)
+    ledger.after[name] += 1
+    fits = not (
+        ledger.above_cap(ledger.cost_per_hour(move.key), move.key)
+        or ledger.above_cap(ledger.cost_per_hour())
+        or ledger.overfull(wanted[1])
+    )
+    ledger.after[name] -= 1
+    return not fits
+
+
+def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, PlacementKey], int], ledger: Ledger) -> bool:
+    return any(ledger.after[name] != count for name, count in before.items() if name[0] == pipeline)
+
+
+def _waits(refused: Iterable[tuple[PlacementKey, Limit]], held: Iterable[StageName]) -> Iterator[Hold]:
+    for (stage, pool), limit in refused:
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=f"no room on {pool} within {limit}")
+    for stage in held:
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail="what replaces these replicas is not ready")

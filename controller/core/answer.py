@@ -1,0 +1,117 @@
+"""The decision put together: what changes, what holds, what is remembered."""
+
+from collections.abc import Mapping
+
+from controller.core.actuation import Outcomes
+from controller.core.assessment import Assessment
+from controller.core.decision import Hold, HoldReason, PipelineDecision, PoolDecision, ReplicaChange
+from controller.core.guards import Aim
+from controller.core.ledger import Ledger
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.snapshot import Snapshot, TargetMissing
+from controller.core.spec import Mode, PlacementKey
+from optimizer.model import PoolName
+from optimizer.plan import PipelinePlan, Plan
+
+
+def pipeline_decision(
+    case: Assessment,
+    *,
+    plan: PipelinePlan | None,
+    aim: Aim | None,
+    outcomes: Outcomes,
+    spend_per_hour: float,
+    excused_until_s: float | None,
+) -> PipelineDecision:
+    """Return the decision about one pipeline; `plan` and `aim` are None where it could not be planned."""
+    desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
+    demand = case.demand.demand
+    admissible = None if plan is None or demand is None or plan.served_fraction >= 1 else demand * plan.served_fraction
+    return PipelineDecision(
+        key=case.key,
+        observed=case.demand.observed,
+        forecast=case.demand.forecast,
+        demand=demand,
+        profile=case.profile,
+        plan=plan,
+        holds=_holds(case, aim, outcomes.holds.get(case.key, ())),
+        changes=_changes(case, desired, outcomes),
+        rules=case.rules,
+        desired=desired,
+        unconstrained=case.current if aim is None else aim.wanted,
+        spend_per_hour=spend_per_hour,
+        admissible=admissible,
+        memory=_memory(case, plan, aim, excused_until_s),
+    )
+
+
+def _memory(
+    case: Assessment, plan: PipelinePlan | None, aim: Aim | None, excused_until_s: float | None
+) -> PipelineMemory:
+    batches = case.state.memory.batches
+    if plan is not None and aim is not None and case.acting and aim.follows_plan:
+        batches = {
+            (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
+        }
+    return PipelineMemory(
+        demand=case.demand.demand,
+        samples=case.demand.samples,
+        service_factors={
+            (stage.name, placement.pool): placement.service_factor
+            for stage in case.profile.stages
+            for placement in stage.placements
+        },
+        pass_ratios={stage.name: stage.pass_ratio for stage in case.profile.stages},
+        rules=case.rule_memories,
+        batches=batches,
+        excess_excused_until_s=excused_until_s,
+    )
+
+
+def _holds(case: Assessment, aim: Aim | None, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
+    if case.pools_missing:
+        return tuple(Hold(reason=HoldReason.POOL_NOT_FOUND, detail=pool) for pool in sorted(case.pools_missing))
+    assert aim is not None
+    if case.spec.mode is Mode.PAUSED:
+        return (Hold(reason=HoldReason.PAUSED), *aim.holds)
+    if case.spec.mode is Mode.RECOMMEND and aim.target != case.current:
+        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aim.holds)
+    return (*aim.holds, *waits)
+
+
+def _changes(case: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes) -> tuple[ReplicaChange, ...]:
+    changes: list[ReplicaChange] = []
+    for stage in case.spec.stages:
+        for placement in stage.placements:
+            key = (stage.name, placement.pool)
+            target = case.state.target(*key)
+            if not isinstance(target, TargetMissing) and desired[key] != target.desired:
+                changes.append(
+                    ReplicaChange(
+                        stage=stage.name,
+                        pool=placement.pool,
+                        target=placement.target,
+                        before=target.desired,
+                        after=desired[key],
+                        reason=outcomes.reasons[(case.key, key)],
+                        resource_version=target.resource_version,
+                    )
+                )
+    return tuple(sorted(changes, key=lambda change: change.after < change.before))
+
+
+def pool_decision(
+    name: PoolName, snapshot: Snapshot, ledger: Ledger, plan: Plan | None, memory: PoolMemory
+) -> PoolDecision:
+    """Return what is decided and known about one pool."""
+    pool = snapshot.pools[name]
+    prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
+    return PoolDecision(
+        name=name,
+        in_use=ledger.in_use(name),
+        planned=ledger.instances(name),
+        limit=pool.limit,
+        zones=pool.zones,
+        shadow_price_per_hour=prices.get(name),
+        memory=memory,
+    )

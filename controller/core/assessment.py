@@ -1,0 +1,170 @@
+"""What is known of each pipeline before anything is planned: its profile, demand, rules, and what must not change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.core.availability import placeable
+from controller.core.decision import RuleState
+from controller.core.demand import DemandState, stabilised_demand
+from controller.core.memory import PoolMemory, RuleMemory
+from controller.core.policy import Policy
+from controller.core.problem import pipeline_problem
+from controller.core.rules import evaluate_rules
+from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.spec import Mode, PipelineSpec, PlacementKey
+from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
+from profiler.profile import PipelineProfile
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity
+
+THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
+"""What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
+SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """One pipeline as it is.
+
+    `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those on pools
+    that cannot deliver. `blind` names the stages that run without usable samples and why, `targets_missing` the
+    placements whose workload cannot be read, `pools_missing` the pools that do not exist.
+    """
+
+    state: PipelineState
+    profile: PipelineProfile
+    demand: DemandState
+    rules: tuple[RuleState, ...]
+    rule_memories: Mapping[tuple[StageName, str], RuleMemory]
+    current: Mapping[PlacementKey, int]
+    at_most: Mapping[PlacementKey, int]
+    blind: Mapping[StageName, str]
+    targets_missing: Mapping[PlacementKey, str]
+    pools_missing: frozenset[PoolName]
+
+    @property
+    def key(self) -> PipelineKey:
+        """Return the pipeline's key."""
+        return self.state.spec.key
+
+    @property
+    def spec(self) -> PipelineSpec:
+        """Return what the user asked for."""
+        return self.state.spec
+
+    @property
+    def plannable(self) -> bool:
+        """Whether every price is known. Where one is not, the pipeline stays as it is."""
+        return not self.pools_missing
+
+    @property
+    def acting(self) -> bool:
+        """Whether this cycle may change the pipeline's replicas."""
+        return self.plannable and self.spec.mode is Mode.AUTO
+
+    @property
+    def demand_missing(self) -> bool:
+        """Whether there is no demand to plan for this cycle."""
+        return isinstance(self.demand.observed, Absence)
+
+    @property
+    def never_down(self) -> bool:
+        """Whether too little is known to take anything away."""
+        return self.demand_missing or bool(self.blind) or bool(self.targets_missing)
+
+    @property
+    def kept(self) -> Mapping[PlacementKey, int]:
+        """Return the replicas that stay whatever the plan says: those of a pipeline that never goes down."""
+        if not self.never_down:
+            return {}
+        return {key: min(count, self.at_most.get(key, count)) for key, count in self.current.items()}
+
+    def problem(self, policy: Policy, *, at_least: Mapping[PlacementKey, int]) -> Pipeline:
+        """Return the pipeline's part of the optimizer's question, keeping `at_least` replicas."""
+        return pipeline_problem(
+            self.spec,
+            self.demand.demand or 0.0,
+            profile=self.profile,
+            current=self.current,
+            at_least=at_least,
+            at_most=self.at_most,
+            latency_headroom=policy.latency_headroom,
+        )
+
+
+def assess(
+    state: PipelineState, snapshot: Snapshot, memories: Mapping[PoolName, PoolMemory], policy: Policy
+) -> Assessment:
+    """Return what is known of one pipeline; `memories` are the pools' of this cycle."""
+    spec, now_s = state.spec, snapshot.now_s
+    profile = estimate_pipeline(_stage_inputs(state), sla=spec.sla, measured_latency_s=state.latency_s)
+    replicas = {
+        stage.name: sum(state.desired(stage.name, placement.pool) for placement in stage.placements)
+        for stage in spec.stages
+    }
+    rules, rule_memories = evaluate_rules(state, profile, replicas, snapshot.pools, now_s)
+    missing: dict[PlacementKey, str] = {}
+    for key in spec.placement_keys():
+        target = state.target(*key)
+        if isinstance(target, TargetMissing):
+            missing[key] = target.reason
+    return Assessment(
+        state=state,
+        profile=profile,
+        demand=stabilised_demand(state, now_s, policy.interval_s),
+        rules=rules,
+        rule_memories=rule_memories,
+        current={key: state.desired(*key) for key in spec.placement_keys()},
+        at_most=placeable(state, memories, now_s),
+        blind=_blind_stages(state),
+        targets_missing=missing,
+        pools_missing=frozenset(pool for _, pool in spec.placement_keys() if pool not in snapshot.pools),
+    )
+
+
+def _stage_inputs(state: PipelineState) -> tuple[StageInput, ...]:
+    memory = state.memory
+    return tuple(
+        StageInput(
+            name=stage.name,
+            after=stage.after,
+            prior_pass_ratio=stage.pass_ratio,
+            pass_ratio=memory.pass_ratios.get(stage.name),
+            window_s=stage.metrics_window_s,
+            placements=tuple(
+                PlacementInput(
+                    pool=placement.pool,
+                    prior=placement.prior.service,
+                    batch_limit=placement.prior.batch_sizes[-1],
+                    replicas=_ready(state, (stage.name, placement.pool)),
+                    samples=_samples(state, (stage.name, placement.pool)),
+                    factor=memory.service_factors.get((stage.name, placement.pool)),
+                )
+                for placement in stage.placements
+            ),
+        )
+        for stage in state.spec.stages
+    )
+
+
+def _blind_stages(state: PipelineState) -> Mapping[StageName, str]:
+    """Return the stages in which ready replicas say nothing usable about their load."""
+    blind: dict[StageName, str] = {}
+    for stage, pool in state.spec.placement_keys():
+        if stage in blind or _ready(state, (stage, pool)) == 0:
+            continue
+        for quantity in THROUGHPUT:
+            reading = _samples(state, (stage, pool)).of(quantity)
+            if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
+                blind[stage] = f"{quantity.value} on {pool}: {reading.reason.value} {reading.detail}".rstrip()
+                break
+    return blind
+
+
+def _ready(state: PipelineState, key: PlacementKey) -> int:
+    target = state.target(*key)
+    return 0 if isinstance(target, TargetMissing) else target.ready
+
+
+def _samples(state: PipelineState, key: PlacementKey) -> PlacementSamples:
+    return state.samples.get(key, PlacementSamples(readings={}))

@@ -1,0 +1,65 @@
+"""One reconcile: what to do about the world as it is. Every step is a function from values to values."""
+
+from controller.core.actuation import Move, schedule
+from controller.core.answer import pipeline_decision, pool_decision
+from controller.core.assessment import Assessment, assess
+from controller.core.availability import pool_memories
+from controller.core.decision import Decision
+from controller.core.fleet import plan_fleet
+from controller.core.guards import find_aim
+from controller.core.ledger import Ledger
+from controller.core.policy import Policy
+from controller.core.snapshot import Snapshot
+
+
+def decide(snapshot: Snapshot, policy: Policy) -> Decision:
+    """Return what to do about `snapshot`. Same input, same answer."""
+    memories = pool_memories(snapshot)
+    cases = tuple(assess(state, snapshot, memories, policy) for state in snapshot.pipelines)
+    fleet = plan_fleet(cases, snapshot.pools, policy)
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
+    crowded = frozenset(name for name in snapshot.pools if ledger.overfull(name))
+    aims = {
+        case.key: find_aim(
+            case,
+            fleet.pipelines[case.key],
+            fleet.problems[case.key],
+            snapshot.pools,
+            crowded=any(pool in crowded for (_, pool), count in case.current.items() if count),
+        )
+        for case in cases
+        if case.plannable
+    }
+    excused = {case.key: _excused_until_s(case, ledger, snapshot.now_s, policy) for case in cases}
+    moves = [
+        Move(case=case, aim=aims[case.key], plan=fleet.pipelines[case.key], problem=fleet.problems[case.key])
+        for case in cases
+        if case.acting
+    ]
+    outcomes = schedule(moves, ledger)
+    return Decision(
+        now_s=snapshot.now_s,
+        pipelines=tuple(
+            pipeline_decision(
+                case,
+                plan=fleet.pipelines.get(case.key),
+                aim=aims.get(case.key),
+                outcomes=outcomes,
+                spend_per_hour=ledger.observed_per_hour(case.key),
+                excused_until_s=excused[case.key],
+            )
+            for case in cases
+        ),
+        pools=tuple(
+            pool_decision(name, snapshot, ledger, fleet.plan, memories[name]) for name in sorted(snapshot.pools)
+        ),
+        plan=fleet.plan,
+    )
+
+
+def _excused_until_s(case: Assessment, ledger: Ledger, now_s: float, policy: Policy) -> float | None:
+    """Return until when spend above the cap is excused: the drain and two cycles after it began, None below the cap."""
+    if not any(ledger.above_cap(ledger.observed_per_hour(scope), scope) for scope in (case.key, None)):
+        return None
+    since_before = case.state.memory.excess_excused_until_s
+    return now_s + case.spec.scaling.drain_s + 2 * policy.interval_s if since_before is None else since_before

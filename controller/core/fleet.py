@@ -1,0 +1,102 @@
+"""The plan for the whole fleet: what acts is planned together, around what cannot be moved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.allocate import allocate
+
+from controller.core.assessment import Assessment
+from controller.core.ledger import EPSILON, entries
+from controller.core.policy import Policy
+from controller.core.problem import NO_REPLICAS, pool_problem
+from controller.core.snapshot import PoolState
+from controller.core.spec import PipelineSpec, PlacementKey
+from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
+from optimizer.occupancy import whole_instances
+from optimizer.plan import PipelinePlan, Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetPlan:
+    """`plan` is that of the pipelines that act (of all, where none does); `pipelines` has the others as well."""
+
+    plan: Plan | None
+    pipelines: Mapping[PipelineKey, PipelinePlan]
+    problems: Mapping[PipelineKey, Pipeline]
+
+
+def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
+    """Return the plan of every pipeline that can be planned.
+
+    Pipelines that act are planned around what the others hold, those that only recommend as if they acted too.
+    """
+    acting = [case for case in cases if case.acting]
+    plannable = [case for case in cases if case.plannable]
+    plans: dict[PipelineKey, PipelinePlan] = {}
+    problems: dict[PipelineKey, Pipeline] = {}
+    plan: Plan | None = None
+    for group in (plannable, acting):
+        if group and (group is acting or len(acting) < len(plannable)):
+            problem = _problem(group, cases, pools, policy)
+            plan = allocate(problem)
+            plans.update({answer.key: answer for answer in plan.pipelines})
+            problems.update({asked.key: asked for asked in problem.pipelines})
+    return FleetPlan(plan=plan, pipelines=plans, problems=problems)
+
+
+def _problem(
+    group: Sequence[Assessment], cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+) -> Problem:
+    keys = {case.key for case in group}
+    others = [case for case in cases if case.key not in keys]
+    held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
+    budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
+    held = [(case.spec, case.current) for case in others]
+    left = {name: pool_problem(pool.spec, max(0, pool.limit - _instances(name, held))) for name, pool in pools.items()}
+    kept = _affordable(group, left, budget)
+    return Problem(
+        pipelines=tuple(case.problem(policy, at_least=kept.get(case.key, NO_REPLICAS)) for case in group),
+        pools=left,
+        budget_per_hour=budget,
+        composition=policy.composition,
+        switching_cost_per_hour=policy.switching_cost_per_hour,
+    )
+
+
+def _affordable(
+    group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
+) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
+    """Return the replicas to keep of the pipelines that never go down, as far as caps allow, by priority.
+
+    Above a cap something has to go, and the plan says best what.
+    """
+    kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
+    chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
+    total_per_hour = 0.0
+    for case in sorted(group, key=lambda case: (-case.spec.priority, case.key)):
+        cost_per_hour = sum(
+            pools[placement.pool].replica_price_per_hour(placement.prior)
+            * case.kept.get((stage.name, placement.pool), 0)
+            for stage in case.spec.stages
+            for placement in stage.placements
+        )
+        if not case.kept or cost_per_hour > case.spec.budget_per_hour + EPSILON:
+            continue
+        if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
+            continue
+        if any(_instances(name, [*chosen, (case.spec, case.kept)]) > pool.instances for name, pool in pools.items()):
+            continue
+        chosen.append((case.spec, case.kept))
+        total_per_hour += cost_per_hour
+        kept[case.key] = case.kept
+    return kept
+
+
+def _instances(pool: PoolName, held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> int:
+    return whole_instances(
+        (placement.prior.per_instance, replicas.get((stage.name, pool), 0))
+        for spec, replicas in held
+        for stage in spec.stages
+        for placement in stage.placements
+        if placement.pool == pool
+    )

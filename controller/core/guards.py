@@ -1,0 +1,243 @@
+"""From what the plan wants to what this cycle aims at: tolerance, floors, steps, and never down on missing data."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optimizer.evaluate import evaluate
+
+from controller.core.assessment import Assessment
+from controller.core.decision import ChangeReason, Hold, HoldReason
+from controller.core.ledger import EPSILON
+from controller.core.rules import floors
+from controller.core.snapshot import PoolState
+from controller.core.spec import PlacementKey, StageSpec, StepPolicy
+from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.plan import LimitKind, PipelinePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """Where a pipeline is to go, before money and capacity say how far it gets this cycle.
+
+    `target` is the aim of this cycle, `final` that of later ones, `wanted` what plan and rules want however bold,
+    `planned` the plan alone; each lists every placement. `reasons` says why each placement of `target` that differs
+    from now does. `follows_plan` is false where what runs is good enough.
+    """
+
+    target: Mapping[PlacementKey, int]
+    final: Mapping[PlacementKey, int]
+    wanted: Mapping[PlacementKey, int]
+    planned: Mapping[PlacementKey, int]
+    holds: tuple[Hold, ...]
+    reasons: Mapping[PlacementKey, ChangeReason]
+    follows_plan: bool
+
+
+def find_aim(
+    case: Assessment, plan: PipelinePlan, problem: Pipeline, pools: Mapping[PoolName, PoolState], *, crowded: bool
+) -> Aim:
+    """Return where to take a pipeline; `crowded` says that it uses a pool beyond its limit."""
+    holds: list[Hold] = []
+    planned = {key: plan.replicas().get(key, 0) for key in case.current}
+    unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
+    follows_plan = planned == case.current or crowded or _worth_it(case, plan, problem, planned, pools)
+    if case.demand_missing:
+        final = _at_least_bounds(case, planned)
+    elif follows_plan:
+        final = dict(planned)
+    else:
+        final = dict(case.current)
+        holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
+    lifted = _lifted(case, final, pools)
+    final = dict(lifted)
+    if case.never_down or unreachable:
+        final = {key: max(count, _keep(case, key)) for key, count in final.items()}
+    holds.extend(_absences(case))
+    if unreachable and final != lifted:
+        holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
+    frozen = {stage for stage, _ in case.targets_missing}
+    for key in final:
+        if key[0] in frozen:
+            final[key] = case.current[key]
+    target, limited = _stepped(case, final)
+    holds.extend(Hold(reason=HoldReason.STEP_LIMITED, stage=stage) for stage in limited)
+    if case.demand.falls_at_s is not None and target == case.current:
+        holds.append(Hold(reason=HoldReason.STABILIZING, until_s=case.demand.falls_at_s))
+    return Aim(
+        target=target,
+        final=final,
+        wanted=_lifted(case, planned, pools),
+        planned=planned,
+        holds=tuple(holds),
+        reasons=_reasons(case, target, planned),
+        follows_plan=follows_plan,
+    )
+
+
+def _worth_it(
+    case: Assessment,
+    plan: PipelinePlan,
+    problem: Pipeline,
+    planned: Mapping[PlacementKey, int],
+    pools: Mapping[PoolName, PoolState],
+) -> bool:
+    """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
+    if _out_of_bounds(case):
+        return True
+    batches = {
+        (stage.name, placement.pool): case.state.memory.batches.get((stage.name, placement.pool), placement.batch)
+        for stage in plan.stages
+        for placement in stage.placements
+    }
+    now = evaluate(problem, case.current, batches, share=plan.served_fraction)
+    if now.latency_s is None or now.latency_s > problem.sla.latency_s + EPSILON:
+        return True
+    prices = {
+        (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
+        for stage in case.spec.stages
+        for placement in stage.placements
+    }
+    cost = sum(prices[key] * count for key, count in case.current.items())
+    saving = cost - sum(prices[key] * count for key, count in planned.items())
+    return saving > EPSILON and saving >= case.spec.scaling.tolerance * cost - EPSILON
+
+
+def _out_of_bounds(case: Assessment) -> bool:
+    for stage in case.spec.stages:
+        if all(case.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
+            return True
+        for placement in stage.placements:
+            key = (stage.name, placement.pool)
+            most = min(placement.prior.max_replicas, case.at_most.get(key, placement.prior.max_replicas))
+            if not min(placement.prior.min_replicas, most) <= case.current[key] <= most:
+                return True
+    return False
+
+
+def _at_least_bounds(case: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
+    """Return what runs, raised to the declared minimums; the plan starts the stages that do not run at all."""
+    raised: dict[PlacementKey, int] = {}
+    for stage in case.spec.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        idle = all(case.current[key] == 0 for key in keys)
+        for key, placement in zip(keys, stage.placements, strict=True):
+            least = min(placement.prior.min_replicas, planned[key])
+            raised[key] = planned[key] if idle else max(case.current[key], least)
+    return raised
+
+
+def _keep(case: Assessment, key: PlacementKey) -> int:
+    count = case.current[key]
+    return min(count, case.at_most.get(key, count))
+
+
+def _lifted(
+    case: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+) -> Mapping[PlacementKey, int]:
+    """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
+
+    First what runs already stays, then pools in use grow, then the others, each in the order of preference.
+    """
+    lifted = dict(replicas)
+    prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
+    left = case.spec.budget_per_hour - sum(
+        prices[placement.pool] / placement.prior.per_instance * lifted[(stage.name, placement.pool)]
+        for stage in case.spec.stages
+        for placement in stage.placements
+    )
+    for stage in case.spec.stages:
+        missing = floors(case.rules).get(stage.name, 0) - sum(
+            lifted[(stage.name, placement.pool)] for placement in stage.placements
+        )
+        for key, price, room in _rooms(case, stage, lifted, prices):
+            affordable = room if price <= 0 else min(room, math.floor((left + EPSILON) / price))
+            added = max(0, min(missing, affordable))
+            lifted[key] += added
+            left -= added * price
+            missing -= added
+    return lifted
+
+
+def _rooms(
+    case: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
+) -> Sequence[tuple[PlacementKey, float, int]]:
+    """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
+    kept: list[tuple[PlacementKey, float, int]] = []
+    grown: list[tuple[PlacementKey, float, int]] = []
+    started: list[tuple[PlacementKey, float, int]] = []
+    for placement in stage.placements:
+        key = (stage.name, placement.pool)
+        price = prices[placement.pool] / placement.prior.per_instance
+        most = min(placement.prior.max_replicas, case.at_most.get(key, placement.prior.max_replicas))
+        stays = max(0, min(case.current[key], most) - replicas[key])
+        kept.append((key, price, stays))
+        (grown if replicas[key] + stays > 0 else started).append((key, price, max(0, most - replicas[key] - stays)))
+    return [*kept, *grown, *started]
+
+
+def _absences(case: Assessment) -> Iterable[Hold]:
+    if case.demand_missing:
+        yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
+    for stage, detail in case.blind.items():
+        yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
+    for (stage, pool), detail in case.targets_missing.items():
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
+
+
+def _stepped(
+    case: Assessment, final: Mapping[PlacementKey, int]
+) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
+    """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
+
+    A fallback from a pool that cannot deliver is not limited: what it replaces is gone already.
+    """
+    target = dict(final)
+    limited: list[StageName] = []
+    for stage in case.spec.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        if any(key in case.at_most and case.current[key] > case.at_most[key] for key in keys):
+            continue
+        total = sum(case.current[key] for key in keys)
+        ups = _step(case.spec.scaling.up, total)
+        downs = _step(case.spec.scaling.down, total)
+        for key in keys:
+            wanted = final[key] - case.current[key]
+            change = max(-downs, min(ups, wanted))
+            target[key] = case.current[key] + change
+            ups -= max(0, change)
+            downs -= max(0, -change)
+        if any(target[key] != final[key] for key in keys):
+            limited.append(stage.name)
+    return target, tuple(limited)
+
+
+def _step(policy: StepPolicy, replicas: int) -> int:
+    return max(math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
+
+
+def _reasons(
+    case: Assessment, target: Mapping[PlacementKey, int], planned: Mapping[PlacementKey, int]
+) -> Mapping[PlacementKey, ChangeReason]:
+    reasons: dict[PlacementKey, ChangeReason] = {}
+    before = case.state.memory.demand
+    rises = before is None or (case.demand.demand or 0.0) > before
+    falls = before is not None and (case.demand.demand or 0.0) < before
+    for stage in case.spec.stages:
+        fallback = any((stage.name, placement.pool) in case.at_most for placement in stage.placements)
+        for placement in stage.placements:
+            key = (stage.name, placement.pool)
+            now, then = case.current[key], target[key]
+            if now == then:
+                continue
+            if fallback:
+                reasons[key] = ChangeReason.POOL
+            elif then > now and then > planned[key]:
+                reasons[key] = ChangeReason.RULE
+            elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
+                reasons[key] = ChangeReason.BOUNDS
+            elif then > now:
+                reasons[key] = ChangeReason.DEMAND if rises else ChangeReason.SLA
+            else:
+                reasons[key] = ChangeReason.DEMAND if falls else ChangeReason.COST
+    return reasons

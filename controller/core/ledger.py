@@ -1,0 +1,134 @@
+"""What the fleet costs and takes while replicas come and go: the books that no change may overdraw."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from controller.core.snapshot import PipelineState, PoolState, TargetMissing
+from controller.core.spec import PlacementKey
+from optimizer.model import PipelineKey, PoolName
+from optimizer.occupancy import whole_instances
+from optimizer.plan import Limit, LimitKind
+
+EPSILON = 1e-9
+"""Sums of the same prices in another order differ by less than this."""
+FLEET = "fleet"
+"""Name of the limit that is the budget of all pipelines together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One placement in the books. `existing` are its pods that run or start, `terminating` those on their way out."""
+
+    price_per_hour: float
+    per_instance: int
+    desired: int
+    existing: int
+    terminating: int
+
+    @property
+    def observed_per_hour(self) -> float:
+        """Return what is spent now."""
+        return max(self.desired, self.existing + self.terminating) * self.price_per_hour
+
+    def spend_per_hour(self, desired: int) -> float:
+        """Return the most that is spent once `desired` is asked for: what leaves costs until it has left."""
+        return (max(desired, self.existing) + self.terminating) * self.price_per_hour
+
+
+class Ledger:
+    """The fleet's books during one cycle.
+
+    `after` holds the replicas that will be asked for, those desired now at first; the methods answer for it.
+    Placements whose workload is missing or whose pool does not exist are not in the books.
+    """
+
+    def __init__(
+        self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState], fleet_budget_per_hour: float | None
+    ) -> None:
+        states = tuple(states)
+        self._entries = {
+            (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
+        }
+        self._limits = {name: pool.limit for name, pool in pools.items()}
+        self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
+        self._fleet_budget = fleet_budget_per_hour
+        self.after = {name: entry.desired for name, entry in self._entries.items()}
+
+    def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
+        return sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
+
+    def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return what `pipeline` (None: the fleet) spends now."""
+        return sum(entry.observed_per_hour for _, entry in self._of(pipeline))
+
+    def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return what `pipeline` (None: the fleet) costs when all changes have happened."""
+        return sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
+
+    def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
+        """Return the cap of `pipeline` (None: of the fleet), None without one."""
+        return self._fleet_budget if pipeline is None else self._budgets[pipeline]
+
+    def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
+        """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
+        budget = self.budget_per_hour(pipeline)
+        return budget is not None and per_hour > budget + EPSILON
+
+    def instances(self, pool: PoolName) -> int:
+        """Return the whole instances of `pool` that will be asked for."""
+        return whole_instances(
+            (entry.per_instance, self.after[name]) for name, entry in self._entries.items() if name[1][1] == pool
+        )
+
+    def in_use(self, pool: PoolName) -> float:
+        """Return the instances of `pool`, in parts where they are shared, that pods take or wait for now."""
+        return sum(
+            (entry.existing + entry.terminating) / entry.per_instance
+            for name, entry in self._entries.items()
+            if name[1][1] == pool
+        )
+
+    def overfull(self, pool: PoolName) -> bool:
+        """Whether more of `pool` will be asked for than there is."""
+        return self.instances(pool) > self._limits[pool]
+
+    def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
+        """Return what one replica of a placement costs."""
+        return self._entries[(pipeline, key)].price_per_hour
+
+    def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
+        """Return the limit that one replica more would break, None when it fits."""
+        name = (pipeline, key)
+        self.after[name] += 1
+        try:
+            if self.above_cap(self.spend_per_hour(pipeline), pipeline):
+                return Limit(kind=LimitKind.BUDGET)
+            if self.above_cap(self.spend_per_hour()):
+                return Limit(kind=LimitKind.BUDGET, name=FLEET)
+            if self.overfull(key[1]):
+                return Limit(kind=LimitKind.POOL, name=key[1])
+            return None
+        finally:
+            self.after[name] -= 1
+
+    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
+        return ((name, entry) for name, entry in self._entries.items() if pipeline is None or name[0] == pipeline)
+
+
+def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
+    """Return the placements of `state` that can be counted and priced."""
+    found: dict[PlacementKey, Entry] = {}
+    for stage in state.spec.stages:
+        for placement in stage.placements:
+            target = state.target(stage.name, placement.pool)
+            if placement.pool in pools and not isinstance(target, TargetMissing):
+                per_instance = placement.prior.per_instance
+                found[(stage.name, placement.pool)] = Entry(
+                    price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
+                    per_instance=per_instance,
+                    desired=target.desired,
+                    existing=target.existing,
+                    terminating=target.terminating,
+                )
+    return found
