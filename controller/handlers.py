@@ -6,7 +6,7 @@ Only low-level event handlers are used: no finalizers, no annotations, no writes
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import kopf
 
@@ -18,11 +18,24 @@ _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 
 class Watches:
-    """Feeds the stores of SpeechPipelines and ComputePools."""
+    """Feeds the stores of SpeechPipelines and ComputePools; watches from the first `resync` to the end of `with`."""
 
-    def __init__(self, gateway: Gateway, *, pipelines: ResourceStore, pools: ResourceStore) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        pipelines: ResourceStore,
+        pools: ResourceStore,
+        beat: Callable[[], None],
+        died: Callable[[], None],
+    ) -> None:
+        """`beat` is called again and again while the watches turn, `died` when they end by themselves."""
         self._gateway = gateway
         self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools}
+        self._beat = beat
+        self._died = died
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
         """Read all resources and forget those that are gone: watches miss deletions while they are interrupted.
@@ -37,28 +50,30 @@ class Watches:
                 raise NotFound(
                     f"the API server does not know {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
                 ) from None
+        if self._thread is None:
+            # Not before the CRDs are there: kopf looks for them once.
+            self._thread = threading.Thread(target=self._run, name="watches")
+            self._thread.start()
 
-    def start(self, stop: threading.Event, *, beat: Callable[[], None], died: Callable[[], None]) -> threading.Thread:
-        """Watch in a thread until `stop` is set. `beat` is called while it turns, `died` when it ends by itself.
+    def __enter__(self) -> Self:
+        return self
 
-        The CRDs must be there: kopf looks for them once.
-        """
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
 
-        def run() -> None:
-            try:
-                asyncio.run(self._watch(stop, beat))
-            finally:
-                if not stop.is_set():
-                    died()
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._watch())
+        finally:
+            if not self._stop.is_set():
+                self._died()
 
-        thread = threading.Thread(target=run, name="watches")
-        thread.start()
-        return thread
-
-    async def _watch(self, stop: threading.Event, beat: Callable[[], None]) -> None:
+    async def _watch(self) -> None:
         async def heartbeat() -> None:
             while True:
-                beat()
+                self._beat()
                 await asyncio.sleep(_BEAT_S)
 
         beats = asyncio.create_task(heartbeat())  # before kopf starts: it cancels whatever starts after it
@@ -68,7 +83,7 @@ class Watches:
                 settings=_settings(),
                 standalone=True,
                 clusterwide=True,
-                stop_flag=stop,
+                stop_flag=self._stop,
             )
         finally:
             beats.cancel()

@@ -1,0 +1,128 @@
+"""`sluice operator`: watch, decide and scale until told to stop."""
+
+import logging
+import signal
+import threading
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import click
+
+from controller.settings import InvalidSettings, OperatorSettings, load_settings
+
+_LOG = logging.getLogger(__name__)
+_WATCH_DEAD_S = 30.0
+
+
+@click.command()
+@click.option("--prometheus-url", help="Where the metrics are, such as http://prometheus:9090.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
+@click.option("--interval", help="Time between cycles, such as 15s.")
+@click.option("--scrape-interval", help="How often Prometheus visits a pod, such as 15s.")
+@click.option("--fleet-budget", help="USD per hour that all pipelines together never exceed.")
+@click.option("--namespaces", help="Serve only these, comma-separated; default: all.")
+@click.option("--host", help="Address of /metrics, /livez and /readyz; default 127.0.0.1.")
+@click.option("--port", help="Port of the same; default 8080, 0 picks a free one.")
+@click.option("--log-format", help="text or json; json carries the decision records.")
+def operator(**flags: object) -> None:
+    """Watch pipelines and pools, decide every interval, and rescale the stages.
+
+    Every flag can also be set in the environment, such as SLUICE_PROMETHEUS_URL.
+    """
+    try:
+        settings = load_settings(flags)
+    except InvalidSettings as error:
+        raise click.UsageError(str(error)) from None
+    with closing(_Stop()) as stop:
+        run(settings, stop)
+    if stop.died is not None:
+        raise click.ClickException(stop.died)
+
+
+class _Stop:
+    """Why and when to stop: a signal, or a part that ended by itself."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.died: str | None = None
+        self._before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def because(self, what: str) -> None:
+        """Stop, as a failure."""
+        self.died = what
+        self.event.set()
+
+    def _asked(self, *_: object) -> None:
+        self.event.set()
+
+
+def run(settings: OperatorSettings, stop: _Stop) -> None:
+    """Assemble the operator and run it until `stop`."""
+    # Late: they take half a second to import, which `sluice --help` should not wait for.
+    from controller.core.policy import Policy
+    from controller.handlers import Watches
+    from controller.health import Health, HealthServer
+    from controller.kube.actuator import Actuator
+    from controller.kube.gateway import ConfigurationError, Gateway
+    from controller.kube.reader import Reader
+    from controller.kube.reporter import Reporter
+    from controller.kube.store import ResourceStore
+    from controller.logs import set_up_logging
+    from controller.loop import ControlLoop
+    from controller.telemetry import Telemetry
+    from profiler.sources.prometheus import PrometheusSource
+
+    set_up_logging(settings.log_format)
+    health, telemetry = Health(), Telemetry()
+    with ExitStack() as parts:
+        try:
+            gateway = parts.enter_context(Gateway(settings.kubeconfig))
+        except ConfigurationError as error:
+            raise click.UsageError(str(error)) from None
+        try:
+            server = HealthServer(settings.host, settings.port, health, telemetry.exposition)
+        except OSError as error:
+            raise click.UsageError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
+        parts.enter_context(server)
+        _LOG.info("metrics and probes at http://%s:%d", *server.address)
+        pipelines, pools = ResourceStore(), ResourceStore()
+        source = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+        reader = parts.enter_context(
+            closing(
+                Reader(
+                    gateway,
+                    source,
+                    pipelines=pipelines,
+                    pools=pools,
+                    interval_s=settings.interval_s,
+                    reporting_grace_s=settings.reporting_grace_s,
+                    namespaces=settings.namespaces,
+                )
+            )
+        )
+        watches = parts.enter_context(
+            Watches(
+                gateway,
+                pipelines=pipelines,
+                pools=pools,
+                beat=lambda: health.beat("watches", _WATCH_DEAD_S),
+                died=lambda: stop.because("the watches of the API server ended"),
+            )
+        )
+        ControlLoop(
+            reader=reader,
+            actuator=Actuator(gateway),
+            reporter=Reporter(gateway, pipelines=pipelines, pools=pools),
+            resync=watches.resync,
+            policy=Policy(
+                interval_s=settings.interval_s,
+                budget_per_hour=None if settings.fleet_budget is None else float(settings.fleet_budget),
+            ),
+            telemetry=telemetry,
+            health=health,
+        ).run(stop.event)

@@ -1,0 +1,79 @@
+from dataclasses import dataclass, field
+from typing import cast
+from unittest.mock import Mock
+
+from controller.core.decision import ChangeReason, PipelineDecision, ReplicaChange
+from controller.core.spec import Target
+from controller.kube.actuator import Actuator, WriteOutcome
+from controller.kube.gateway import Conflict, Forbidden, Gateway, KubeError, NotFound, Scale, Unavailable
+from optimizer.model import PipelineKey, PoolName, StageName
+
+
+@dataclass
+class ScriptedGateway:
+    """Answers writes from a script and notes them."""
+
+    answers: dict[str, list[KubeError | None]] = field(default_factory=dict)
+    replicas: dict[str, int] = field(default_factory=dict)
+    written: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
+        self.written.append((target.name, replicas, resource_version))
+        script = self.answers.get(target.name, [])
+        if script and (error := script.pop(0)):
+            raise error
+
+    def read_scale(self, namespace: str, target: Target) -> Scale:
+        return Scale(replicas=self.replicas[target.name], selector="a=b", resource_version="new")
+
+
+def a_change(name: str, before: int, after: int) -> ReplicaChange:
+    return ReplicaChange(
+        stage=StageName(name),
+        pool=PoolName("cpu"),
+        target=Target(api_version="apps/v1", kind="Deployment", name=name),
+        before=before,
+        after=after,
+        reason=ChangeReason.DEMAND,
+        resource_version="old",
+    )
+
+
+def apply(gateway: ScriptedGateway, *changes: ReplicaChange) -> list[WriteOutcome]:
+    decision = Mock(spec=PipelineDecision, key=PipelineKey("speech/captions"), changes=changes)
+    writes = Actuator(cast(Gateway, gateway)).apply([("speech", decision)])
+    return [write.outcome for write in writes]
+
+
+def test_what_adds_replicas_comes_before_what_removes_them_and_the_order_decided_is_kept() -> None:
+    gateway = ScriptedGateway()
+    apply(gateway, a_change("a", 3, 1), a_change("b", 1, 2), a_change("c", 5, 4), a_change("d", 2, 4))
+    assert [name for name, _, _ in gateway.written] == ["b", "d", "a", "c"]
+
+
+def test_a_refused_change_does_not_stop_the_others() -> None:
+    gateway = ScriptedGateway({"a": [Forbidden("no")], "b": [NotFound("gone")]})
+    assert apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2), a_change("c", 1, 2)) == [
+        WriteOutcome.FORBIDDEN,
+        WriteOutcome.NOT_FOUND,
+        WriteOutcome.APPLIED,
+    ]
+
+
+def test_nothing_more_is_tried_once_the_server_does_not_answer() -> None:
+    gateway = ScriptedGateway({"a": [Unavailable("timeout")]})
+    outcomes = apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2))
+    assert outcomes == [WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED]
+    assert len(gateway.written) == 1
+
+
+def test_a_workload_whose_status_moved_is_scaled_at_its_new_version() -> None:
+    gateway = ScriptedGateway({"a": [Conflict("modified")]}, replicas={"a": 1})
+    assert apply(gateway, a_change("a", 1, 2)) == [WriteOutcome.APPLIED]
+    assert gateway.written == [("a", 2, "old"), ("a", 2, "new")]
+
+
+def test_replicas_that_somebody_else_set_are_not_fought_over() -> None:
+    gateway = ScriptedGateway({"a": [Conflict("modified")]}, replicas={"a": 7})
+    assert apply(gateway, a_change("a", 1, 2)) == [WriteOutcome.CONFLICT]
+    assert gateway.written == [("a", 2, "old")]

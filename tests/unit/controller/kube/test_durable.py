@@ -1,0 +1,78 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
+from controller.kube.durable import UnreadableMemory, memory_document, memory_from, resumed
+from optimizer.model import PoolName, StageName
+
+VAD, CPU = StageName("vad"), PoolName("cpu")
+MEMORY = PipelineMemory(
+    demand=420.0,
+    samples=(
+        DemandSample(t_s=1000.0, observed=400.0, forecast=420.0),
+        DemandSample(t_s=1015.0, observed=None, forecast=420.0),
+    ),
+    service_factors={(VAD, CPU): 1.25},
+    pass_ratios={VAD: 0.45},
+    rules={(VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0)},
+    batches={(VAD, CPU): 8},
+    excess_excused_until_s=1100.0,
+)
+
+
+def through_the_api_server(document: dict[str, Any]) -> dict[str, Any]:
+    """JSON has one kind of number: 420.0 comes back as 420."""
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: whole(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [whole(inner) for inner in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    read: dict[str, Any] = whole(json.loads(json.dumps(document)))
+    return read
+
+
+@pytest.mark.parametrize(
+    "memory", [MEMORY, PipelineMemory(), replace(MEMORY, rules={(VAD, "rx"): RuleMemory(fired=True)})]
+)
+def test_what_is_remembered_survives_the_way_through_the_status(memory: PipelineMemory) -> None:
+    assert memory_from(through_the_api_server(memory_document(memory))) == memory
+
+
+def test_without_a_document_nothing_is_remembered() -> None:
+    assert memory_from(None) == PipelineMemory()
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"version": 2}, "version"),
+        ({"demand": 3}, "version"),
+        ({"version": 1, "demand": "many"}, "demand"),
+        ({"version": 1, "samples": [[1, 2]]}, "samples"),
+        ({"version": 1, "stages": {"vad": {"pools": {"cpu": {"serviceFactor": 0}}}}}, "serviceFactor"),
+    ],
+)
+def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document: dict[str, Any], field: str) -> None:
+    with pytest.raises(UnreadableMemory, match=field):
+        memory_from(document)
+
+
+def test_a_restart_within_the_window_goes_on_from_the_last_sample() -> None:
+    after = resumed(MEMORY, now_s=1200.0, window_s=300.0, interval_s=15.0)
+    assert after.samples == (*MEMORY.samples, DemandSample(t_s=1185.0, observed=None, forecast=420.0))
+
+
+def test_a_restart_after_a_long_steady_time_keeps_the_demand_planned_for_in_the_window() -> None:
+    low_at_the_end = replace(MEMORY, samples=(DemandSample(t_s=1000.0, observed=400.0, forecast=390.0),))
+    after = resumed(low_at_the_end, now_s=9000.0, window_s=300.0, interval_s=15.0)
+    assert after.samples[-1] == DemandSample(t_s=8985.0, observed=None, forecast=420.0)
+
+
+def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None:
+    assert resumed(PipelineMemory(), now_s=9000.0, window_s=300.0, interval_s=15.0) == PipelineMemory()

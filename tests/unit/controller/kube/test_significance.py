@@ -1,0 +1,118 @@
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.kube.significance import merge_patch, worth_writing
+
+STATUS: dict[str, Any] = {
+    "observedGeneration": 3,
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Steady",
+            "observedGeneration": 3,
+            "message": "p95 120 ms of 250 ms",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+    "summary": {"latency": "120ms / 250ms"},
+    "demand": "420",
+    "latency": {"seconds": "0.12", "source": "Measured"},
+    "stages": [
+        {
+            "name": "vad",
+            "utilization": "0.5",
+            "placements": [{"pool": "cpu", "current": 4, "ready": 4, "desired": 4, "unconstrained": 4}],
+        }
+    ],
+    "memory": {
+        "version": 1,
+        "demand": 420,
+        "samples": [[1000, 400, 420], [1015, 400, 410]],
+        "stages": {"vad": {"passRatio": 0.45, "rules": {"rx": {"floor": 6, "fired": True}}}},
+    },
+}
+Change = Callable[[dict[str, Any]], object]
+
+
+def after(change: Change) -> dict[str, Any]:
+    changed = copy.deepcopy(STATUS)
+    change(changed)
+    return changed
+
+
+DECIDED: dict[str, Change] = {
+    "generation": lambda s: s.update(observedGeneration=4),
+    "verdict": lambda s: s["conditions"][0].update(status="False", reason="MetricsMissing"),
+    "desired": lambda s: s["stages"][0]["placements"][0].update(desired=5),
+    "ready": lambda s: s["stages"][0]["placements"][0].update(ready=3),
+    "limit": lambda s: s.update(limitedBy="Budget"),
+    "admissible": lambda s: s.update(admissible="400"),
+    "rule fired": lambda s: s["memory"]["stages"]["vad"]["rules"]["rx"].update(floor=8),
+    "excess": lambda s: s["memory"].update(excessExcusedUntil=2000.0),
+    "decision": lambda s: s.update(lastDecision={"time": "2026-01-01T00:00:00Z", "reason": "Demand", "message": "x"}),
+}
+OBSERVED: dict[str, Change] = {
+    "latency": lambda s: s["latency"].update(seconds="0.14"),
+    "gone": lambda s: s["latency"].pop("seconds"),
+    "words": lambda s: s["conditions"][0].update(message="composed: p95 120 ms of 250 ms"),
+    "highest sample": lambda s: s["memory"]["samples"][0].__setitem__(2, 500),
+    "correction": lambda s: s["memory"]["stages"]["vad"].update(passRatio=0.55),
+    "wanted": lambda s: s["stages"][0]["placements"][0].update(unconstrained=5),
+}
+NOISE: dict[str, Change] = {
+    "nothing": lambda s: None,
+    "latency by less than a tenth": lambda s: s["latency"].update(seconds="0.13"),
+    "numbers in words": lambda s: s["conditions"][0].update(message="p95 131.5 ms of 250 ms"),
+    "summary": lambda s: s["summary"].update(latency="130ms / 250ms"),
+    "one more sample like the others": lambda s: s["memory"]["samples"].append([1030, 405, 415]),
+    "correction": lambda s: s["memory"]["stages"]["vad"].update(passRatio=0.46),
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_was_decided_is_written_at_once(name: str) -> None:
+    assert worth_writing(STATUS, after(DECIDED[name]), since_refresh_s=0)
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_what_was_observed_is_written_once_a_minute(name: str) -> None:
+    assert not worth_writing(STATUS, after(OBSERVED[name]), since_refresh_s=59)
+    assert worth_writing(STATUS, after(OBSERVED[name]), since_refresh_s=60)
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_is_never_written(name: str) -> None:
+    assert not worth_writing(STATUS, after(NOISE[name]), since_refresh_s=1e9)
+
+
+def test_the_first_status_is_written() -> None:
+    assert worth_writing({}, STATUS, since_refresh_s=0)
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """RFC 7386, as the API server applies it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+@pytest.mark.parametrize("change", [*DECIDED.values(), *OBSERVED.values(), lambda s: s["memory"].pop("stages")])
+def test_the_patch_turns_the_old_status_into_the_new_one_and_says_no_more(change: Change) -> None:
+    new = after(change)
+    patch = merge_patch(STATUS, new)
+    assert merged(STATUS, patch) == new
+    assert len(str(patch)) < len(str(new))
+
+
+def test_there_is_no_patch_between_equals() -> None:
+    assert merge_patch(STATUS, copy.deepcopy(STATUS)) == {}

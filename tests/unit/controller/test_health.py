@@ -1,0 +1,71 @@
+import socket
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from controller.health import Health, HealthServer
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def health(clock: Clock) -> Health:
+    return Health(clock)
+
+
+@pytest.fixture
+def server(health: Health) -> Iterator[HealthServer]:
+    with HealthServer("127.0.0.1", 0, health, lambda: b"sluice_up 1\n") as server:
+        yield server
+
+
+def get(server: HealthServer, path: str) -> tuple[int, str]:
+    host, port = server.address
+    try:
+        with urlopen(f"http://{host}:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_metrics_are_served(server: HealthServer) -> None:
+    assert get(server, "/metrics") == (200, "sluice_up 1\n")
+
+
+def test_a_loop_that_stopped_turning_is_not_alive_and_named(server: HealthServer, health: Health, clock: Clock) -> None:
+    health.beat("cycle", within_s=60)
+    health.beat("watches", within_s=10)
+    clock.now_s = 10
+    assert get(server, "/livez") == (200, "ok\n")
+    clock.now_s = 11
+    assert get(server, "/livez") == (503, "watches has not turned for 11 s\n")
+
+
+def test_the_operator_is_ready_while_its_cycles_succeed(server: HealthServer, health: Health) -> None:
+    assert get(server, "/readyz") == (503, "no cycle has completed yet\n")
+    health.ready()
+    assert get(server, "/readyz") == (200, "ok\n")
+    health.not_ready("GET /api/v1/nodes: connection refused")
+    assert get(server, "/readyz") == (503, "GET /api/v1/nodes: connection refused\n")
+
+
+def test_another_path_is_not_found(server: HealthServer) -> None:
+    assert get(server, "/")[0] == 404
+
+
+def test_a_client_that_says_nothing_does_not_keep_others_out(server: HealthServer) -> None:
+    with socket.create_connection(server.address):
+        assert get(server, "/livez")[0] == 200

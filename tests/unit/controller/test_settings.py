@@ -1,0 +1,51 @@
+import pytest
+
+from controller.settings import InvalidSettings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_PROMETHEUS_URL", "http://prometheus:9090")
+
+
+def test_a_flag_overrides_the_environment_and_an_absent_flag_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_INTERVAL", "30s")
+    monkeypatch.setenv("SLUICE_PORT", "9000")
+    settings = load_settings({"interval": "1m30s", "port": None})
+    assert (settings.interval_s, settings.port) == (90.0, 9000)
+
+
+def test_namespaces_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_NAMESPACES", "speech, batch")
+    assert load_settings({}).namespaces == ("speech", "batch")
+
+
+def test_a_pod_may_miss_two_visits_of_prometheus() -> None:
+    assert load_settings({"scrape_interval": "1s"}).reporting_grace_s == 2.0
+
+
+def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_PROMETHEUS_URL")
+    with pytest.raises(InvalidSettings, match=r"--prometheus-url \(SLUICE_PROMETHEUS_URL\) is required"):
+        load_settings({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("interval", "1d", "must be a duration such as"),
+        ("interval", "0s", "must be longer than 0s"),
+        ("prometheus_url", "prometheus", "pattern"),
+        ("fleet_budget", "-1", "greater than or equal to 0"),
+        ("fleet_budget", "NaN", "finite"),
+        ("port", "70000", "less than or equal to 65535"),
+        ("log_format", "xml", "'text' or 'json'"),
+        ("namespaces", "Speech", "must be a DNS label"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, rule: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings({name: value})
+    assert f"--{name.replace('_', '-')}" in str(refused.value)
+    assert value in str(refused.value)
+    assert rule in str(refused.value)
