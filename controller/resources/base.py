@@ -7,7 +7,7 @@ that goes into the CRD beside the Python function that finds the same breaches. 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -27,29 +27,25 @@ from pydantic_core import CoreSchema, core_schema
 from controller.resources.manifests import FieldPath, format_path
 
 LENIENT: dict[str, bool] = {"lenient": True}
-"""Validation context that puts `Unusable` where a value is wrong instead of refusing the whole."""
+"""Validation context in which a wrong value makes its field, or else its part, unusable instead of the whole."""
 
 
 class UnusableError(Exception):
-    """A constraint looked at a value that has been found wrong already."""
+    """A constraint looked at a value that has been found wrong already: it cannot be judged."""
 
 
 class Unusable:
-    """Stands for a value that has been found wrong already: what depends on it cannot be judged, so any use raises."""
+    """Stands for a part that has been found wrong already; looking at its fields raises `UnusableError`."""
 
-    def _refuse(self, *_: object) -> Any:
-        raise UnusableError
-
-    __getattr__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __iter__ = __len__ = __bool__ = __hash__ = __float__ = __int__ = __contains__ = __getitem__ = _refuse
+    def __getattr__(self, name: str) -> Any:
+        raise UnusableError(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A value that breaks a rule: where (from the part that states it, or from the root), and the rule in words."""
+    """A broken rule: where (from the part that states it, or from the root), and the rule in words."""
 
     path: FieldPath
-    value: object
     rule: str
 
 
@@ -86,8 +82,7 @@ def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, fiel
 
     def find(part: Part) -> Iterator[Breach]:
         if not holds(part):
-            value = getattr(part, part.field_names()[field]) if field else part
-            yield Breach(path=(field,) if field else (), value=value, rule=rule.format_map(vars(part)))
+            yield Breach(path=(field,) if field else (), rule=rule.format_map(vars(part)))
 
     return Constraint(find=find, cel=cel, rule=rule, field=field)
 
@@ -180,12 +175,23 @@ class Part(BaseModel):
             # The API server drops nulls of declared fields before it sets defaults.
             known = cls.field_names()
             data = {key: value for key, value in data.items() if value is not None or key not in known}
-        try:
+        if info.context is not LENIENT:
             return handler(data)
+        try:
+            part = handler(data)
         except ValidationError:
-            if info.context is not LENIENT:
-                raise
             return Unusable()
+        fields = vars(part)
+        for name in [name for name, value in fields.items() if isinstance(value, Unusable)]:
+            del fields[name]
+        return part
+
+    if not TYPE_CHECKING:  # else mypy would take every attribute to exist
+
+        def __getattr__(self, name: str) -> Any:
+            if name in type(self).model_fields:
+                raise UnusableError(name)
+            return super().__getattr__(name)
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -201,7 +207,7 @@ class Part(BaseModel):
 def breaches(part: Part, path: FieldPath = ()) -> Iterator[Breach]:
     """Yield every constraint that `part`, which is at `path`, or a part inside it breaks; paths from the root.
 
-    A constraint that needs a value which is `Unusable` is left out.
+    A constraint that needs a value which is unusable is left out.
     """
     for item in type(part).constraints:
         try:
@@ -209,9 +215,9 @@ def breaches(part: Part, path: FieldPath = ()) -> Iterator[Breach]:
         except UnusableError:
             continue
         for breach in found:
-            yield Breach(path=(*path, *breach.path), value=breach.value, rule=breach.rule)
+            yield Breach(path=(*path, *breach.path), rule=breach.rule)
     for alias, name in type(part).field_names().items():
-        value = getattr(part, name)
+        value = vars(part).get(name)
         if isinstance(value, Part):
             yield from breaches(value, (*path, alias))
         elif isinstance(value, list):
@@ -233,4 +239,4 @@ def _duplicates(items: list[Any], marker: ListMap | ListSet, path: FieldPath) ->
             continue
         if first != index:
             rule = f"must be unique: {format_path((*path[-1:], first))} has it already"
-            yield Breach(path=(*path, index, *inside), value=identity, rule=rule)
+            yield Breach(path=(*path, index, *inside), rule=rule)

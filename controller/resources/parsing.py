@@ -5,7 +5,7 @@ The operator reads tolerantly (unknown fields are a newer version's), `sluice va
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -60,9 +60,9 @@ def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resou
 
     The status is left out: on the way in, the API server drops it.
     """
-    known, unknown = _without_unknown_fields(model, _without_status(data))
-    resource, found = inspect(model, known)
-    return resource, [*unknown, *found]
+    known = _KnownFields()
+    resource, found = inspect(model, known.of(model, _without_status(data), ()))
+    return resource, [*known.breaches, *map(known.as_written, found)]
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
@@ -72,7 +72,7 @@ def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unu
         found = []
     except ValidationError as error:
         resource = model.model_validate(data, context=LENIENT)
-        found = [_breach(detail) for detail in error.errors(include_url=False)]
+        found = [Breach(path=tuple(detail["loc"]), rule=_rule(detail)) for detail in error.errors(include_url=False)]
     if isinstance(resource, Part):
         found += breaches(resource)
     return resource, found
@@ -80,12 +80,6 @@ def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unu
 
 def _without_status(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "status"}
-
-
-def _breach(detail: ErrorDetails) -> Breach:
-    path = tuple(detail["loc"])
-    value = None if detail["type"] == "missing" else detail["input"]
-    return Breach(path=path, value=value, rule=_rule(detail))
 
 
 def _rule(detail: ErrorDetails) -> str:
@@ -102,42 +96,58 @@ def _rule(detail: ErrorDetails) -> str:
             return detail["msg"]
 
 
-def _without_unknown_fields(model: type[Part], data: dict[str, Any]) -> tuple[dict[str, Any], list[Breach]]:
-    """Return `data` without the fields that `model` does not have, and a breach for each.
-
-    A misspelt field stays under the name it was meant to have, so that its absence is not reported as well.
+class _KnownFields:
+    """Leaves out what a model does not have. A misspelt field gets the name it was meant to have, so that its absence
+    is not reported as well and what is in it can be checked.
     """
-    found: list[Breach] = []
 
-    def clean(part: type[Part], fields: dict[str, Any], path: FieldPath) -> dict[str, Any]:
-        names = part.field_names()
-        kept: dict[str, Any] = {key: value for key, value in fields.items() if key in names}
-        for key in fields.keys() - names.keys():
-            nearest = nearest_name(key, [name for name in names if name not in fields])
+    def __init__(self) -> None:
+        self.breaches: list[Breach] = []
+        self._spelt: dict[FieldPath, FieldPath] = {}
+
+    def of(self, model: type[Part], fields: dict[str, Any], path: FieldPath) -> dict[str, Any]:
+        """Return those of `fields`, at `path`, that `model` has."""
+        names = model.field_names()
+        known = {key: value for key, value in fields.items() if key in names}
+        for key in [key for key in fields if key not in names]:
+            nearest = nearest_name(key, [name for name in names if name not in known])
             hint = f"did you mean {nearest}?" if nearest else f"known are {', '.join(names)}"
-            found.append(Breach(path=(*path, key), value=fields[key], rule=f"unknown field; {hint}"))
+            self.breaches.append(Breach(path=(*path, key), rule=f"unknown field; {hint}"))
             if nearest:
-                kept.setdefault(nearest, fields[key])
-        for key, value in kept.items():
-            inner = _part_of(part.model_fields[names[key]].annotation)
-            if inner is None:
-                continue
-            if isinstance(value, dict):
-                kept[key] = clean(inner, value, (*path, key))
-            elif isinstance(value, list):
-                kept[key] = [
-                    clean(inner, item, (*path, key, index)) if isinstance(item, dict) else item
+                known[nearest] = fields[key]
+                self._spelt[*path, nearest] = (*path, key)
+        for key, value in known.items():
+            annotation = model.model_fields[names[key]].annotation
+            if isinstance(value, dict) and (part := _part_of(annotation)):
+                known[key] = self.of(part, value, (*path, key))
+            elif isinstance(value, list) and (part := _listed_part_of(annotation)):
+                known[key] = [
+                    self.of(part, item, (*path, key, index)) if isinstance(item, dict) else item
                     for index, item in enumerate(value)
                 ]
-        return kept
+        return known
 
-    return clean(model, data, ()), found
+    def as_written(self, breach: Breach) -> Breach:
+        """Return `breach` with its path as it stands in the manifest, misspelt names included."""
+        path = breach.path
+        for length in range(len(path), 0, -1):
+            path = self._spelt.get(path[:length], path[:length]) + path[length:]
+        return Breach(path=path, rule=breach.rule)
+
+
+def _listed_part_of(annotation: Any) -> type[Part] | None:
+    """Return the part whose list `annotation` (such as `list[Stage]` or `list[Stage] | None`) is, else None."""
+    if get_origin(annotation) is list:
+        return _part_of(get_args(annotation)[0])
+    return next(filter(None, map(_listed_part_of, get_args(annotation))), None)
 
 
 def _part_of(annotation: Any) -> type[Part] | None:
-    """Return the part that `annotation` (such as `list[Stage] | None`) is about, None when it is about none."""
+    """Return the part that `annotation` (such as `Stage` or `Stage | None`) is, else None."""
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
+    if get_origin(annotation) is list:
+        return None
     return next(filter(None, map(_part_of, get_args(annotation))), None)
 
 

@@ -27,20 +27,20 @@ def _late_names(spec: "PipelineSpec") -> Iterator[Breach]:
             if name not in earlier:
                 yield Breach(
                     path=("stages", index, "after", position),
-                    value=name,
                     rule=f"must name an earlier stage ({', '.join(earlier) or 'there is none'})",
                 )
 
 
 def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
     stages = spec.stages
-    # For every stage: those on some way from the entry to it, and those on every way. A name that is not an
-    # earlier stage is a breach of its own and ends the way here.
+    if any(_late_names(spec)):
+        return  # a breach of its own, and no graph to judge
+    # For every stage: those on some way from the entry to it, and those on every way.
     on_some: dict[str, set[str]] = {}
     on_every: dict[str, set[str]] = {}
     joined: set[str] = set()
     for index, stage in enumerate(stages):
-        sources = [name for name in takes_from(stages, index) if name in on_some]
+        sources = takes_from(stages, index)
         some = [on_some[name] | {name} for name in sources]
         every = [on_every[name] | {name} for name in sources]
         on_some[stage.name] = set().union(*some)
@@ -51,7 +51,6 @@ def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
         if stage.name in joined and float(stage.pass_ratio) < 1:
             yield Breach(
                 path=("stages", index, "passRatio"),
-                value=stage.pass_ratio,
                 rule="must be 1 inside a branch that joins: the join would wait for items that never come",
             )
 
@@ -69,7 +68,6 @@ def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
             if owner != here:
                 yield Breach(
                     path=("stages", i, "placements", j, "target"),
-                    value=f"{target.kind}/{target.name}",
                     rule=f"must be the target of one placement only: {owner} has it already",
                 )
 
@@ -83,7 +81,6 @@ def _nothing_good_enough(spec: "PipelineSpec") -> Iterator[Breach]:
         if all(wer is not None and float(wer) > float(limit) for wer in wers):
             yield Breach(
                 path=("stages", index, "placements"),
-                value=wers,
                 rule=f"at least one placement must state a wer within sla.maxWer ({limit}), or none",
             )
 

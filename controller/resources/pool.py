@@ -63,7 +63,7 @@ class Unavailable(Part):
 def _bad_label_keys(spec: Any) -> Iterator[Breach]:
     for key in spec.node_selector:
         if not re.fullmatch(LABEL_KEY_PATTERN, key):
-            yield Breach(path=("nodeSelector", key), value=key, rule="must be a label key such as sluice.dev/pool")
+            yield Breach(path=("nodeSelector", key), rule="must be a label key such as sluice.dev/pool")
 
 
 class PoolSpec(Part):

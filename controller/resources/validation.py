@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.resources.base import Breach, Part, Unusable, UnusableError
-from controller.resources.manifests import Document, ManifestError, format_path, load_documents
+from controller.resources.manifests import Document, FieldPath, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
@@ -135,14 +135,12 @@ def _entry(document: Document, kind: str) -> _Entry:
 
 def _wrong_kind(document: Document, kind: object, group: str) -> list[Breach]:
     found = [
-        Breach(path=(field,), value=None, rule="required")
-        for field in ("apiVersion", "kind")
-        if document.data.get(field) is None
+        Breach(path=(field,), rule="required") for field in ("apiVersion", "kind") if document.data.get(field) is None
     ]
     if not found and group == GROUP:
         nearest = nearest_name(str(kind), MODELS)
         hint = f"; did you mean {nearest}?" if nearest else ""
-        found = [Breach(path=("kind",), value=kind, rule=f"must be one of {', '.join(MODELS)}{hint}")]
+        found = [Breach(path=("kind",), rule=f"must be one of {', '.join(MODELS)}{hint}")]
     return found
 
 
@@ -152,7 +150,7 @@ def _find_repeated(entries: list[_Entry]) -> None:
         first = seen.setdefault((entry.kind, entry.namespace, entry.name), entry)
         if first is not entry and entry.name:
             rule = f"must be declared once: {first.place} is the same"
-            entry.breaches.append(Breach(path=("metadata", "name"), value=entry.name, rule=rule))
+            entry.breaches.append(Breach(path=("metadata", "name"), rule=rule))
 
 
 def _find_overlapping(pools: list[_Entry]) -> None:
@@ -165,8 +163,7 @@ def _find_overlapping(pools: list[_Entry]) -> None:
         for other, selected in earlier:
             if other.name != entry.name and (selector <= selected or selected <= selector):
                 rule = f"must not match the nodes of another pool: {other.place} matches them too"
-                value = entry.document.data["spec"]["nodeSelector"]
-                entry.breaches.append(Breach(path=("spec", "nodeSelector"), value=value, rule=rule))
+                entry.breaches.append(Breach(path=("spec", "nodeSelector"), rule=rule))
                 break
         earlier.append((entry, selector))
 
@@ -184,7 +181,7 @@ def _find_shared_targets(pipelines: list[_Entry]) -> None:
             if (owner.namespace, owner.name) != (entry.namespace, entry.name):
                 path = ("spec", "stages", i, "placements", j, "target")
                 rule = f"must be the target of one pipeline only: {owner.place} has it already"
-                entry.breaches.append(Breach(path=path, value=f"{target.kind}/{target.name}", rule=rule))
+                entry.breaches.append(Breach(path=path, rule=rule))
 
 
 def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
@@ -201,7 +198,7 @@ def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
             nearest = nearest_name(pool, names)
             hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(names))}"
             path = ("spec", "stages", i, "placements", j, "pool")
-            entry.breaches.append(Breach(path=path, value=pool, rule=f"no such ComputePool; {hint}"))
+            entry.breaches.append(Breach(path=path, rule=f"no such ComputePool; {hint}"))
 
 
 def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
@@ -225,19 +222,17 @@ def _finding(document: Document, breach: Breach) -> Finding:
         file=document.path,
         line=document.line_of(breach.path),
         field=format_path(breach.path),
-        value=_rendered(breach.value),
+        value=_written(document.data, breach.path),
         rule=breach.rule,
     )
 
 
-def _rendered(value: object) -> str:
-    if value is None:
-        return "(absent)"
-    if isinstance(value, Part):
-        value = value.model_dump(by_alias=True, exclude_unset=True)
-    elif isinstance(value, list):
-        value = [
-            item.model_dump(by_alias=True, exclude_unset=True) if isinstance(item, Part) else item for item in value
-        ]
-    text = json.dumps(value, ensure_ascii=False, default=str)
+def _written(data: Any, path: FieldPath) -> str:
+    """Return what stands at `path` in `data` as JSON, shortened."""
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return "(absent)"
+    text = json.dumps(data, ensure_ascii=False)
     return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"

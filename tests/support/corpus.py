@@ -1,0 +1,459 @@
+"""Good and bad resources that `sluice validate` and the real API server are both asked about."""
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.resources.manifests import Document, FieldPath, format_path, load_documents
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "tests" / "contract"
+EXAMPLES = ROOT / "crds" / "examples"
+CONTRACT = (HERE / "pools.yaml", HERE / "live-captions.yaml")
+GOOD_FILES = (*CONTRACT, HERE / "everything.yaml", *sorted(EXAMPLES.glob("*.yaml")))
+
+REMOVED: Any = object()
+
+PIPELINE, POOL = (document.data for document in load_documents(HERE / "everything.yaml"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bad:
+    """One mistake: `changes` made to `base`, and the field that must be blamed.
+
+    `on_server` is where the API server reports it, when that is not `field` or around it; None: it cannot know.
+    """
+
+    name: str
+    changes: dict[str, Any]
+    field: str
+    rule: str
+    base: dict[str, Any]
+    on_server: str | None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return changed(self.base, self.changes)
+
+
+def parse_path(text: str) -> FieldPath:
+    """Return `spec.stages[2].name` as a path; a quoted key may hold dots: `spec.nodeSelector["a.b/c"]`."""
+    parts = re.findall(r'\["([^"]+)"\]|\[(\d+)\]|([^.\[\]]+)', text)
+    return tuple(int(index) if index else quoted or key for quoted, index, key in parts)
+
+
+def changed(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of `base` in which the values at the paths `changes` names are replaced, added or removed."""
+    data = copy.deepcopy(base)
+    for text, value in changes.items():
+        *parents, last = parse_path(text)
+        node: Any = data
+        for part in parents:
+            node = node[part]
+        if value is REMOVED:
+            del node[last]
+        elif isinstance(node, list) and last == len(node):
+            node.append(copy.deepcopy(value))
+        else:
+            node[last] = copy.deepcopy(value)
+    return data
+
+
+def document(data: dict[str, Any], path: str = "corpus.yaml") -> Document:
+    return Document(path=Path(path), data=data, lines={(): 1})
+
+
+def good() -> list[tuple[str, dict[str, Any]]]:
+    """Return a name and the data of every good resource."""
+    files = [(path.stem, document.data) for path in GOOD_FILES for document in load_documents(path)]
+    named = [(f"{stem}-{data['metadata']['name']}", data) for stem, data in files]
+    variants = [(name, changed(PIPELINE, changes)) for name, changes in GOOD_CHANGES.items()]
+    return named + variants + [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
+
+
+def _bad(  # one line per mistake below
+    name: str,
+    changes: dict[str, Any],
+    field: str,
+    rule: str,
+    *,
+    base: dict[str, Any] = PIPELINE,
+    on_server: str | None = "",
+) -> Bad:
+    return Bad(name=name, changes=changes, field=field, rule=rule, base=base, on_server=on_server)
+
+
+GOOD_CHANGES: dict[str, dict[str, Any]] = {
+    "nothing optional in the spec": {"spec.mode": REMOVED, "spec.priority": REMOVED, "spec.scaling": REMOVED},
+    "absent by null": {
+        "spec.mode": None,
+        "spec.scaling.scaleUp": None,
+        "spec.stages[0].placements[0].concurrency": None,
+    },
+    "requests without a chunk": {"spec.demand": {"unit": "Requests", "query": "q"}},
+    "no after: the stage before": {"spec.stages[2].after": REMOVED, "spec.stages[1].after": REMOVED},
+    "two entries that join": {"spec.stages[1].after": [], "spec.stages[0].passRatio": "1"},
+    "a filter before the fork and behind the join": {"spec.stages[0].passRatio": "0.1"},
+    "the longest duration": {"spec.scaling.scaleDown.drain": "23h59m60s"},
+    "the shortest duration": {"spec.sla.latency": "0.001us"},
+    "numbers at their limits": {"spec.sla.percentile": 50, "spec.priority": 1_000_000_000},
+    "ratios at their limits": {"spec.scaling.tolerance": "0.0", "spec.stages[0].passRatio": "1.000"},
+    "wer at the limit": {"spec.sla.maxWer": "0.081"},
+    "a placement that is switched off": {"spec.stages[1].placements[0].replicas": {"max": 0}},
+    "one name, two kinds of target": {
+        "spec.stages[2].placements[0].target": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "vad"}
+    },
+    "a core target": {"spec.stages[2].placements[0].target.apiVersion": "v1"},
+    "no budget to spend": {"spec.budget.perHour": "0"},
+    "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
+}
+GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
+    "as many as there are nodes": {"spec.capacity": REMOVED, "spec.unavailable": REMOVED},
+    "free hardware": {"spec.price.perHour": "0"},
+    "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
+}
+
+_V = "spec.stages[0]"
+_E = "spec.stages[1].placements[0]"
+_L = "spec.stages[3].placements[0]"
+_KV = f"{_L}.memory.kvCache"
+_DURATION = "must be a duration"
+
+BAD: tuple[Bad, ...] = (
+    # Unknown fields
+    _bad("unknown field", {"spec.colour": "red"}, "spec.colour", "unknown field; known are"),
+    _bad(
+        "misspelt optional field",
+        {f"{_V}.passRatio": REMOVED, f"{_V}.pasRatio": "0.4"},
+        f"{_V}.pasRatio",
+        "did you mean passRatio?",
+    ),
+    _bad(
+        "misspelt required field",
+        {"spec.sla.latency": REMOVED, "spec.sla.latencey": "1s"},
+        "spec.sla.latencey",
+        "did you mean latency?",
+    ),
+    _bad(
+        "misspelt part",
+        {f"{_E}.replicas": REMOVED, f"{_E}.replica": {"max": 3}},
+        f"{_E}.replica",
+        "did you mean replicas?",
+    ),
+    _bad("wrong case", {f"{_E}.perinstance": 2}, f"{_E}.perinstance", "did you mean perInstance?"),
+    _bad("unknown field of metadata", {"metadata.lables": {}}, "metadata.lables", "unknown field"),
+    _bad("unknown field at the root", {"specs": {}}, "specs", "unknown field"),
+    # Required
+    _bad("no spec", {"spec": REMOVED}, "spec", "required"),
+    _bad("no demand", {"spec.demand": REMOVED}, "spec.demand", "required"),
+    _bad("no unit", {"spec.demand.unit": REMOVED}, "spec.demand.unit", "required"),
+    _bad("no demand query", {"spec.demand.query": REMOVED}, "spec.demand.query", "required"),
+    _bad("no sla", {"spec.sla": REMOVED}, "spec.sla", "required"),
+    _bad("no latency", {"spec.sla.latency": REMOVED}, "spec.sla.latency", "required"),
+    _bad("required by null", {"spec.sla.latency": None}, "spec.sla.latency", "required"),
+    _bad("no budget", {"spec.budget": REMOVED}, "spec.budget", "required"),
+    _bad("no stages", {"spec.stages": REMOVED}, "spec.stages", "required"),
+    _bad("no stage name", {f"{_V}.name": REMOVED}, f"{_V}.name", "required"),
+    _bad("no placements", {f"{_V}.placements": REMOVED}, f"{_V}.placements", "required"),
+    _bad("no pool", {f"{_E}.pool": REMOVED}, f"{_E}.pool", "required"),
+    _bad("no target", {f"{_E}.target": REMOVED}, f"{_E}.target", "required"),
+    _bad("no target kind", {f"{_E}.target.kind": REMOVED}, f"{_E}.target.kind", "required"),
+    _bad("no replicas", {f"{_E}.replicas": REMOVED}, f"{_E}.replicas", "required"),
+    _bad("no replicas.max", {f"{_E}.replicas": {"min": 1}}, f"{_E}.replicas.max", "required"),
+    _bad("no service time", {f"{_E}.serviceTime": REMOVED}, f"{_E}.serviceTime", "required"),
+    _bad("no rule name", {f"{_V}.rules[0].name": REMOVED}, f"{_V}.rules[0].name", "required"),
+    _bad("no addReplicas", {f"{_V}.rules[0].addReplicas": REMOVED}, f"{_V}.rules[0].addReplicas", "required"),
+    _bad("no kv shape", {f"{_KV}.layers": REMOVED}, f"{_KV}.layers", "required"),
+    # Types
+    _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),
+    _bad("ratio as a float", {f"{_V}.passRatio": 0.45}, f"{_V}.passRatio", "put it in quotes"),
+    _bad("duration as a number", {"spec.sla.latency": 250}, "spec.sla.latency", "put it in quotes"),
+    _bad("count as a string", {f"{_E}.replicas.max": "3"}, f"{_E}.replicas.max", "must be an integer"),
+    _bad("count as a float", {f"{_E}.perInstance": 1.5}, f"{_E}.perInstance", "must be an integer"),
+    _bad("count as a boolean", {f"{_E}.concurrency": True}, f"{_E}.concurrency", "must be an integer"),
+    _bad("name as a boolean", {f"{_V}.name": True}, f"{_V}.name", "must be a string"),
+    _bad("part as a string", {"spec.sla": "250ms"}, "spec.sla", "must be a mapping"),
+    _bad("part as a list", {f"{_E}.replicas": [1, 2]}, f"{_E}.replicas", "must be a mapping"),
+    _bad("list as a string", {"spec.stages[1].after": "vad"}, "spec.stages[1].after", "must be a list"),
+    _bad("list as a part", {"spec.stages": {"vad": {}}}, "spec.stages", "must be a list"),
+    _bad("stage as a string", {"spec.stages[0]": "vad"}, "spec.stages[0]", "must be a mapping"),
+    _bad("null in a list", {f"{_V}.placements[0]": None}, f"{_V}.placements[0]", "must be a mapping"),
+    _bad(
+        "label as a number",
+        {"metadata.labels.team": 3},
+        "metadata.labels.team",
+        "put it in quotes",
+        on_server="metadata",
+    ),
+    # Words
+    _bad("mode", {"spec.mode": "auto"}, "spec.mode", "must be Auto, Recommend or Paused"),
+    _bad("unit", {"spec.demand.unit": "Chunks"}, "spec.demand.unit", "must be Streams or Requests"),
+    _bad("routing", {f"{_V}.routing": "Weighted"}, f"{_V}.routing", "must be Pull"),
+    _bad("preset", {f"{_V}.metrics.preset": "triton2"}, f"{_V}.metrics.preset", "must be generic"),
+    _bad(
+        "quantity",
+        {f"{_V}.metrics.overrides[0].quantity": "p95"},
+        f"{_V}.metrics.overrides[0].quantity",
+        "must be arrivalRate",
+    ),
+    _bad("rule metric", {f"{_V}.rules[0].metric": "cpu"}, f"{_V}.rules[0].metric", "must be p95"),
+    _bad("rule per", {f"{_V}.rules[0].per": "Node"}, f"{_V}.rules[0].per", "must be Zone"),
+    _bad("confidence", {f"{_E}.serviceTime.confidence": "low"}, f"{_E}.serviceTime.confidence", "must be Low"),
+    # Patterns
+    _bad("duration without a unit", {"spec.sla.latency": "250"}, "spec.sla.latency", _DURATION),
+    _bad("duration in days", {"spec.scaling.scaleDown.drain": "1d"}, "spec.scaling.scaleDown.drain", _DURATION),
+    _bad("duration with a sign", {f"{_E}.batching.wait": "-10ms"}, f"{_E}.batching.wait", _DURATION),
+    _bad("duration with a space", {f"{_V}.metrics.window": "1 m"}, f"{_V}.metrics.window", _DURATION),
+    _bad("empty duration", {f"{_E}.startup": ""}, f"{_E}.startup", _DURATION),
+    _bad("money with a sign", {"spec.budget.perHour": "-1"}, "spec.budget.perHour", "must be a decimal number"),
+    _bad("money with a currency", {"spec.budget.perHour": "$20"}, "spec.budget.perHour", "must be a decimal number"),
+    _bad("money with an exponent", {"spec.budget.perHour": "1e3"}, "spec.budget.perHour", "must be a decimal number"),
+    _bad(
+        "money with a leading zero", {"spec.budget.perHour": "020"}, "spec.budget.perHour", "must be a decimal number"
+    ),
+    _bad("cv with a comma", {f"{_E}.serviceTime.cv": "0,3"}, f"{_E}.serviceTime.cv", "must be a decimal number"),
+    _bad("tolerance in percent", {"spec.scaling.tolerance": "10"}, "spec.scaling.tolerance", "from 0 to 1"),
+    _bad("ratio above 1", {f"{_V}.passRatio": "1.01"}, f"{_V}.passRatio", "from 0 to 1"),
+    _bad("wer in percent", {f"{_E}.wer": "8.1"}, f"{_E}.wer", "from 0 to 1"),
+    _bad("threshold", {f"{_V}.rules[0].above": "80%"}, f"{_V}.rules[0].above", "must be a decimal number"),
+    _bad("memory", {f"{_KV}.deviceMemory": "24 GB"}, f"{_KV}.deviceMemory", "must be a quantity"),
+    _bad("stage name", {"spec.stages[3].name": "language_model"}, "spec.stages[3].name", "must be a DNS label"),
+    _bad("target name", {f"{_E}.target.name": "Encoder"}, f"{_E}.target.name", "must be a DNS name"),
+    _bad("target kind", {f"{_E}.target.kind": "deployment"}, f"{_E}.target.kind", "must be a Kubernetes kind"),
+    _bad("target version", {f"{_E}.target.apiVersion": "apps"}, f"{_E}.target.apiVersion", "must be an API version"),
+    _bad("pipeline name", {"metadata.name": "live.captions"}, "metadata.name", "must be a DNS label"),
+    _bad("pipeline name too long", {"metadata.name": "x" * 64}, "metadata.name", "not be longer than 63"),
+    # Ranges
+    _bad("no time at all", {"spec.sla.latency": "0s"}, "spec.sla.latency", "must be longer than 0s"),
+    _bad("less than a nanosecond", {"spec.sla.latency": "0.0001us"}, "spec.sla.latency", "must be longer than 0s"),
+    _bad("more than a day", {f"{_E}.startup": "25h"}, f"{_E}.startup", "must be at most 24h"),
+    _bad("more than Go can count", {f"{_E}.startup": "9999999999h"}, f"{_E}.startup", "must be at most 24h"),
+    _bad("a filter that passes nothing", {f"{_V}.passRatio": "0.0"}, f"{_V}.passRatio", "must be above 0"),
+    _bad("percentile too high", {"spec.sla.percentile": 100}, "spec.sla.percentile", "must be at most 99"),
+    _bad("percentile too low", {"spec.sla.percentile": 5}, "spec.sla.percentile", "must be at least 50"),
+    _bad("negative priority", {"spec.priority": -1}, "spec.priority", "must be at least 0"),
+    _bad(
+        "negative replicas",
+        {"spec.stages[2].placements[0].replicas.min": -1},
+        "spec.stages[2].placements[0].replicas.min",
+        "must be at least 0",
+    ),
+    _bad("no replica per instance", {f"{_E}.perInstance": 0}, f"{_E}.perInstance", "must be at least 1"),
+    _bad("no concurrency", {f"{_E}.concurrency": 0}, f"{_E}.concurrency", "must be at least 1"),
+    _bad("no queue", {f"{_V}.queueLimit": 0}, f"{_V}.queueLimit", "must be at least 1"),
+    _bad("empty batch", {f"{_E}.batching.max": 0}, f"{_E}.batching.max", "must be at least 1"),
+    _bad("no sessions", {f"{_E}.memory.sessions": 0}, f"{_E}.memory.sessions", "must be at least 1"),
+    _bad(
+        "rule that adds nothing", {f"{_V}.rules[0].addReplicas": 0}, f"{_V}.rules[0].addReplicas", "must be at least 1"
+    ),
+    _bad("no weights", {f"{_KV}.weights": "0Gi"}, f"{_KV}.weights", "must be above 0"),
+    _bad("empty query", {"spec.demand.query": ""}, "spec.demand.query", "must not be shorter"),
+    _bad("endless query", {"spec.sla.query": "x" * 4097}, "spec.sla.query", "must not be longer"),
+    _bad("no stage", {"spec.stages": []}, "spec.stages", "at least 1"),
+    _bad("no placement", {f"{_V}.placements": []}, f"{_V}.placements", "at least 1"),
+    _bad("no batch size", {f"{_E}.batching": {"sizes": []}}, f"{_E}.batching.sizes", "at least 1"),
+    _bad(
+        "too many stages",
+        {
+            "spec.stages": [
+                changed(
+                    PIPELINE["spec"]["stages"][2], {"name": f"s{i}", "after": [], "placements[0].target.name": f"s{i}"}
+                )
+                for i in range(21)
+            ]
+        },
+        "spec.stages",
+        "at most 20",
+    ),
+    _bad(
+        "too many placements",
+        {
+            "spec.stages[2].placements": [
+                changed(PIPELINE["spec"]["stages"][2]["placements"][0], {"pool": f"p{i}", "target.name": f"t{i}"})
+                for i in range(9)
+            ]
+        },
+        "spec.stages[2].placements",
+        "at most 8",
+    ),
+    # Unique
+    _bad(
+        "two stages with one name",
+        {"spec.stages[2].name": "encoder", "spec.stages[3].after": ["encoder"]},
+        "spec.stages[2].name",
+        "must be unique",
+    ),
+    _bad(
+        "two placements on one pool",
+        {"spec.stages[1].placements[1].pool": "inferentia"},
+        "spec.stages[1].placements[1].pool",
+        "must be unique",
+    ),
+    _bad("two rules with one name", {f"{_V}.rules[1].name": "pressure"}, f"{_V}.rules[1].name", "must be unique"),
+    _bad(
+        "two overrides of one quantity",
+        {f"{_V}.metrics.overrides[1].quantity": "latencyP95"},
+        f"{_V}.metrics.overrides[1].quantity",
+        "must be unique",
+    ),
+    _bad(
+        "one stage twice in after",
+        {"spec.stages[3].after": ["encoder", "encoder"]},
+        "spec.stages[3].after[1]",
+        "must be unique",
+    ),
+    _bad("one batch size twice", {f"{_E}.batching": {"sizes": [1, 4, 4]}}, f"{_E}.batching.sizes[2]", "must be unique"),
+    # Between fields
+    _bad(
+        "chunk with requests", {"spec.demand.unit": "Requests"}, "spec.demand.chunk", "not allowed with unit Requests"
+    ),
+    _bad("streams without a chunk", {"spec.demand.chunk": REMOVED}, "spec.demand.chunk", "required with unit Streams"),
+    _bad("min above max", {f"{_E}.replicas.min": 25}, f"{_E}.replicas.max", "must be at least min (25)"),
+    _bad("no time per batch", {f"{_E}.serviceTime": {"cv": "0.1"}}, f"{_E}.serviceTime", "fixed or perItem"),
+    _bad("max and sizes", {f"{_E}.batching.sizes": [1, 2]}, f"{_E}.batching", "exactly one of max and sizes"),
+    _bad("wait without a batch", {f"{_E}.batching": {"wait": "1ms"}}, f"{_E}.batching", "exactly one of max and sizes"),
+    _bad("falling batch sizes", {f"{_E}.batching": {"sizes": [4, 2]}}, f"{_E}.batching.sizes", "must increase"),
+    _bad("sessions and kvCache", {f"{_L}.memory.sessions": 3}, f"{_L}.memory", "exactly one of sessions and kvCache"),
+    _bad("memory of nothing", {f"{_L}.memory": {}}, f"{_L}.memory", "exactly one of sessions and kvCache"),
+    _bad("cache too small for a session", {f"{_KV}.deviceMemory": "11Gi"}, f"{_KV}.deviceMemory", "too small"),
+    _bad("session too large for the cache", {f"{_KV}.tokensPerSession": 200_000}, f"{_KV}.deviceMemory", "too small"),
+    _bad("metric and query", {f"{_V}.rules[0].query": "q"}, f"{_V}.rules[0]", "exactly one of metric and query"),
+    _bad(
+        "neither metric nor query",
+        {f"{_V}.rules[0].metric": REMOVED},
+        f"{_V}.rules[0]",
+        "exactly one of metric and query",
+    ),
+    _bad("above and below", {f"{_V}.rules[0].below": "0.1"}, f"{_V}.rules[0]", "exactly one of above and below"),
+    _bad(
+        "neither above nor below", {f"{_V}.rules[0].above": REMOVED}, f"{_V}.rules[0]", "exactly one of above and below"
+    ),
+    _bad(
+        "sessions without memory", {f"{_V}.rules[0].metric": "sessions"}, f"{_V}.rules", "needs a placement with memory"
+    ),
+    _bad(
+        "no step at all",
+        {"spec.scaling.scaleUp.maxStep.replicas": 0},
+        "spec.scaling.scaleUp.maxStep",
+        "must be above 0",
+    ),
+    _bad(
+        "stage without a replica",
+        {"spec.stages[2].placements[0].replicas.max": 0},
+        "spec.stages[2].placements",
+        "at least one placement must allow a replica",
+    ),
+    _bad(
+        "after names a later stage",
+        {"spec.stages[1].after": ["diarizer"]},
+        "spec.stages[1].after[0]",
+        "must name an earlier stage (vad)",
+        on_server="spec.stages",
+    ),
+    _bad(
+        "after names itself",
+        {"spec.stages[1].after": ["encoder"]},
+        "spec.stages[1].after[0]",
+        "must name an earlier stage",
+        on_server="spec.stages",
+    ),
+    _bad(
+        "after names no stage",
+        {"spec.stages[3].after": ["encoder", "asr"]},
+        "spec.stages[3].after[1]",
+        "must name an earlier stage",
+        on_server="spec.stages",
+    ),
+    _bad(
+        "entry after a stage",
+        {"spec.stages[0].after": ["lm"]},
+        "spec.stages[0].after[0]",
+        "there is none",
+        on_server="spec.stages",
+    ),
+    _bad(
+        "a filter in a branch",
+        {"spec.stages[2].passRatio": "0.9"},
+        "spec.stages[2].passRatio",
+        "must be 1 inside a branch",
+        on_server=None,
+    ),
+    _bad(
+        "a filter behind one of two entries",
+        {"spec.stages[1].after": []},
+        "spec.stages[0].passRatio",
+        "must be 1 inside a branch",
+        on_server=None,
+    ),
+    _bad(
+        "one target for two stages",
+        {"spec.stages[2].placements[0].target.name": "vad"},
+        "spec.stages[2].placements[0].target",
+        "one placement only",
+        on_server="spec.stages",
+    ),
+    _bad(
+        "no model good enough",
+        {"spec.sla.maxWer": "0.05"},
+        "spec.stages[1].placements",
+        "wer within sla.maxWer (0.05)",
+        on_server="spec.stages",
+    ),
+    # Pools
+    _bad("no device", {"spec.device": REMOVED}, "spec.device", "required", base=POOL),
+    _bad("device", {"spec.device": "TPU"}, "spec.device", "must be CPU, Inferentia, Trainium or GPU", base=POOL),
+    _bad("no node selector", {"spec.nodeSelector": REMOVED}, "spec.nodeSelector", "required", base=POOL),
+    _bad("empty node selector", {"spec.nodeSelector": {}}, "spec.nodeSelector", "at least 1", base=POOL),
+    _bad("label key", {'spec.nodeSelector["a b"]': "c"}, "spec.nodeSelector[a b]", "must be a label key", base=POOL),
+    _bad("label value", {"spec.nodeSelector.zone": "-"}, "spec.nodeSelector.zone", "must be a label value", base=POOL),
+    _bad("no price", {"spec.price": {}}, "spec.price.perHour", "required", base=POOL),
+    _bad("price as a number", {"spec.price.perHour": 0.34}, "spec.price.perHour", "put it in quotes", base=POOL),
+    _bad(
+        "negative capacity", {"spec.capacity.instances": -1}, "spec.capacity.instances", "must be at least 0", base=POOL
+    ),
+    _bad(
+        "backoff that shrinks",
+        {"spec.unavailable.backoff.max": "1m"},
+        "spec.unavailable.backoff.max",
+        "must be at least initial (5m)",
+        base=POOL,
+    ),
+    _bad(
+        "no deadline",
+        {"spec.unavailable.pendingDeadline": "0s"},
+        "spec.unavailable.pendingDeadline",
+        "must be longer than 0s",
+        base=POOL,
+    ),
+    _bad("pool name", {"metadata.name": "gpu.large"}, "metadata.name", "must be a DNS label", base=POOL),
+    _bad(
+        "misspelt field of a pool",
+        {"spec.capacity.instance": 3},
+        "spec.capacity.instance",
+        "did you mean instances?",
+        base=changed(POOL, {"spec.capacity": {}}),
+    ),
+)
+
+_REPLACEMENTS: tuple[Any, ...] = (REMOVED, None, True, 0, -1, 10**12, 0.5, "", "0", "x", "1d", "24h", [], {}, [None])
+
+
+def mutations() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a name and the data of every resource that one replacement anywhere in the two full ones makes."""
+    for base in (PIPELINE, POOL):
+        for path in _paths(base, ()):
+            for value in _REPLACEMENTS:
+                text = "".join(f"[{part}]" if isinstance(part, int) else f'["{part}"]' for part in path)
+                shown = "removed" if value is REMOVED else repr(value)
+                yield f"{base['kind']} {format_path(path)} {shown}", changed(base, {text: value})
+
+
+def _paths(node: Any, path: FieldPath) -> Iterator[FieldPath]:
+    if path and path[0] != "apiVersion" and path[0] != "kind" and path != ("metadata",):
+        yield path
+    if isinstance(node, dict | list):
+        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from _paths(value, (*path, key))
