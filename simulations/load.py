@@ -1,0 +1,62 @@
+"""The load of a scenario: for each pipeline the schedule of its sessions or requests."""
+
+import zlib
+from pathlib import Path
+
+from controller.resources.fields import duration_s
+from simulations.scenario import Load, Scenario, pipeline_key
+from simulations.schedule import (
+    Replay,
+    Schedule,
+    SessionLength,
+    derived_seed,
+    request_schedule,
+    stream_schedule,
+    thinned,
+    with_spike,
+)
+from simulations.traces import Column, read_trace
+
+
+def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
+    """Return the schedule of every pipeline that has load, by namespace/name; spikes are in it.
+
+    `scale` thins the sessions to that share of them. The same seed gives the same sessions whatever else is in the file.
+
+    Raises:
+        InvalidTrace: a trace that cannot be read.
+        ValueError: a scale outside (0, 1].
+    """
+    clock = scenario.file.clock
+    units = {pipeline_key(pipeline): pipeline.spec.demand.unit for pipeline in scenario.pipelines}
+    schedules: dict[str, Schedule] = {}
+    for index, load in enumerate(scenario.file.load):
+        entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
+        make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
+        schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
+        earlier = schedules.get(load.pipeline)
+        schedules[load.pipeline] = schedule if earlier is None else earlier.merged(schedule)
+    for index, fault in enumerate(scenario.file.faults):
+        spike = fault.spike
+        if spike is not None and spike.pipeline in schedules:
+            until_s = min(fault.interval.until_s, clock.duration_s)
+            schedules[spike.pipeline] = with_spike(
+                schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)
+            )
+    if scale == 1:
+        return schedules
+    return {
+        key: thinned(schedule, scale, derived_seed(seed, zlib.crc32(key.encode())))
+        for key, schedule in schedules.items()
+    }
+
+
+def _replay(load: Load, folder: Path) -> Replay:
+    session = load.session
+    return Replay(
+        trace=read_trace(load.trace, Column(load.column), folder=folder),
+        copies=1 if load.copies is None else load.copies,
+        speed=1.0 if load.speed is None else load.speed,
+        offset_s=0.0 if load.offset is None else duration_s(load.offset),
+        session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
+    )

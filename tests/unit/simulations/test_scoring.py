@@ -1,0 +1,177 @@
+"""Worked examples of scoring."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simulations.scoring import (
+    Clock,
+    Interval,
+    Items,
+    Outcome,
+    Sla,
+    Steps,
+    cap_violations,
+    cost,
+    percentile,
+    replica_changes,
+    score_items,
+)
+
+SLA = Sla(latency_s=0.25, percentile=95)
+CLOCK = Clock(duration_s=60, warmup_s=20, window_s=10)
+
+
+def items(*groups: tuple[float, int, Outcome, float]) -> Items:
+    """Groups of (arrival, how many, outcome, latency)."""
+    rows = [(t, latency, outcome) for t, count, outcome, latency in groups for _ in range(count)]
+    arrival, latency, outcome = zip(*rows, strict=True) if rows else ((), (), ())
+    return Items(
+        arrival_s=np.array(arrival, dtype=float),
+        latency_s=np.array(latency, dtype=float),
+        outcome=np.array(outcome, dtype=np.uint8),
+    )
+
+
+def test_a_window_is_met_when_exactly_the_percentile_is_within_the_sla() -> None:
+    met = score_items(items((25, 95, Outcome.SERVED, 0.25), (25, 5, Outcome.SERVED, 0.26)), SLA, CLOCK)
+    missed = score_items(items((25, 94, Outcome.SERVED, 0.25), (25, 6, Outcome.SERVED, 0.26)), SLA, CLOCK)
+
+    assert met.sla_windows_met == 1
+    assert missed.sla_windows_met == 0
+
+
+def test_a_window_with_fewer_than_twenty_unfiltered_items_is_not_scored() -> None:
+    score = score_items(items((25, 19, Outcome.SERVED, 9), (25, 500, Outcome.FILTERED, 0)), SLA, CLOCK)
+
+    assert [window.met for window in score.windows] == [None] * 4
+    assert score.sla_windows_met is None
+    assert score.scored_windows == 0
+
+
+def test_an_item_belongs_to_the_window_in_which_it_arrived() -> None:
+    score = score_items(items((29.999, 20, Outcome.SERVED, 2.4), (30, 20, Outcome.SERVED, 0.1)), SLA, CLOCK)
+
+    assert [window.met for window in score.windows] == [False, True, None, None]
+    assert [window.t_s for window in score.windows] == [20, 30, 40, 50]
+
+
+def test_what_arrives_in_the_warm_up_or_after_the_end_is_not_counted() -> None:
+    score = score_items(items((19.9, 50, Outcome.LOST, 0), (60, 50, Outcome.LOST, 0)), SLA, CLOCK)
+
+    assert score.offered == 0
+    assert score.within_sla_share is None
+
+
+def test_lost_items_are_infinitely_late() -> None:
+    score = score_items(items((25, 98, Outcome.SERVED, 0.1), (25, 2, Outcome.LOST, math.inf)), SLA, CLOCK)
+
+    assert score.p50_s == 0.1
+    assert score.p95_s == 0.1
+    assert score.p99_s is None
+    assert score.lost == 2
+
+
+def test_shed_items_stay_out_of_percentiles_and_windows_but_are_not_free() -> None:
+    score = score_items(items((25, 60, Outcome.SERVED, 0.1), (25, 40, Outcome.SHED, 0)), SLA, CLOCK)
+
+    assert score.p99_s == 0.1
+    assert score.sla_windows_met == 1
+    assert score.within_sla_share == 0.6
+
+
+def test_filtered_items_count_for_nothing_but_themselves() -> None:
+    score = score_items(items((25, 30, Outcome.SERVED, 0.1), (25, 70, Outcome.FILTERED, 99)), SLA, CLOCK)
+
+    assert score.within_sla_share == 1
+    assert score.p99_s == 0.1
+    assert (score.offered, score.filtered) == (100, 70)
+
+
+def test_an_answer_after_ten_slas_is_no_answer() -> None:
+    score = score_items(items((25, 1, Outcome.SERVED, 2.51), (25, 1, Outcome.IN_FLIGHT, 2.51)), SLA, CLOCK)
+
+    assert (score.served, score.in_flight, score.lost) == (0, 0, 2)
+
+
+def test_an_item_in_flight_is_late_once_the_sla_has_passed_and_undecided_before() -> None:
+    young = score_items(items((55, 95, Outcome.SERVED, 0.1), (59, 50, Outcome.IN_FLIGHT, 0.2)), SLA, CLOCK)
+    old = score_items(items((55, 95, Outcome.SERVED, 0.1), (59, 50, Outcome.IN_FLIGHT, 0.3)), SLA, CLOCK)
+
+    assert young.sla_windows_met == 1
+    assert old.sla_windows_met == 0
+
+
+def test_windows_are_calm_outside_faults_and_six_minutes_after_they_began_or_ended() -> None:
+    clock = Clock(duration_s=2000, warmup_s=0, window_s=100)
+    at_once = Interval(from_s=100, until_s=100)
+    lasting = Interval(from_s=800, until_s=1100)
+    score = score_items(items(), SLA, clock, [at_once, lasting])
+
+    calm = [window.t_s for window in score.windows if window.calm]
+    assert calm == [0, 500, 600, 700, 1500, 1600, 1700, 1800, 1900]
+
+
+def test_calm_windows_are_scored_apart() -> None:
+    bad, good = (25.0, 20, Outcome.LOST, 0.0), (45.0, 20, Outcome.SERVED, 0.1)
+    fault = Interval(from_s=-340, until_s=-335)  # 6 minutes later is 25 s
+    score = score_items(items(bad, good), SLA, CLOCK, [fault])
+
+    assert score.sla_windows_met == 0.5
+    assert score.sla_windows_met_calm == 1
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(50, 5), (95, 10), (90, 9), (91, 10), (1, 1), (100, 10)])
+def test_percentiles_are_those_of_the_nearest_rank(percent: float, expected: float) -> None:
+    assert percentile(np.arange(10, 0, -1, dtype=float), percent) == expected
+
+
+def test_cost_is_the_integral_of_the_rate_over_scored_time_alone() -> None:
+    rate = Steps(times_s=[0, 30], values=[3600, 7200])
+
+    assert cost(rate, CLOCK) == pytest.approx(10 * 1 + 30 * 2)
+
+
+def test_replica_changes_add_up_over_placements_and_ignore_the_warm_up() -> None:
+    one = Steps(times_s=[0, 10, 25, 40], values=[1, 4, 6, 3])
+    other = Steps(times_s=[0], values=[2])
+
+    assert replica_changes([one, other], CLOCK) == 5
+
+
+def test_every_maximal_interval_above_the_cap_is_one_violation() -> None:
+    spend = Steps(times_s=[0, 10, 11, 12, 30], values=[5, 11, 12, 10, 10.5])
+    cap = Steps(times_s=[0], values=[10])
+
+    assert cap_violations(spend, cap, 60, []) == 2
+
+
+def test_spend_at_the_cap_is_no_violation_whatever_rounding_did() -> None:
+    assert cap_violations(Steps(times_s=[0], values=[0.1 * 3]), Steps(times_s=[0], values=[0.3]), 60, []) == 0
+
+
+def test_an_excess_after_a_price_rise_is_excused_while_spend_does_not_rise() -> None:
+    cap = Steps(times_s=[0], values=[10])
+    excuse = Interval(from_s=10, until_s=40)
+
+    falling = Steps(times_s=[0, 10, 20, 35], values=[9, 15, 12, 10])
+    rising = Steps(times_s=[0, 10, 20, 25, 35], values=[9, 15, 12, 13, 10])
+    too_long = Steps(times_s=[0, 10, 45], values=[9, 15, 10])
+
+    assert cap_violations(falling, cap, 60, [excuse]) == 0
+    assert cap_violations(rising, cap, 60, [excuse]) == 1
+    assert cap_violations(too_long, cap, 60, [excuse]) == 1
+    assert cap_violations(falling, cap, 60, []) == 1
+
+
+def test_a_second_excuse_covers_what_its_own_price_rise_brought() -> None:
+    cap = Steps(times_s=[0], values=[10])
+    spend = Steps(times_s=[0, 10, 20, 30], values=[9, 15, 18, 10])
+
+    assert cap_violations(spend, cap, 60, [Interval(from_s=10, until_s=40), Interval(from_s=20, until_s=50)]) == 0
+
+
+def test_a_step_function_whose_times_do_not_ascend_is_refused() -> None:
+    with pytest.raises(ValueError, match="times_s"):
+        Steps(times_s=[1, 0], values=[1, 2])
