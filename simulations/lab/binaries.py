@@ -90,7 +90,8 @@ def ensure(progress: Callable[[str], None]) -> Binaries:
     sources, build settings and compiler.
 
     Args:
-        progress: called with one line every few seconds while something is fetched or built, never otherwise.
+        progress: called with one line every few seconds while something is fetched or built, and with one when
+            KUBEBUILDER_ASSETS is passed over for want of a program; else never.
 
     Raises:
         BuildError: no usable Go, no network, or the compiler failed.

@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,17 +40,16 @@ _ISSUER = "https://kubernetes.default.svc"
 class ControlPlane:
     """One cluster in one folder; it ends with `stop()`, with the `with` block or with this process."""
 
-    def __init__(self, folder: Path, binaries: Binaries, *, packed_resources: Sequence[str] = _PACKED) -> None:
+    def __init__(self, folder: Path, binaries: Binaries) -> None:
         """Nothing runs before `start()`.
 
         Args:
             folder: where keys, data, logs and kubeconfigs go; made when it is not there. The data of an earlier
                 cluster in it are deleted by `start()`.
-            packed_resources: the resources by which the scheduler prefers the fullest node that fits (MostAllocated).
+            binaries: the lab's programs.
         """
         self._folder = folder.resolve()
         self._binaries = binaries
-        self._packed = tuple(packed_resources)
         self._processes = Processes(self._folder / "logs")
         self.kubeconfig = self._folder / "admin.kubeconfig"
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
@@ -176,7 +175,7 @@ class ControlPlane:
 
     def _start_scheduler(self) -> None:
         settings = self._folder / "scheduler.yaml"
-        settings.write_text(yaml.safe_dump(_scheduler_settings(self.kubeconfig, self._packed)))
+        settings.write_text(yaml.safe_dump(_scheduler_settings(self.kubeconfig)))
         command = _command(self._binaries.kube_scheduler, {"config": settings, "secure-port": 0})
         self._processes.start("kube-scheduler", command)
 
@@ -207,9 +206,9 @@ def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:
     return [program, *(f"--{name}={value}" for name, value in flags.items())]
 
 
-def _scheduler_settings(kubeconfig: Path, packed_resources: Sequence[str]) -> dict[str, object]:
+def _scheduler_settings(kubeconfig: Path) -> dict[str, object]:
     """Return a KubeSchedulerConfiguration that fills nodes up before it starts on the next."""
-    scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in packed_resources]}
+    scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in _PACKED]}
     arguments = {
         "NodeResourcesFit": {"scoringStrategy": scoring},
         "PodTopologySpread": {"defaultingType": "List"},  # an empty one: the built-in defaults spread replicas
