@@ -102,10 +102,17 @@ def test_the_event_simulation_agrees_with_pollaczek_and_khinchine(cv: float) -> 
     ],
 )
 def test_median_and_p95_of_a_live_worker_are_within_3_percent_and_2_ms(worker: WorkerSpec, rate_rps: float) -> None:
-    """At a utilisation of 0.7, for three seconds, with the draws of the simulation it is compared with."""
+    """At a utilisation of 0.7, with the draws of the simulation it is compared with.
+
+    What else runs on the machine only ever adds to the latency, while an error of the worker's is there every time: so
+    one quiet attempt of three is enough.
+    """
     arrivals_s = poisson_s(rate_rps, round(3 * rate_rps), seed=11)
-    ideal_s, live_s = simulated_s(worker, arrivals_s), measured_s(worker, arrivals_s)
-    for percent in (50, 95):
-        ideal, live = percentile_s(ideal_s, percent), percentile_s(live_s, percent)
-        print(f"p{percent}: simulated {ideal * 1e3:.2f} ms, live {live * 1e3:.2f} ms")
-        assert abs(live - ideal) <= 0.03 * ideal + 0.002
+    ideal_s = [percentile_s(simulated_s(worker, arrivals_s), percent) for percent in (50, 95)]
+    attempts = []
+    for _ in range(3):
+        sojourn_s = measured_s(worker, arrivals_s)
+        attempts.append([percentile_s(sojourn_s, percent) for percent in (50, 95)])
+        if all(abs(live - ideal) <= 0.03 * ideal + 0.002 for live, ideal in zip(attempts[-1], ideal_s, strict=True)):
+            return
+    pytest.fail(f"p50 and p95 in s: {ideal_s} simulated, {attempts} live")

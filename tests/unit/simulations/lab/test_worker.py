@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import aiohttp
 import pytest
 
 from simulations.lab.timers import Timers
-from simulations.lab.wire import NO_SESSION, Client, Status
+from simulations.lab.wire import NO_SESSION, Client, Connection, Status
 from simulations.lab.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 
@@ -88,6 +89,31 @@ def test_as_many_batches_are_in_service_as_the_worker_has_concurrency() -> None:
         await asyncio.gather(*answers)
 
     play(spec(fixed_s=0.3, concurrency=3), use)
+
+
+def test_a_process_that_was_held_up_still_starts_every_batch_when_it_was_due() -> None:
+    async def use(worker: StageWorker, client: Client) -> None:
+        answers = [client.send(item, NO_SESSION) for item in range(20)]
+        await until(lambda: worker.gauges().queued + worker.gauges().in_service == 20)
+        time.sleep(0.05)  # noqa: ASYNC251 - holds up the event loop, the worker's timers included
+        await asyncio.gather(*answers)
+        (total,) = (line for line in (await scrape(worker)).splitlines() if "queue_wait_seconds_sum" in line)
+        assert float(total.split()[-1]) <= 0.010 * sum(range(20)) + 1e-6
+
+    play(spec(fixed_s=0.010), use)
+
+
+def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_next_one() -> None:
+    async def use(worker: StageWorker, client: Client) -> None:
+        nobody = Connection(worker)
+        worker.on_item(nobody, 0, NO_SESSION, b"")
+        worker.on_item(nobody, 1, NO_SESSION, b"")
+        time.sleep(0.05)  # noqa: ASYNC251 - the second batch is due meanwhile
+        worker.on_item(nobody, 2, NO_SESSION, b"")
+        await until(lambda: worker.served == 3)
+        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 3\n' in await scrape(worker)
+
+    play(spec(fixed_s=0.010, batch_max=4), use)
 
 
 def test_items_beyond_the_queue_limit_are_refused_by_name() -> None:
