@@ -28,10 +28,11 @@ def pipeline_decision(
     demand = case.demand.demand
     admissible = None if plan is None or demand is None or plan.served_fraction >= 1 else demand * plan.served_fraction
     return PipelineDecision(
-        key=case.key,
+        spec=case.spec,
         observed=case.demand.observed,
         forecast=case.demand.forecast,
         demand=demand,
+        demand_before=case.state.memory.demand,
         profile=case.profile,
         plan=plan,
         holds=_holds(case, aim, outcomes.holds.get(case.key, ())),

@@ -39,6 +39,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     outcomes = schedule(moves, ledger)
     return Decision(
         now_s=snapshot.now_s,
+        policy=policy,
         pipelines=tuple(
             pipeline_decision(
                 case,

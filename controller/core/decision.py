@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.spec import Target
+from controller.core.policy import Policy
+from controller.core.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.profile import PipelineProfile
@@ -88,17 +89,18 @@ class RuleState:
 class PipelineDecision:
     """What is decided for one pipeline, and from what.
 
-    `demand` is the stabilised demand D that was planned for, `forecast` that of this cycle, both in the pipeline's
-    unit, None while no demand was ever seen. `spend_per_hour` is max(desired, existing) × price, terminating
-    replicas included, before the changes. `desired` is every placement's replicas after the changes;
-    `unconstrained` what the plan wants there, before tolerance and step limits. `admissible` is the load in the
-    pipeline's unit that can be served within the SLA (None: no limit is published).
+    `demand` is the stabilised demand D that was planned for, `demand_before` that of the cycle before, `forecast` what
+    this cycle expects, all in the pipeline's unit, None while no demand was ever seen. `spend_per_hour` is
+    max(desired, existing) × price, terminating replicas included, before the changes. `desired` is every placement's
+    replicas after the changes; `unconstrained` what plan and rules want there, before tolerance and step limits.
+    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published).
     """
 
-    key: PipelineKey
+    spec: PipelineSpec
     observed: Reading
     forecast: float | None
     demand: float | None
+    demand_before: float | None
     profile: PipelineProfile
     plan: PipelinePlan | None
     holds: tuple[Hold, ...]
@@ -109,6 +111,11 @@ class PipelineDecision:
     spend_per_hour: float
     admissible: float | None
     memory: PipelineMemory
+
+    @property
+    def key(self) -> PipelineKey:
+        """Return the pipeline's key."""
+        return self.spec.key
 
     @property
     def outcome(self) -> Outcome:
@@ -133,9 +140,10 @@ class PoolDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to one Snapshot. `plan` is None where no pipeline could be planned."""
+    """The answer to one Snapshot under `policy`. `plan` is None where no pipeline could be planned."""
 
     now_s: float
+    policy: Policy
     pipelines: tuple[PipelineDecision, ...]
     pools: tuple[PoolDecision, ...]
     plan: Plan | None

@@ -24,7 +24,7 @@ PIPELINE, POOL = (document.data for document in load_documents(HERE / "everythin
 class Bad:
     """One mistake: `changes` made to `base`, and the field that must be blamed.
 
-    `on_server` is where the API server reports it, when that is not `field` or around it; None: it cannot know.
+    `on_server` is where the API server reports it, "" for `field` or what is around it; None: it cannot know.
     """
 
     name: str
@@ -178,7 +178,7 @@ BAD: tuple[Bad, ...] = (
     _bad("part as a string", {"spec.sla": "250ms"}, "spec.sla", "must be a mapping"),
     _bad("part as a list", {f"{_E}.replicas": [1, 2]}, f"{_E}.replicas", "must be a mapping"),
     _bad("list as a string", {"spec.stages[1].after": "vad"}, "spec.stages[1].after", "must be a list"),
-    _bad("list as a part", {"spec.stages": {"vad": {}}}, "spec.stages", "must be a list"),
+    _bad("list as a part", {"spec.stages": {"vad": {}}}, "spec.stages", "must be a list", on_server="spec.stages.vad"),
     _bad("stage as a string", {"spec.stages[0]": "vad"}, "spec.stages[0]", "must be a mapping"),
     _bad("null in a list", {f"{_V}.placements[0]": None}, f"{_V}.placements[0]", "must be a mapping"),
     _bad(
@@ -186,7 +186,7 @@ BAD: tuple[Bad, ...] = (
         {"metadata.labels.team": 3},
         "metadata.labels.team",
         "put it in quotes",
-        on_server="metadata",
+        on_server="ObjectMeta.labels",
     ),
     # Words
     _bad("mode", {"spec.mode": "auto"}, "spec.mode", "must be Auto, Recommend or Paused"),

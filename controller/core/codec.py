@@ -1,0 +1,138 @@
+"""Values to JSON and back, guided by their types. Pure: nothing is read or written here."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
+
+
+class InvalidRecord(ValueError):
+    """A document that does not have the form its type demands: the message names the place, the value and the rule."""
+
+
+def encode(value: object) -> Json:
+    """Return `value`, made of dataclasses, enums, mappings, sequences and scalars, as JSON.
+
+    A mapping whose keys are not text becomes a list of pairs.
+
+    Raises:
+        InvalidRecord: a number that JSON cannot express, or a value of another kind.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidRecord(f"{value!r}: must be finite")
+        return value
+    if isinstance(value, Enum):
+        return encode(value.value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: encode(getattr(value, field.name)) for field in fields(value) if field.init}
+    if isinstance(value, Mapping):
+        pairs = [(encode(key), encode(item)) for key, item in value.items()]
+        if all(isinstance(key, str) for key, _ in pairs):
+            return {cast("str", key): item for key, item in pairs}
+        return [[key, item] for key, item in pairs]
+    if isinstance(value, frozenset):
+        return sorted((encode(item) for item in value), key=repr)
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    raise InvalidRecord(f"{value!r}: cannot be written")
+
+
+def decode(kind: type[T], data: Json, where: str = "record") -> T:
+    """Return the value of type `kind` that `encode` made `data` from; `where` names the place in messages.
+
+    Raises:
+        InvalidRecord: `data` is not what such a value becomes.
+    """
+    return cast("T", _decode(kind, data, where))
+
+
+def _decode(kind: Any, data: Json, where: str) -> object:
+    if isinstance(kind, NewType):
+        return _decode(kind.__supertype__, data, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, UnionType}:
+        return _decode_union(arguments, data, where)
+    if origin is tuple:
+        items = _list(data, where)
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            raise InvalidRecord(f"{where}: {data!r}: must have {len(arguments)} items")
+        kinds = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else arguments
+        return tuple(
+            _decode(each, item, f"{where}[{i}]") for i, (each, item) in enumerate(zip(kinds, items, strict=True))
+        )
+    if origin is frozenset:
+        return frozenset(_decode(arguments[0], item, where) for item in _list(data, where))
+    if origin is not None and issubclass(origin, Mapping):
+        return {
+            _decode(arguments[0], key, where): _decode(arguments[1], item, f"{where}.{key}")
+            for key, item in _pairs(data, where)
+        }
+    if issubclass(kind, Enum):
+        try:
+            return kind(data)
+        except ValueError:
+            raise InvalidRecord(f"{where}: {data!r}: must be one of {[member.value for member in kind]}") from None
+    if is_dataclass(kind):
+        return _decode_dataclass(kind, data, where)
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
+        raise InvalidRecord(f"{where}: {data!r}: must be {kind.__name__}")
+    return data
+
+
+def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
+    """Return `data` as the only one of `kinds` that it can be: dataclasses are told apart by their fields."""
+    if data is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        if is_dataclass(kind):
+            if isinstance(data, dict) and set(data) == set(_hints(cast("Any", kind))):
+                return _decode(kind, data, where)
+        elif kind is not NoneType and not isinstance(data, dict):
+            return _decode(kind, data, where)
+    raise InvalidRecord(f"{where}: {data!r}: must be one of {[getattr(kind, '__name__', kind) for kind in kinds]}")
+
+
+def _decode_dataclass(kind: Any, data: Json, where: str) -> object:
+    hints = _hints(kind)
+    if not isinstance(data, dict) or set(data) != set(hints):
+        raise InvalidRecord(f"{where}: {data!r}: must have exactly the fields {sorted(hints)}")
+    try:
+        return kind(**{name: _decode(hint, data[name], f"{where}.{name}") for name, hint in hints.items()})
+    except InvalidRecord:
+        raise
+    except ValueError as error:
+        raise InvalidRecord(f"{where}: {error}") from error
+
+
+@cache
+def _hints(kind: Any) -> Mapping[str, Any]:
+    types = get_type_hints(kind)
+    return {field.name: types[field.name] for field in fields(kind) if field.init}
+
+
+def _list(data: Json, where: str) -> list[Json]:
+    if not isinstance(data, list):
+        raise InvalidRecord(f"{where}: {data!r}: must be a list")
+    return data
+
+
+def _pairs(data: Json, where: str) -> list[tuple[Json, Json]]:
+    if isinstance(data, dict):
+        return list(data.items())
+    pairs: list[tuple[Json, Json]] = []
+    for item in _list(data, where):
+        if not isinstance(item, list) or len(item) != 2:
+            raise InvalidRecord(f"{where}: {item!r}: must be a pair")
+        pairs.append((item[0], item[1]))
+    return pairs

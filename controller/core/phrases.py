@@ -1,0 +1,135 @@
+"""Phrases about the parts of a decision, which `controller.core.explain` puts together."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.core.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
+from controller.core.spec import DemandUnit, PipelineSpec
+from optimizer.plan import Step
+from profiler.profile import LatencySource
+from profiler.samples import Absence, Reading
+
+_HOLDS: Mapping[HoldReason, str] = {
+    HoldReason.PAUSED: "the pipeline is paused",
+    HoldReason.RECOMMEND_ONLY: "mode Recommend: decided, not applied",
+    HoldReason.METRICS_MISSING: "metrics are missing: nothing scales down",
+    HoldReason.TARGET_MISSING: "a workload cannot be read: its stage stays, nothing scales down",
+    HoldReason.STABILIZING: "the scale-down window still holds a higher demand",
+    HoldReason.WITHIN_TOLERANCE: "what runs meets the SLA, and the saving is below the tolerance",
+    HoldReason.STEP_LIMITED: "the step of one cycle is used up",
+    HoldReason.AWAITING_CAPACITY: "waiting",
+    HoldReason.POOL_NOT_FOUND: "a pool does not exist: nothing changes",
+    HoldReason.SLA_UNREACHABLE: "no allocation reaches the SLA: what runs stays",
+}
+_CHANGES: Mapping[ChangeReason, str] = {
+    ChangeReason.DEMAND: "demand",
+    ChangeReason.SLA: "SLA at risk",
+    ChangeReason.COST: "cheaper",
+    ChangeReason.RULE: "threshold rule",
+    ChangeReason.BUDGET: "above the budget",
+    ChangeReason.POOL: "a pool cannot deliver",
+    ChangeReason.BOUNDS: "outside the declared bounds",
+}
+
+
+def demand_words(spec: PipelineSpec, demand: float) -> str:
+    """Return `demand` with its unit."""
+    return f"{number(demand)} {'streams' if spec.unit is DemandUnit.STREAMS else 'requests/s'}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time for people, - where there is none."""
+    if seconds is None:
+        return "-"
+    return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
+
+
+def money(per_hour: float) -> str:
+    """Return USD per hour."""
+    return f"${per_hour:.2f}/h"
+
+
+def change_words(decision: PipelineDecision) -> Iterator[str]:
+    """Return the changes, those of one reason together."""
+    by_reason: dict[ChangeReason, list[ReplicaChange]] = {}
+    for change in decision.changes:
+        by_reason.setdefault(change.reason, []).append(change)
+    for reason, changes in by_reason.items():
+        moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.pool}" for change in changes)
+        yield f"{moves} ({_CHANGES[reason]})"
+
+
+def hold_words(hold: Hold) -> str:
+    """Return why not now."""
+    words = _HOLDS[hold.reason]
+    place = "" if hold.stage is None else f"{hold.stage}: "
+    return f"{place}{words}" + (f" ({hold.detail})" if hold.detail else "")
+
+
+def demand_change(decision: PipelineDecision) -> str:
+    """Return the demand planned for, and the one before where it differs."""
+    if decision.demand is None:
+        return "demand not seen yet"
+    now = demand_words(decision.spec, decision.demand)
+    before = decision.demand_before
+    if before is None or number(before) == number(decision.demand):
+        return f"demand {now}"
+    return f"demand {number(before)} → {now}"
+
+
+def observed_latency(decision: PipelineDecision) -> str:
+    """Return the end-to-end latency, labelled where it is composed from the stages."""
+    latency_s = decision.profile.latency_s
+    if isinstance(latency_s, Absence):
+        return "-"
+    label = " (composed)" if decision.profile.latency_source is LatencySource.COMPOSED else ""
+    return f"{duration(latency_s)}{label}"
+
+
+def latency_of_sla(decision: PipelineDecision) -> str:
+    """Return the latency at the SLA's percentile, and the SLA."""
+    sla = decision.spec.sla
+    return f"p{sla.percentile:g} {observed_latency(decision)} of {duration(sla.latency_s)}"
+
+
+def spend_of_budget(decision: PipelineDecision) -> str:
+    """Return what is spent of what may be."""
+    return f"{money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+
+
+def replicas_words(decision: PipelineDecision) -> str:
+    """Return the replicas of every stage, and what they go to."""
+    totals: dict[str, tuple[int, int]] = {}
+    for (stage, pool), after in decision.desired.items():
+        before = next(
+            (change.before for change in decision.changes if (change.stage, change.pool) == (stage, pool)), after
+        )
+        total = totals.get(stage, (0, 0))
+        totals[stage] = (total[0] + before, total[1] + after)
+    return " ".join(
+        f"{stage}:{before}" if before == after else f"{stage}:{before}→{after}"
+        for stage, (before, after) in totals.items()
+    )
+
+
+def step_words(step: Step) -> str:
+    """Return a step of the plan: what it changes, what that buys and costs."""
+    changes = ", ".join(
+        f"{step.stage} {change.before}→{change.after} on {change.pool}"
+        + (f" with batches of {change.batch}" if change.batch > 1 else "")
+        for change in step.changes
+    )
+    saved = f"{duration(abs(step.latency_saved_s))} {'less' if step.latency_saved_s >= 0 else 'more'}"
+    cost = money(abs(step.cost_added_per_hour))
+    return f"{changes}: {saved} latency, {cost} {'more' if step.cost_added_per_hour >= 0 else 'less'}"
+
+
+def reading_words(reading: Reading) -> str:
+    """Return a reading, or why there is none."""
+    if isinstance(reading, Absence):
+        return f"{reading.reason.value}: {reading.detail}" if reading.detail else reading.reason.value
+    return number(reading)
+
+
+def number(value: float) -> str:
+    """Return three significant digits, never in exponents."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"

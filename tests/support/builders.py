@@ -1,0 +1,266 @@
+"""Small worlds for tests: every builder has defaults for all that a test does not care about.
+
+The default world: pipeline `speech/captions` with two stages, `vad` on pool cpu and `encoder` on inferentia or gpu,
+which serves 20 requests/s per encoder replica.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controller.core.decision import Decision, PipelineDecision
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.spec import (
+    DemandUnit,
+    Mode,
+    PipelineSpec,
+    PlacementKey,
+    PlacementSpec,
+    PoolSpec,
+    Rule,
+    RuleMetric,
+    Scaling,
+    StageSpec,
+    StepPolicy,
+    Target,
+)
+from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.samples import PlacementSamples, Quantity, Reading
+
+VAD = (StageName("vad"), PoolName("cpu"))
+ENCODER = (StageName("encoder"), PoolName("inferentia"))
+ENCODER_GPU = (StageName("encoder"), PoolName("gpu"))
+NOW_S = 10_000.0
+
+
+def a_pool(
+    name: str,
+    *,
+    price: float = 1.0,
+    instances: int | None = 20,
+    ready: int = 20,
+    zones: int = 1,
+    memory: PoolMemory | None = None,
+) -> PoolState:
+    return PoolState(
+        spec=PoolSpec(
+            name=PoolName(name),
+            uid=f"uid-{name}",
+            generation=1,
+            device="CPU",
+            node_selector={"pool": name},
+            price_per_hour=price,
+            instances=instances,
+            pending_deadline_s=300.0,
+            backoff_initial_s=300.0,
+            backoff_max_s=3600.0,
+        ),
+        ready_instances=ready,
+        zones=zones,
+        memory=memory or PoolMemory(),
+    )
+
+
+def pools(*states: PoolState) -> Mapping[PoolName, PoolState]:
+    return {state.spec.name: state for state in states}
+
+
+def default_pools() -> Mapping[PoolName, PoolState]:
+    return pools(a_pool("cpu", price=0.5), a_pool("inferentia", price=1.0), a_pool("gpu", price=2.0))
+
+
+def a_placement(
+    pool: str,
+    *,
+    service_s: float = 0.05,
+    bounds: tuple[int, int] = (0, 20),
+    per_instance: int = 1,
+    startup_s: float = 0.0,
+    stage: str = "stage",
+) -> PlacementSpec:
+    return PlacementSpec(
+        target=Target(api_version="apps/v1", kind="Deployment", name=f"{stage}-{pool}"),
+        prior=Placement(
+            pool=PoolName(pool),
+            service=ServiceLaw(fixed_s=service_s, cv=1.0),
+            min_replicas=bounds[0],
+            max_replicas=bounds[1],
+            per_instance=per_instance,
+        ),
+        startup_s=startup_s,
+    )
+
+
+def a_rule(
+    name: str = "busy",
+    *,
+    metric: RuleMetric | None = RuleMetric.RX_QUEUE_PRESSURE,
+    above: float | None = 0.8,
+    below: float | None = None,
+    add: int = 2,
+    per_zone: bool = False,
+    cooldown_s: float = 60.0,
+) -> Rule:
+    return Rule(
+        name=name,
+        metric=metric,
+        query="a_query" if metric is None else None,
+        above=above,
+        below=below,
+        add_replicas=add,
+        per_zone=per_zone,
+        cooldown_s=cooldown_s,
+    )
+
+
+def a_stage(
+    name: str, *placements: PlacementSpec, after: Sequence[str] = (), pass_ratio: float = 1.0, rules: Sequence[Rule] = ()
+) -> StageSpec:
+    return StageSpec(
+        name=StageName(name),
+        after=tuple(StageName(other) for other in after),
+        pass_ratio=pass_ratio,
+        routing=Routing.LEAST_LOADED,
+        queue_limit=None,
+        preset="generic",
+        metrics_window_s=60.0,
+        metric_overrides={},
+        rules=tuple(rules),
+        placements=tuple(
+            replace(placement, target=replace(placement.target, name=f"{name}-{placement.pool}"))
+            for placement in placements
+        ),
+    )
+
+
+def a_scaling(
+    *, tolerance: float = 0.1, up_s: float = 0.0, down_s: float = 300.0, up: int = 100, down: int = 100
+) -> Scaling:
+    return Scaling(
+        tolerance=tolerance,
+        up=StepPolicy(stabilization_s=up_s, max_share=1.0, max_replicas=up),
+        down=StepPolicy(stabilization_s=down_s, max_share=0.5, max_replicas=down),
+        drain_s=60.0,
+    )
+
+
+def a_spec(
+    *stages: StageSpec,
+    name: str = "captions",
+    mode: Mode = Mode.AUTO,
+    priority: int = 0,
+    budget: float = 100.0,
+    sla_s: float = 0.5,
+    scaling: Scaling | None = None,
+) -> PipelineSpec:
+    return PipelineSpec(
+        key=PipelineKey(f"speech/{name}"),
+        namespace="speech",
+        name=name,
+        uid=f"uid-{name}",
+        generation=1,
+        mode=mode,
+        priority=priority,
+        unit=DemandUnit.REQUESTS,
+        chunk_s=None,
+        demand_query="offered",
+        sla=Sla(latency_s=sla_s),
+        sla_query=None,
+        max_wer=None,
+        budget_per_hour=budget,
+        scaling=scaling or a_scaling(),
+        stages=stages or default_stages(),
+    )
+
+
+def default_stages(*, vad_rules: Sequence[Rule] = ()) -> tuple[StageSpec, ...]:
+    return (
+        a_stage("vad", a_placement("cpu", service_s=0.01, per_instance=4), rules=vad_rules),
+        a_stage("encoder", a_placement("inferentia"), a_placement("gpu", service_s=0.02), after=["vad"]),
+    )
+
+
+def a_target(
+    desired: int,
+    *,
+    ready: int | None = None,
+    existing: int | None = None,
+    terminating: int = 0,
+    pending_since_s: Sequence[float] = (),
+) -> TargetState:
+    return TargetState(
+        desired=desired,
+        existing=desired if existing is None else existing,
+        ready=desired if ready is None else ready,
+        terminating=terminating,
+        pending=tuple(
+            PendingReplica(name=f"pod-{index}", since_s=since_s, reason="0/3 nodes are available")
+            for index, since_s in enumerate(pending_since_s)
+        ),
+        resource_version="1",
+    )
+
+
+def seen(**readings: Reading) -> PlacementSamples:
+    """Return samples of a stage that reports its throughput, and `readings` named as the quantities are."""
+    return PlacementSamples(
+        readings={
+            Quantity.ARRIVAL_RATE: 1.0,
+            Quantity.COMPLETION_RATE: 1.0,
+            **{Quantity[name.upper()]: reading for name, reading in readings.items()},
+        }
+    )
+
+
+def a_state(
+    spec: PipelineSpec | None = None,
+    *,
+    demand: Reading = 10.0,
+    replicas: Mapping[PlacementKey, int | TargetState | TargetMissing] | None = None,
+    samples: Mapping[PlacementKey, PlacementSamples] | None = None,
+    rule_readings: Mapping[tuple[StageName, str], Reading] | None = None,
+    memory: PipelineMemory | None = None,
+) -> PipelineState:
+    spec = spec or a_spec()
+    given = replicas or {}
+    targets: dict[PlacementKey, TargetState | TargetMissing] = {}
+    for key in spec.placement_keys():
+        state = given.get(key, 0)
+        targets[key] = a_target(state) if isinstance(state, int) else state
+    return PipelineState(
+        spec=spec,
+        targets=targets,
+        samples={**dict.fromkeys(targets, seen()), **(samples or {})},
+        demand=demand,
+        latency_s=None,
+        rule_readings=rule_readings or {},
+        memory=memory or PipelineMemory(),
+    )
+
+
+def a_snapshot(
+    *states: PipelineState, fleet: Mapping[PoolName, PoolState] | None = None, now_s: float = NOW_S
+) -> Snapshot:
+    return Snapshot(now_s=now_s, pipelines=states or (a_state(),), pools=fleet or default_pools())
+
+
+def applied(snapshot: Snapshot, decision: Decision, *, ready: bool = True, after_s: float = 15.0) -> Snapshot:
+    """Return the world after `decision`: replicas as asked for, all ready at once unless `ready` is false."""
+    return Snapshot(
+        now_s=snapshot.now_s + after_s,
+        pipelines=tuple(
+            _applied(state, decided, ready=ready)
+            for state, decided in zip(snapshot.pipelines, decision.pipelines, strict=True)
+        ),
+        pools={pool.name: replace(snapshot.pools[pool.name], memory=pool.memory) for pool in decision.pools},
+    )
+
+
+def _applied(state: PipelineState, decided: PipelineDecision, *, ready: bool) -> PipelineState:
+    targets = dict(state.targets)
+    for change in decided.changes:
+        before = targets[(change.stage, change.pool)]
+        assert isinstance(before, TargetState)
+        serving = change.after if ready else min(before.ready, change.after)
+        targets[(change.stage, change.pool)] = a_target(change.after, ready=serving)
+    return replace(state, targets=targets, memory=decided.memory)
