@@ -1,0 +1,358 @@
+"""The promises of `MetricSource`, kept by the Prometheus adapter when the back end misbehaves.
+
+The back end here is a server that breaks the rules on purpose; what a real Prometheus answers is in
+`tests/integration/profiler/test_prometheus.py`.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from optimizer.model import PipelineKey, PoolName, StageName
+from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
+from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+from profiler.sources.prometheus import PrometheusSource
+
+PODS = frozenset({"vad-1", "vad-2", "vad-3", "vad-4"})
+KEY = (PipelineKey("speech/captions"), StageName("vad"), PoolName("cpu"))
+
+
+@dataclass
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    cut: bool = False
+    """Close the connection before the whole body is sent."""
+
+
+def vector(values: dict[str, str | float], *, warnings: tuple[str, ...] = ()) -> Answer:
+    """One series per pod; `pod/bound` is a bucket."""
+    result = []
+    for name, value in values.items():
+        pod, _, bound = name.partition("/")
+        labels = {"namespace": "speech", "pod": pod} | ({"le": bound} if bound else {})
+        result.append({"metric": labels, "value": [1700000000.0, str(value)]})
+    document = {"status": "success", "data": {"resultType": "vector", "result": result}}
+    return Answer(body=json.dumps(document | ({"warnings": list(warnings)} if warnings else {})).encode())
+
+
+def healthy(query: str) -> Answer:
+    """Four pods: 10 items/s each in batches of 2 that take 20 ms; latencies of 50 to 100 ms; one item waits each."""
+    if query == "scalar":
+        return Answer(body=b'{"status":"success","data":{"resultType":"scalar","result":[1700000000,"17"]}}')
+    if "_bucket" in query:
+        buckets = {"0.05": 0.0, "0.1": 10.0, "+Inf": 10.0}
+        return vector({f"{pod}/{bound}": rate for pod in PODS for bound, rate in buckets.items()})
+    metric = re.search(r"speech_\w+", query)
+    assert metric is not None, query
+    value = {
+        "speech_stage_arrivals_total": 10.0,
+        "speech_stage_items_total": 10.0,
+        "speech_stage_batches_total": 5.0,
+        "speech_stage_busy_seconds_total": 0.1,
+        "speech_stage_capacity": 1.0,
+        "speech_stage_queue_depth": 1.0,
+        "speech_stage_latency_seconds_sum": 0.7,
+        "speech_stage_latency_seconds_count": 10.0,
+        "speech_stage_sessions": 8.0,
+        "speech_stage_session_slots": 32.0,
+        "speech_nic_rx_queue_pressure": 0.2,
+    }[metric.group()]
+    return vector(dict.fromkeys(PODS, 1.5 if "timestamp(" in query else value))
+
+
+@dataclass
+class BackEnd:
+    """A server whose answers a test decides."""
+
+    url: str = ""
+    answer: Callable[[str], Answer] = healthy
+    queries: list[str] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def stall(self, query: str) -> Answer:
+        self.released.wait(30)
+        return healthy(query)
+
+
+@pytest.fixture
+def back_end() -> Iterator[BackEnd]:
+    back_end = BackEnd()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)["query"][0]
+            back_end.queries.append(query)
+            back_end.authorizations.append(self.headers["Authorization"])
+            answer = back_end.answer(query)
+            try:
+                self.send_response(answer.status)
+                self.send_header("Content-Type", answer.content_type)
+                self.send_header("Content-Length", str(len(answer.body)))
+                self.end_headers()
+                self.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
+            except ConnectionError:
+                pass  # the client has given up, as it should
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    back_end.url = f"http://127.0.0.1:{server.server_port}"
+    yield back_end
+    back_end.released.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def source(back_end: BackEnd) -> Iterator[MetricSource]:
+    source = PrometheusSource(back_end.url)
+    yield source
+    source.close()
+
+
+TARGET = PlacementTarget(
+    pipeline=KEY[0],
+    stage=KEY[1],
+    pool=KEY[2],
+    namespace="speech",
+    pods=PODS,
+    preset="generic",
+    window_s=60.0,
+    concurrency=1,
+    batch_limit=8,
+    overrides={},
+)
+
+
+def read(source: MetricSource, *targets: PlacementTarget, deadline_s: float = 5.0, **scalars: str) -> ReadAnswer:
+    return source.read(ReadRequest(placements=targets or (TARGET,), scalars={**scalars}, deadline_s=deadline_s))
+
+
+def reason(reading: Reading) -> AbsenceReason:
+    assert isinstance(reading, Absence), reading
+    return reading.reason
+
+
+def test_every_quantity_of_a_placement_is_read(source: MetricSource) -> None:
+    samples = read(source).placements[KEY]
+    expected = {
+        Quantity.ARRIVAL_RATE: 40.0,
+        Quantity.COMPLETION_RATE: 40.0,
+        Quantity.LATENCY_MEAN: 0.07,
+        Quantity.LATENCY_P95: 0.0975,
+        Quantity.LATENCY_P99: 0.0995,
+        Quantity.SERVICE_TIME: 0.02,
+        Quantity.BATCH_SIZE: 2.0,
+        Quantity.UTILIZATION: 0.1,
+        Quantity.QUEUE_DEPTH: 4.0,
+        Quantity.SESSIONS: 32.0,
+        Quantity.MEMORY_USE: 0.25,
+        Quantity.RX_QUEUE_PRESSURE: 0.2,
+    }
+    assert {quantity: samples.of(quantity) for quantity in expected} == pytest.approx(expected)
+    assert reason(samples.of(Quantity.SERVED_BATCH)) is AbsenceReason.UNSUPPORTED
+
+
+def test_placements_that_speak_alike_share_their_queries(source: MetricSource, back_end: BackEnd) -> None:
+    read(source)
+    alone = len(back_end.queries)
+    back_end.queries.clear()
+    read(source, *(replace(TARGET, stage=StageName(f"stage-{number}")) for number in range(50)))
+    assert len(back_end.queries) == alone
+
+
+def test_pods_of_other_placements_do_not_count(source: MetricSource) -> None:
+    answer = read(source, replace(TARGET, pods=frozenset({"vad-1"})))
+    assert answer.placements[KEY].of(Quantity.ARRIVAL_RATE) == 10.0
+
+
+def test_a_scalar_is_one_number(source: MetricSource) -> None:
+    assert read(source, demand="scalar").scalars["demand"] == 17.0
+
+
+def test_an_override_replaces_the_presets_query_and_knows_the_pods(source: MetricSource, back_end: BackEnd) -> None:
+    query = "scalar"
+    answer = read(source, replace(TARGET, overrides={Quantity.QUEUE_DEPTH: query, Quantity.UTILIZATION: "scalar"}))
+    assert answer.placements[KEY].of(Quantity.QUEUE_DEPTH) == 17.0
+    back_end.queries.clear()
+    back_end.answer = lambda _: healthy("scalar")
+    read(source, replace(TARGET, overrides={Quantity.QUEUE_DEPTH: "max(q{$pods}[$window])"}))
+    assert r'max(q{namespace=~"speech", pod=~"vad\\-1|vad\\-2|vad\\-3|vad\\-4"}[60000ms])' in back_end.queries
+
+
+class TestAFailingBackEnd:
+    def all_absent(self, answer: ReadAnswer, expected: AbsenceReason) -> None:
+        readings = [reading for quantity, reading in answer.placements[KEY].readings.items()]
+        readings = [reading for reading in readings if reason(reading) is not AbsenceReason.UNSUPPORTED]
+        assert {reason(reading) for reading in [*readings, *answer.scalars.values()]} == {expected}
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            Answer(status=503, body=b"upstream"),
+            Answer(status=429),
+            Answer(status=401, body=b"who are you"),
+            Answer(status=302),
+            Answer(body=b"<html>please log in</html>", content_type="text/html"),
+            Answer(body=b'{"status":"success","data":{"resu'),
+            Answer(body=b'{"status":"success","data":{"result":[]}}', cut=True),
+            Answer(body=b"[]"),
+            Answer(body=b'{"status":"error","error":"internal"}'),
+            Answer(body=b""),
+        ],
+        ids=["503", "429", "401", "302", "login page", "bad json", "cut", "other json", "error with 200", "empty"],
+    )
+    def test_what_is_no_answer_is_unavailable_and_told_once(
+        self, source: MetricSource, back_end: BackEnd, broken: Answer
+    ) -> None:
+        back_end.answer = lambda _: broken
+        answer = read(source, demand="scalar")
+        self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+        assert len(answer.problems) == 1
+        assert "queries)" in answer.problems[0]
+
+    def test_one_that_is_not_there_is_unavailable(self) -> None:
+        source = PrometheusSource("http://127.0.0.1:1")
+        answer = read(source, demand="scalar")
+        source.close()
+        self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+        assert len(answer.problems) == 1
+        assert "refused" in answer.problems[0]
+
+    def test_one_that_stalls_is_not_waited_for_beyond_the_deadline(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        back_end.answer = back_end.stall
+        answer = read(source, demand="scalar", deadline_s=0.3)
+        assert not back_end.released.is_set()
+        self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+
+    def test_a_partial_answer_is_partial_though_it_looks_whole(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: vector(dict.fromkeys(PODS, 1.0), warnings=("store 3 did not answer",))
+        answer = read(source)
+        self.all_absent(answer, AbsenceReason.PARTIAL)
+        assert "store 3 did not answer" in answer.problems[0]
+
+    def test_one_hiccup_is_asked_again(self, source: MetricSource, back_end: BackEnd) -> None:
+        seen: set[str] = set()
+
+        def hiccup(query: str) -> Answer:
+            first = query not in seen
+            seen.add(query)
+            return Answer(status=503) if first else healthy(query)
+
+        back_end.answer = hiccup
+        answer = read(source)
+        assert answer.placements[KEY].of(Quantity.ARRIVAL_RATE) == 40.0
+        assert answer.problems == ()
+
+    def test_a_query_is_not_asked_for_ever(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: Answer(status=503)
+        read(source, replace(TARGET, pods=frozenset()), demand="scalar")
+        assert len(back_end.queries) == 2
+
+    def test_one_failing_query_costs_only_what_needs_it(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda query: Answer(status=500) if "avg_over_time" in query else healthy(query)
+        samples = read(source).placements[KEY]
+        assert reason(samples.of(Quantity.QUEUE_DEPTH)) is AbsenceReason.UNAVAILABLE
+        assert samples.of(Quantity.ARRIVAL_RATE) == 40.0
+
+    def test_a_query_that_cannot_be_parsed_is_quoted_and_not_repeated(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        refusal = b'{"status":"error","errorType":"bad_data","error":"1:4: parse error"}'
+        back_end.answer = lambda query: Answer(status=400, body=refusal) if query == "sum(" else healthy(query)
+        answer = read(source, demand="sum(")
+        assert reason(answer.scalars["demand"]) is AbsenceReason.UNAVAILABLE
+        assert answer.problems == ("Prometheus: 1:4: parse error, in: sum(",)
+        assert back_end.queries.count("sum(") == 1
+
+
+class TestWhatIsNotANumber:
+    def test_no_series_is_missing(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: vector({})
+        answer = read(source, demand="x")
+        readings = [answer.placements[KEY].of(quantity) for quantity in Quantity if quantity != Quantity.SERVED_BATCH]
+        assert {reason(reading) for reading in [*readings, answer.scalars["demand"]]} == {AbsenceReason.MISSING}
+
+    @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "text"])
+    def test_nan_and_infinity_are_named(self, source: MetricSource, back_end: BackEnd, value: str) -> None:
+        back_end.answer = lambda query: healthy(query) if "timestamp(" in query else vector(dict.fromkeys(PODS, value))
+        answer = read(source)
+        assert reason(answer.placements[KEY].of(Quantity.ARRIVAL_RATE)) is AbsenceReason.NOT_A_NUMBER
+        assert reason(answer.placements[KEY].of(Quantity.UTILIZATION)) is AbsenceReason.NOT_A_NUMBER
+        back_end.answer = lambda _: vector({"any": value})
+        assert reason(read(source, demand="x").scalars["demand"]) is AbsenceReason.NOT_A_NUMBER
+
+    def test_old_samples_are_stale_whatever_they_say(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda query: vector(dict.fromkeys(PODS, 31.0)) if "timestamp(" in query else healthy(query)
+        samples = read(source).placements[KEY]
+        assert reason(samples.of(Quantity.ARRIVAL_RATE)) is AbsenceReason.STALE
+        assert reason(samples.of(Quantity.LATENCY_P95)) is AbsenceReason.STALE
+
+    def test_a_silent_pod_makes_sums_partial_and_leaves_means(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda query: (
+            vector({"vad-1": 1.0, "vad-2": 1.0}) if "timestamp(" in query else healthy(query)
+        )
+        samples = read(source).placements[KEY]
+        for quantity in (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE, Quantity.QUEUE_DEPTH, Quantity.SESSIONS):
+            assert reason(samples.of(quantity)) is AbsenceReason.PARTIAL
+        assert samples.of(Quantity.SERVICE_TIME) == pytest.approx(0.02)
+        assert samples.of(Quantity.LATENCY_P95) == pytest.approx(0.0975)
+
+    def test_no_items_are_no_traffic_and_no_load(self, source: MetricSource, back_end: BackEnd) -> None:
+        def idle(query: str) -> Answer:
+            answer = healthy(query)
+            return answer if "rate(" not in query else Answer(body=re.sub(rb'"\d+\.\d+"\]', b'"0.0"]', answer.body))
+
+        back_end.answer = idle
+        samples = read(source).placements[KEY]
+        assert samples.of(Quantity.ARRIVAL_RATE) == 0.0
+        assert samples.of(Quantity.UTILIZATION) == 0.0
+        for quantity in (Quantity.SERVICE_TIME, Quantity.BATCH_SIZE, Quantity.LATENCY_MEAN, Quantity.LATENCY_P95):
+            assert reason(samples.of(quantity)) is AbsenceReason.NO_TRAFFIC
+
+    def test_several_series_are_no_scalar(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: vector({"a": 1.0, "b": 2.0})
+        assert reason(read(source, demand="x").scalars["demand"]) is AbsenceReason.NOT_A_NUMBER
+
+    def test_a_placement_without_reporting_pods_is_missing_and_asks_nothing(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        answer = read(source, replace(TARGET, pods=frozenset()))
+        assert {reason(reading) for reading in answer.placements[KEY].readings.values()} == {AbsenceReason.MISSING}
+        assert back_end.queries == []
+
+    def test_an_unknown_preset_is_unsupported_and_named(self, source: MetricSource) -> None:
+        reading = read(source, replace(TARGET, preset="tritton")).placements[KEY].of(Quantity.ARRIVAL_RATE)
+        assert reading == Absence(
+            reason=AbsenceReason.UNSUPPORTED,
+            detail="metrics.preset: 'tritton': must be one of generic, triton, vllm",
+        )
+
+
+def test_the_token_is_read_again_for_every_query(back_end: BackEnd, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    source = PrometheusSource(back_end.url, token_file=token)
+    answer = read(source, replace(TARGET, pods=frozenset()), demand="scalar")
+    assert "No such file" in answer.problems[0]
+    for value in ("first", "second"):
+        token.write_text(f"{value}\n")
+        read(source, replace(TARGET, pods=frozenset()), demand="scalar")
+    source.close()
+    assert back_end.authorizations == ["Bearer first", "Bearer second"]

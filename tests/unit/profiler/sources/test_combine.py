@@ -1,0 +1,132 @@
+import math
+
+import pytest
+
+from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.sources.combine import combine_buckets, combine_ratio, combine_values, histogram_quantile, reporting
+from profiler.sources.presets import Combine
+
+PODS = {("speech", f"vad-{index}") for index in range(4)}
+FIRST, SECOND, THIRD, FOURTH = sorted(PODS)
+ALL = reporting(PODS, dict.fromkeys(PODS, 1.0), 30.0)
+INF = math.inf
+
+
+def reason(reading: Reading) -> AbsenceReason:
+    assert isinstance(reading, Absence)
+    return reading.reason
+
+
+class TestWhoReports:
+    def test_a_pod_with_young_samples_reports(self) -> None:
+        assert reporting(PODS, {FIRST: 29.0, SECOND: 31.0}, 30.0).fresh == {FIRST}
+
+    def test_a_pod_with_old_samples_is_stale_and_one_without_is_neither(self) -> None:
+        pods = reporting(PODS, {FIRST: 29.0, SECOND: 31.0}, 30.0)
+        assert pods.stale == {SECOND}
+
+    def test_pods_of_others_are_ignored(self) -> None:
+        assert reporting(PODS, {("speech", "other"): 1.0}, 30.0).fresh == set()
+
+    def test_an_age_that_is_no_number_is_stale(self) -> None:
+        assert reporting(PODS, {FIRST: math.nan}, 30.0).stale == {FIRST}
+
+
+class TestSums:
+    def test_all_pods_together(self) -> None:
+        assert combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, 2.5)) == 10.0
+
+    def test_one_silent_pod_makes_it_partial(self) -> None:
+        found = combine_values(Combine.SUM, ALL, {FIRST: 1.0, SECOND: 1.0, THIRD: 1.0})
+        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 silent")
+
+    def test_one_stale_pod_makes_it_partial_though_it_has_a_value(self) -> None:
+        pods = reporting(PODS, {FIRST: 1.0, SECOND: 1.0, THIRD: 1.0, FOURTH: 99.0}, 30.0)
+        found = combine_values(Combine.SUM, pods, dict.fromkeys(PODS, 2.5))
+        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 stale")
+
+    def test_zero_is_a_number(self) -> None:
+        assert combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, 0.0)) == 0.0
+
+    def test_slightly_negative_growth_is_none(self) -> None:
+        assert combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, -0.1)) == 0.0
+
+
+class TestMeansAndMaxima:
+    @pytest.mark.parametrize(("combine", "expected"), [(Combine.MEAN, 1.5), (Combine.MAX, 2.0)])
+    def test_half_of_the_pods_are_enough(self, combine: Combine, expected: float) -> None:
+        assert combine_values(combine, ALL, {FIRST: 1.0, SECOND: 2.0}) == expected
+
+    @pytest.mark.parametrize("combine", [Combine.MEAN, Combine.MAX])
+    def test_less_than_half_is_partial(self, combine: Combine) -> None:
+        assert reason(combine_values(combine, ALL, {FIRST: 1.0})) is AbsenceReason.PARTIAL
+
+    def test_a_pod_that_is_no_number_does_not_spoil_the_others(self) -> None:
+        values = {FIRST: 1.0, SECOND: 2.0, THIRD: math.nan, FOURTH: INF}
+        assert combine_values(Combine.MAX, ALL, values) == 2.0
+
+
+class TestAbsences:
+    @pytest.mark.parametrize("combine", [Combine.SUM, Combine.MEAN, Combine.MAX])
+    def test_no_pod_at_all_is_missing(self, combine: Combine) -> None:
+        assert reason(combine_values(combine, ALL, {})) is AbsenceReason.MISSING
+
+    def test_only_old_samples_are_stale(self) -> None:
+        pods = reporting(PODS, dict.fromkeys(PODS, 99.0), 30.0)
+        assert reason(combine_values(Combine.SUM, pods, dict.fromkeys(PODS, 1.0))) is AbsenceReason.STALE
+
+    @pytest.mark.parametrize("value", [math.nan, INF, -INF])
+    def test_only_nan_and_infinity_is_not_a_number(self, value: float) -> None:
+        found = combine_values(Combine.MEAN, ALL, dict.fromkeys(PODS, value))
+        assert reason(found) is AbsenceReason.NOT_A_NUMBER
+
+
+class TestRatios:
+    def test_totals_are_divided_not_pods_averaged(self) -> None:
+        assert combine_ratio(ALL, dict.fromkeys(PODS, 1.0) | {FIRST: 5.0}, dict.fromkeys(PODS, 2.0)) == 1.0
+
+    def test_pods_that_tell_only_one_side_are_left_out(self) -> None:
+        above = {FIRST: 1.0, SECOND: 1.0, THIRD: 100.0}
+        assert combine_ratio(ALL, above, {FIRST: 2.0, SECOND: 2.0}) == 0.5
+
+    def test_nothing_to_divide_by_is_no_traffic(self) -> None:
+        found = combine_ratio(ALL, dict.fromkeys(PODS, 0.0), dict.fromkeys(PODS, 0.0))
+        assert reason(found) is AbsenceReason.NO_TRAFFIC
+
+    def test_too_few_pods_is_partial(self) -> None:
+        assert reason(combine_ratio(ALL, {FIRST: 1.0}, {FIRST: 1.0})) is AbsenceReason.PARTIAL
+
+
+class TestQuantiles:
+    def test_it_interpolates_within_the_bucket_as_promql_does(self) -> None:
+        assert histogram_quantile(0.95, {0.1: 90.0, 0.2: 100.0, INF: 100.0}) == pytest.approx(0.15)
+
+    def test_the_first_bucket_begins_at_zero(self) -> None:
+        assert histogram_quantile(0.5, {0.1: 10.0, INF: 10.0}) == pytest.approx(0.05)
+
+    def test_beyond_the_last_bound_it_is_that_bound(self) -> None:
+        assert histogram_quantile(0.95, {0.1: 1.0, 0.2: 2.0, INF: 100.0}) == 0.2
+
+    def test_empty_buckets_are_no_traffic(self) -> None:
+        assert reason(histogram_quantile(0.95, {0.1: 0.0, INF: 0.0})) is AbsenceReason.NO_TRAFFIC
+
+    @pytest.mark.parametrize("buckets", [{}, {INF: 1.0}, {0.1: 1.0, 0.2: 1.0}])
+    def test_what_is_no_histogram_gives_no_number(self, buckets: dict[float, float]) -> None:
+        assert reason(histogram_quantile(0.95, buckets)) is AbsenceReason.NOT_A_NUMBER
+
+    def test_rounding_between_buckets_does_no_harm(self) -> None:
+        assert histogram_quantile(0.95, {0.1: 100.0, 0.2: 99.999, INF: 100.0}) == pytest.approx(0.095)
+
+    def test_buckets_of_all_pods_are_summed_before_the_quantile(self) -> None:
+        slow = {0.1: 0.0, 0.2: 10.0, INF: 10.0}
+        fast = {0.1: 90.0, 0.2: 90.0, INF: 90.0}
+        found = combine_buckets(ALL, 0.95, {FIRST: slow, SECOND: fast})
+        assert found == pytest.approx(0.15)
+
+    def test_pods_with_other_bounds_are_joined_on_the_common_ones(self) -> None:
+        coarse = {0.2: 10.0, INF: 10.0}
+        fine = {0.1: 5.0, 0.2: 10.0, INF: 10.0}
+        assert combine_buckets(ALL, 0.5, {FIRST: coarse, SECOND: fine}) == pytest.approx(0.1)
+
+    def test_too_few_pods_is_partial(self) -> None:
+        assert reason(combine_buckets(ALL, 0.95, {FIRST: {0.1: 1.0, INF: 1.0}})) is AbsenceReason.PARTIAL

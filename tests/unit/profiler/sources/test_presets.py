@@ -1,0 +1,59 @@
+import re
+
+import pytest
+
+from profiler.samples import Quantity
+from profiler.sources.presets import Combine, Divisor, InvalidPreset, load_presets, parse_preset
+
+MINIMAL = """
+freshness = "up"
+[arrivalRate]
+combine = "sum"
+value = "sum by (namespace, pod) (rate(requests_total{$pods}[$window]))"
+"""
+
+
+def test_the_bundled_presets_are_there() -> None:
+    assert set(load_presets()) >= {"generic", "triton", "vllm"}
+
+
+@pytest.mark.parametrize("name", ["generic", "triton", "vllm"])
+def test_a_bundled_preset_tells_every_quantity_of_a_stage(name: str) -> None:
+    assert set(Quantity) - set(load_presets()[name].formulas) <= {Quantity.SERVED_BATCH}
+
+
+@pytest.mark.parametrize("name", ["generic", "triton", "vllm"])
+def test_every_expression_keeps_pods_apart(name: str) -> None:
+    for formula in load_presets()[name].formulas.values():
+        for expression in (formula.value, formula.over):
+            assert expression is None or re.search(r"by \(namespace, pod(, le)?\)", expression)
+
+
+def test_a_new_server_needs_only_a_data_file() -> None:
+    preset = parse_preset("mine", MINIMAL)
+    assert preset.formulas[Quantity.ARRIVAL_RATE].combine is Combine.SUM
+    assert preset.formulas[Quantity.ARRIVAL_RATE].divide_by is Divisor.ONE
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('freshness = "up"', ""), "mine.toml: freshness: None: must be the name of a metric"),
+        (("[arrivalRate]", "[arrivals]"), "mine.toml: [arrivals]: 'arrivals': must be one of arrivalRate, "),
+        (('"sum"\n', '"average"\n'), "mine.toml: arrivalRate.combine: 'average': must be one of sum, mean, max, "),
+        (('combine = "sum"', ""), "mine.toml: arrivalRate.combine: None: must be one of sum, "),
+        (("$pods", ""), "must be PromQL that selects by $pods"),
+        (('combine = "sum"', 'combine = "ratio"'), "mine.toml: arrivalRate.over: None: belongs to combine = ratio"),
+        (('"sum"\n', '"sum"\nover = "x{$pods}"\n'), "arrivalRate.over: 'x{$pods}': belongs to combine = ratio"),
+        (('"sum"\n', '"sum"\nquantile = 0.5\n'), "arrivalRate.quantile: 0.5: belongs to combine = quantile"),
+        (('"sum"\n', '"quantile"\nquantile = 95\n'), "arrivalRate.quantile: 95: must be in (0, 1)"),
+        (('"sum"\n', '"sum"\ndivide_by = "concurrency"\n'), "divide_by: 'concurrency': belongs to combine = mean"),
+        (('"sum"\n', '"sum"\nunit = "s"\n'), "mine.toml: arrivalRate: ['unit']: knows only combine, "),
+        (("[arrivalRate]", "arrivalRate = 1\n[sessions]"), "mine.toml: arrivalRate: 1: must be a table"),
+        (("[arrivalRate]", "[arrivalRate"), "mine.toml: "),
+    ],
+)
+def test_a_preset_that_cannot_be_meant_is_refused_by_name_and_rule(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(InvalidPreset) as refusal:
+        parse_preset("mine", MINIMAL.replace(*change))
+    assert message in str(refusal.value)

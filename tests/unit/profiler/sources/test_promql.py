@@ -1,0 +1,73 @@
+import re
+
+import pytest
+
+from profiler.samples import Absence, AbsenceReason
+from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_matcher, pod_values, scalar
+
+
+def test_a_template_is_filled_with_whole_milliseconds() -> None:
+    assert fill("rate(m{$pods}[$window])", pods='pod="a"', window_s=2.5) == 'rate(m{pod="a"}[2500ms])'
+
+
+def test_each_namespace_is_asked_for_once() -> None:
+    assert namespace_matcher(["b", "a", "b"]) == 'namespace=~"a|b"'
+
+
+def test_more_namespaces_than_fit_a_url_are_all_namespaces() -> None:
+    assert namespace_matcher(f"tenant-{number}" for number in range(1000)) == 'namespace!=""'
+
+
+def test_nothing_in_a_label_value_can_leave_its_string() -> None:
+    matcher = pod_matcher("speech", ['x"} or up{a="', "a.b", "back\\slash", "new\nline"])
+    inside = re.fullmatch(r'namespace=~"speech", pod=~"((?:[^"\\\n]|\\.)*)"', matcher)
+    assert inside is not None
+    pattern = inside.group(1).replace('\\"', '"').replace("\\n", "\n").replace("\\\\", "\\")
+    assert all(re.fullmatch(pattern, name) for name in ['x"} or up{a="', "a.b", "back\\slash", "new\nline"])
+    assert not re.fullmatch(pattern, "aXb")
+
+
+def series(value: str, **labels: str) -> dict[str, object]:
+    return {"metric": labels, "value": [1700000000.0, value]}
+
+
+def test_values_are_kept_by_pod() -> None:
+    result = [series("1.5", namespace="a", pod="x"), series("NaN", namespace="a", pod="y"), series("3", instance="z")]
+    values = pod_values(result)
+    assert values["a", "x"] == 1.5
+    assert values["a", "y"] != values["a", "y"]
+    assert len(values) == 2
+
+
+def test_buckets_are_kept_by_pod_and_bound() -> None:
+    result = [series("1", namespace="a", pod="x", le="0.1"), series("2", namespace="a", pod="x", le="+Inf")]
+    assert pod_buckets(result) == {("a", "x"): {0.1: 1.0, float("inf"): 2.0}}
+
+
+@pytest.mark.parametrize("result", [[series("42.5", job="x")], [1700000000.0, "42.5"]])
+def test_one_series_or_one_scalar_is_a_number(result: list[object]) -> None:
+    assert scalar(result) == 42.5
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        ([], AbsenceReason.MISSING),
+        ([series("NaN")], AbsenceReason.NOT_A_NUMBER),
+        ([series("+Inf")], AbsenceReason.NOT_A_NUMBER),
+        ([1700000000.0, "some text"], AbsenceReason.NOT_A_NUMBER),
+        ([series("1", pod="a"), series("2", pod="b")], AbsenceReason.NOT_A_NUMBER),
+        ([{"metric": {}, "values": [[1700000000.0, "1"]]}], AbsenceReason.NOT_A_NUMBER),
+    ],
+)
+def test_anything_else_is_named(result: list[object], reason: AbsenceReason) -> None:
+    found = scalar(result)
+    assert isinstance(found, Absence)
+    assert found.reason is reason
+    assert found.detail
+
+
+def test_a_query_with_several_series_is_told_to_sum() -> None:
+    found = scalar([series("1", pod="a"), series("2", pod="b")])
+    assert isinstance(found, Absence)
+    assert "2 series" in found.detail

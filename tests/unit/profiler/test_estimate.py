@@ -1,0 +1,270 @@
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from optimizer.model import PoolName, ServiceLaw, Sla, StageName
+from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, PlacementInput, StageInput, estimate_pipeline
+from profiler.profile import LatencySource, PipelineProfile, StageProfile
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+
+SLA = Sla(latency_s=0.25)
+MISSING = Absence(reason=AbsenceReason.MISSING, detail="0 of 2 pods, 2 silent")
+STALE = Absence(reason=AbsenceReason.STALE)
+NO_TRAFFIC = Absence(reason=AbsenceReason.NO_TRAFFIC)
+BUSY: dict[Quantity, Reading] = {
+    Quantity.ARRIVAL_RATE: 100.0,
+    Quantity.COMPLETION_RATE: 100.0,
+    Quantity.LATENCY_MEAN: 0.02,
+    Quantity.LATENCY_P95: 0.05,
+    Quantity.LATENCY_P99: 0.08,
+    Quantity.SERVICE_TIME: 0.02,
+    Quantity.BATCH_SIZE: 2.0,
+    Quantity.UTILIZATION: 0.5,
+    Quantity.QUEUE_DEPTH: 1.0,
+    Quantity.SESSIONS: 30.0,
+    Quantity.MEMORY_USE: 0.4,
+    Quantity.RX_QUEUE_PRESSURE: 0.1,
+}
+
+
+def placement(
+    pool: str = "cpu",
+    *,
+    replicas: int = 2,
+    factor: float | None = None,
+    batch_limit: int = 8,
+    readings: Mapping[Quantity, Reading] = BUSY,
+    **changes: Reading,
+) -> PlacementInput:
+    """Two replicas under load; `changes` replaces readings by their name."""
+    changed = {**readings, **{Quantity[name.upper()]: value for name, value in changes.items()}}
+    return PlacementInput(
+        pool=PoolName(pool),
+        prior=ServiceLaw(fixed_s=0.014, per_item_s=0.003),
+        batch_limit=batch_limit,
+        replicas=replicas,
+        samples=PlacementSamples(readings=changed),
+        factor=factor,
+    )
+
+
+def stage(
+    name: str = "vad",
+    *placements: PlacementInput,
+    after: Sequence[str] = (),
+    prior_pass_ratio: float = 1.0,
+    pass_ratio: float | None = None,
+) -> StageInput:
+    return StageInput(
+        name=StageName(name),
+        after=tuple(StageName(before) for before in after),
+        prior_pass_ratio=prior_pass_ratio,
+        pass_ratio=pass_ratio,
+        window_s=60.0,
+        placements=placements or (placement(),),
+    )
+
+
+def profile_of(*stages: StageInput, latency: Reading | None = None, sla: Sla = SLA) -> PipelineProfile:
+    return estimate_pipeline(stages, sla=sla, measured_latency_s=latency)
+
+
+def factor_of(factor: float | None = None, batch_limit: int = 8, **changes: Any) -> float:
+    placed = placement(factor=factor, batch_limit=batch_limit, **changes)
+    return profile_of(stage("vad", placed)).stages[0].placements[0].service_factor
+
+
+class TestServiceFactor:
+    def test_a_server_as_fast_as_its_prior_is_not_corrected(self) -> None:
+        assert factor_of(service_time=0.020) == pytest.approx(1.0)
+
+    def test_a_slower_server_moves_the_factor_by_the_smoothing(self) -> None:
+        assert factor_of(service_time=0.030) == pytest.approx(1.0 + SMOOTHING * 0.5)
+
+    def test_the_law_is_corrected_as_a_whole(self) -> None:
+        placed = profile_of(stage("vad", placement(service_time=0.030))).stages[0].placements[0]
+        assert placed.service.mean_s(2) == pytest.approx(0.020 * placed.service_factor)
+        assert placed.prior.mean_s(2) == pytest.approx(0.020)
+
+    def test_the_last_factor_is_carried_on(self) -> None:
+        assert factor_of(factor=1.5, service_time=0.030) == pytest.approx(1.5)
+
+    def test_the_prior_is_taken_at_the_measured_batch_size(self) -> None:
+        assert factor_of(batch_size=6.0, service_time=0.032) == pytest.approx(1.0)
+
+    def test_a_batch_size_that_belongs_to_the_service_time_wins(self) -> None:
+        assert factor_of(batch_size=1.0, served_batch=6.0, service_time=0.032) == pytest.approx(1.0)
+
+    def test_a_batch_is_never_taken_as_larger_than_its_limit(self) -> None:
+        assert factor_of(batch_size=100.0, batch_limit=2, service_time=0.020) == pytest.approx(1.0)
+
+    @pytest.mark.parametrize(("service_s", "bound"), [(10.0, FACTOR_BOUNDS[1]), (1e-6, FACTOR_BOUNDS[0])])
+    def test_it_stays_within_bounds_however_wrong_the_measurement(self, service_s: float, bound: float) -> None:
+        factor = 1.0
+        for _ in range(50):
+            factor = factor_of(factor=factor, service_time=service_s)
+        assert factor == pytest.approx(bound)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"completion_rate": 0.1},
+            {"completion_rate": MISSING},
+            {"service_time": STALE},
+            {"batch_size": MISSING},
+            {"service_time": 0.0},
+        ],
+    )
+    def test_without_enough_traffic_or_data_it_stays_as_it_was(self, changes: dict[str, Reading]) -> None:
+        readings: dict[str, Reading] = {"service_time": 0.1, **changes}
+        assert factor_of(1.3, 8, **readings) == 1.3
+
+
+class TestPassRatio:
+    def ratio(
+        self,
+        *,
+        offered: Reading = 45.0,
+        completed: Reading = 100.0,
+        prior: float = 0.6,
+        last: float | None = None,
+    ) -> StageProfile:
+        first = stage("vad", placement(completion_rate=completed), prior_pass_ratio=prior, pass_ratio=last)
+        return profile_of(first, stage("encoder", placement(arrival_rate=offered), after=["vad"])).stages[0]
+
+    def test_it_is_what_the_next_stage_was_offered_per_completion_smoothed(self) -> None:
+        found = self.ratio()
+        assert found.pass_ratio_measured == pytest.approx(0.45)
+        assert found.pass_ratio == pytest.approx(0.6 + SMOOTHING * (0.45 - 0.6))
+
+    def test_it_converges_to_the_measured_one(self) -> None:
+        last: float | None = None
+        for _ in range(30):
+            last = self.ratio(last=last).pass_ratio
+        assert last == pytest.approx(0.45, rel=1e-3)
+
+    def test_retries_do_not_make_it_more_than_all(self) -> None:
+        assert self.ratio(offered=130.0).pass_ratio_measured == 1.0
+
+    @pytest.mark.parametrize(("offered", "completed"), [(MISSING, 100.0), (45.0, MISSING), (45.0, 0.2), (0.0, 100.0)])
+    def test_without_data_or_traffic_it_stays_as_it_was(self, offered: Reading, completed: Reading) -> None:
+        found = self.ratio(last=0.5, offered=offered, completed=completed)
+        assert found.pass_ratio == 0.5
+        assert isinstance(found.pass_ratio_measured, Absence)
+
+    def test_the_last_stage_keeps_its_prior(self) -> None:
+        assert profile_of(stage("lm", prior_pass_ratio=0.9)).stages[0].pass_ratio == 0.9
+
+    def test_of_a_stage_that_feeds_two_the_mean_is_taken(self) -> None:
+        stages = [
+            stage("vad", placement(completion_rate=100.0)),
+            stage("a", placement(arrival_rate=40.0), after=["vad"]),
+            stage("b", placement(arrival_rate=60.0), after=["vad"]),
+        ]
+        assert profile_of(*stages).stages[0].pass_ratio_measured == pytest.approx(0.5)
+
+
+class TestPressure:
+    def test_it_is_the_weighted_sum_of_latency_utilisation_and_queue(self) -> None:
+        # p95 50 of 250 ms; half busy; one waiting item clears in 10 of 250 ms.
+        assert profile_of(stage()).stages[0].pressure == pytest.approx(0.40 * 0.2 + 0.30 * 0.5 + 0.30 * 0.04)
+
+    def test_it_is_never_above_one(self) -> None:
+        drowning = placement(latency_p95=9.0, utilization=1.2, queue_depth=1e6)
+        assert profile_of(stage("vad", drowning)).stages[0].pressure == pytest.approx(1.0)
+
+    def test_items_that_wait_while_none_completes_are_a_full_queue(self) -> None:
+        stuck = placement(queue_depth=5.0, completion_rate=0.0, utilization=0.0, latency_p95=0.0)
+        assert profile_of(stage("vad", stuck)).stages[0].pressure == pytest.approx(0.30)
+
+    @pytest.mark.parametrize("quantity", ["latency_p95", "utilization", "queue_depth", "completion_rate"])
+    def test_a_stage_that_cannot_be_read_has_none(self, quantity: str) -> None:
+        unread: dict[str, Any] = {quantity: STALE}
+        found = profile_of(stage("vad", placement("cpu", replicas=2, **unread))).stages[0].pressure
+        assert isinstance(found, Absence)
+        assert found.reason is AbsenceReason.STALE
+
+    def test_the_bottleneck_is_the_stage_under_most_pressure(self) -> None:
+        stages = [stage("vad"), stage("encoder", placement(utilization=0.9), after=["vad"])]
+        assert profile_of(*stages).bottleneck == "encoder"
+
+    def test_of_equals_the_first_is_the_bottleneck(self) -> None:
+        assert profile_of(stage("vad"), stage("encoder", after=["vad"])).bottleneck == "vad"
+
+    def test_a_stage_that_cannot_be_read_is_no_candidate(self) -> None:
+        stages = [stage("vad", placement(queue_depth=MISSING, utilization=1.0)), stage("encoder", after=["vad"])]
+        assert profile_of(*stages).bottleneck == "encoder"
+
+    def test_without_any_readings_there_is_no_bottleneck(self) -> None:
+        assert profile_of(stage("vad", placement(readings={}))).bottleneck is None
+
+
+class TestPlacementsTogether:
+    def readings(self, *placements: PlacementInput) -> Mapping[Quantity, Reading]:
+        return profile_of(stage("vad", *placements)).stages[0].readings
+
+    def test_rates_and_queues_add_up(self) -> None:
+        found = self.readings(placement("cpu"), placement("gpu", arrival_rate=20.0, queue_depth=4.0))
+        assert found[Quantity.ARRIVAL_RATE] == 120.0
+        assert found[Quantity.QUEUE_DEPTH] == 5.0
+
+    def test_utilisation_is_weighted_by_replicas(self) -> None:
+        found = self.readings(placement("cpu", replicas=3, utilization=0.2), placement("gpu", replicas=1))
+        assert found[Quantity.UTILIZATION] == pytest.approx((3 * 0.2 + 0.5) / 4)
+
+    def test_of_percentiles_the_worst_placement_counts(self) -> None:
+        found = self.readings(placement("cpu"), placement("gpu", latency_p95=0.09))
+        assert found[Quantity.LATENCY_P95] == 0.09
+
+    @pytest.mark.parametrize("quantity", list(BUSY))
+    def test_what_one_running_placement_does_not_tell_the_stage_does_not_know(self, quantity: Quantity) -> None:
+        found = self.readings(placement("cpu"), placement("gpu", readings={**BUSY, quantity: MISSING}))
+        assert found[quantity] == Absence(reason=AbsenceReason.MISSING, detail="pool gpu: 0 of 2 pods, 2 silent")
+
+    def test_a_placement_without_replicas_has_no_say(self) -> None:
+        found = self.readings(placement("cpu"), placement("gpu", replicas=0, readings={}))
+        assert found[Quantity.ARRIVAL_RATE] == 100.0
+
+    def test_a_placement_without_traffic_has_no_say_in_ratios(self) -> None:
+        found = self.readings(placement("cpu"), placement("gpu", latency_p95=NO_TRAFFIC))
+        assert found[Quantity.LATENCY_P95] == 0.05
+
+    def test_a_stage_without_traffic_says_so(self) -> None:
+        assert self.readings(placement("cpu", latency_p95=NO_TRAFFIC))[Quantity.LATENCY_P95] == NO_TRAFFIC
+
+    def test_a_stage_without_replicas_has_readings_of_nothing(self) -> None:
+        found = self.readings(placement("cpu", replicas=0))
+        assert all(isinstance(reading, Absence) for reading in found.values())
+        assert set(found) == set(Quantity)
+
+
+class TestEndToEndLatency:
+    def test_the_measured_one_is_used_and_labelled(self) -> None:
+        found = profile_of(stage(), latency=0.21)
+        assert found.latency_s == 0.21
+        assert found.latency_source is LatencySource.MEASURED
+
+    @pytest.mark.parametrize("latency", [None, MISSING])
+    def test_without_a_measured_one_the_stages_make_it_up_labelled_so(self, latency: Reading | None) -> None:
+        found = profile_of(stage("vad"), stage("encoder", after=["vad"]), latency=latency)
+        assert found.latency_s == pytest.approx(0.10)
+        assert found.latency_source is LatencySource.COMPOSED
+
+    def test_of_parallel_branches_the_slower_counts(self) -> None:
+        found = profile_of(
+            stage("vad"),
+            stage("a", placement(latency_p95=0.01), after=["vad"]),
+            stage("b", placement(latency_p95=0.07), after=["vad"]),
+            stage("join", after=["a", "b"]),
+        )
+        assert found.latency_s == pytest.approx(0.05 + 0.07 + 0.05)
+
+    def test_a_higher_promise_is_composed_of_higher_percentiles(self) -> None:
+        assert profile_of(stage(), sla=Sla(latency_s=0.25, percentile=99)).latency_s == 0.08
+
+    def test_it_is_absent_when_one_stage_is(self) -> None:
+        found = profile_of(stage("vad"), stage("encoder", placement(latency_p95=STALE), after=["vad"]))
+        assert isinstance(found.latency_s, Absence)
+        assert found.latency_s.reason is AbsenceReason.STALE
+        assert "encoder" in found.latency_s.detail
