@@ -271,11 +271,13 @@ def _run(
             stderr=subprocess.STDOUT,
         )
         try:
-            while process.poll() is None:
+            running = True
+            while running:
                 elapsed_s = time.monotonic() - started_s
                 progress(describe(log.read_text(errors="replace").splitlines(), _clock(elapsed_s)))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_PROGRESS_S)
+                    running = False
         finally:
             process.terminate()
             process.wait()
