@@ -5,9 +5,9 @@ No floats: durations, quantities of memory and decimals are strings.
 
 import re
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from controller.resources.base import Check
 
@@ -61,6 +61,10 @@ def _duration_ns(text: str) -> int:
     return sum(int(Decimal(number) * _UNIT_NS[unit]) for number, unit in parts)
 
 
+def _without_nulls(value: Any) -> Any:
+    return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
+
+
 _SHORT = Check(
     holds=lambda text: _duration_ns(text) <= _DAY_NS,
     cel="duration(self) <= duration('24h')",
@@ -90,6 +94,8 @@ Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_le
 Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]
 ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
+DROP_NULLS = BeforeValidator(_without_nulls)
+"""For maps: the API server drops their nulls."""
 Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""

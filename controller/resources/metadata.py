@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from controller.resources.base import Part
-from controller.resources.fields import Label, LabelValue
+from controller.resources.fields import DROP_NULLS, Label, LabelValue
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 """An RFC 3339 time."""
@@ -18,9 +18,9 @@ class Metadata(Part):
     """Unique within the namespace; a DNS label, because it becomes the value of metric and pod labels."""
     namespace: Label | None = None
     """Where the object lives."""
-    labels: dict[str, LabelValue] = Field(default_factory=dict)
+    labels: Annotated[dict[str, LabelValue], DROP_NULLS] = Field(default_factory=dict)
     """Labels of the object."""
-    annotations: dict[str, str] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], DROP_NULLS] = Field(default_factory=dict)
     """Annotations of the object."""
     uid: str = ""
     """Set by the API server."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
 from controller.resources.fields import (
+    DROP_NULLS,
     LABEL_KEY_PATTERN,
     DecimalString,
     LabelValue,
@@ -80,7 +81,7 @@ class PoolSpec(Part):
 
     device: Literal["CPU", "Inferentia", "Trainium", "GPU"]
     """The kind of hardware."""
-    node_selector: Annotated[dict[str, LabelValue], Field(min_length=1, max_length=16)]
+    node_selector: Annotated[dict[str, LabelValue], Field(min_length=1, max_length=16), DROP_NULLS]
     """Labels of the nodes that are this pool."""
     price: Price
     """What one instance costs."""

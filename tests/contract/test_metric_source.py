@@ -7,7 +7,7 @@ The back end here is a server that breaks the rules on purpose; what a real Prom
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -140,7 +140,7 @@ TARGET = PlacementTarget(
 
 
 def read(source: MetricSource, *targets: PlacementTarget, deadline_s: float = 5.0, **scalars: str) -> ReadAnswer:
-    return source.read(ReadRequest(placements=targets or (TARGET,), scalars={**scalars}, deadline_s=deadline_s))
+    return source.read(ReadRequest(placements=targets or (TARGET,), scalars=dict[Hashable, str](scalars.items()), deadline_s=deadline_s))
 
 
 def reason(reading: Reading) -> AbsenceReason:

@@ -1,0 +1,123 @@
+"""The real API server and `sluice validate` say the same about every resource of the corpus."""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+from corpus import BAD, ROOT, document, good, mutations
+from kubernetes import client
+
+from controller.resources.schema import CRDS, GROUP, VERSION
+from controller.resources.validation import Finding, validate_documents
+
+pytestmark = pytest.mark.lab
+
+DEADLINE_S = 30.0
+BEYOND_CEL = "inside a branch that joins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What the API server said: the fields it blames, and its message."""
+
+    fields: tuple[str, ...]
+    message: str
+
+
+Admit = Callable[[dict[str, Any]], Refusal | None]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def admit(admin: client.ApiClient) -> Admit:
+    """Asks the API server, which has our CRDs, for its verdict on a resource; None: it would accept it."""
+    extensions = client.ApiextensionsV1Api(admin)
+    for crd in CRDS:
+        manifest = yaml.safe_load((ROOT / "crds" / f"{GROUP}_{crd.plural}.yaml").read_text())
+        try:
+            extensions.create_custom_resource_definition(manifest)
+        except client.ApiException as error:
+            if error.status != 409:  # another test has been here
+                raise
+    objects = client.CustomObjectsApi(admin)
+
+    def served(plural: str) -> bool:
+        try:
+            objects.list_cluster_custom_object(GROUP, VERSION, plural)
+        except client.ApiException:
+            return False
+        return True
+
+    plurals = {crd.kind: crd.plural for crd in CRDS}
+    until(lambda: all(served(plural) for plural in plurals.values()))
+
+    def ask(data: dict[str, Any]) -> Refusal | None:
+        arguments = {"body": data, "field_validation": "Strict", "dry_run": "All"}
+        plural = plurals[data["kind"]]
+        try:
+            if plural == "computepools":
+                objects.create_cluster_custom_object(GROUP, VERSION, plural, **arguments)
+            else:
+                objects.create_namespaced_custom_object(GROUP, VERSION, "default", plural, **arguments)
+        except client.ApiException as error:
+            status = json.loads(error.body)
+            causes = status.get("details", {}).get("causes", [])
+            return Refusal(fields=tuple(cause.get("field", "") for cause in causes), message=status["message"])
+        return None
+
+    return ask
+
+
+def in_default(data: dict[str, Any]) -> dict[str, Any]:
+    return (
+        {**data, "metadata": {**data["metadata"], "namespace": "default"}} if "namespace" in data["metadata"] else data
+    )
+
+
+def findings(data: dict[str, Any]) -> list[Finding]:
+    return list(validate_documents([document(data)]).findings)
+
+
+@pytest.mark.parametrize("data", [pytest.param(in_default(data), id=name) for name, data in good()])
+def test_a_good_resource_is_admitted(admit: Admit, data: dict[str, Any]) -> None:
+    assert admit(data) is None
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.on_server is not None], ids=lambda bad: bad.name)
+def test_a_mistake_is_refused_with_its_path(admit: Admit, bad: Any) -> None:
+    refusal = admit(bad.data)
+    assert refusal is not None
+    expected = bad.on_server or bad.field
+    blamed = [field for field in refusal.fields if field and expected.startswith(field)]
+    assert blamed or expected in refusal.message, refusal
+    assert not blamed or max(blamed, key=len) not in {"spec", "metadata"} or expected in {"spec", "metadata"}
+
+
+@pytest.mark.parametrize("bad", [bad for bad in BAD if bad.on_server is None], ids=lambda bad: bad.name)
+def test_what_is_beyond_cel_is_admitted_and_left_to_the_operator(admit: Admit, bad: Any) -> None:
+    assert admit(bad.data) is None
+
+
+def test_both_give_the_same_verdict_on_every_generated_mutation(admit: Admit) -> None:
+    everything = [(name, data) for name, data in mutations() if "metadata.namespace" not in name]
+    asked = random.Random(1).sample(everything, 1000)
+    with ThreadPoolExecutor(8) as threads:
+        refusals = list(threads.map(lambda item: admit(item[1]), asked))
+    differing = []
+    for (name, data), refusal in zip(asked, refusals, strict=True):
+        found = [finding for finding in findings(data) if BEYOND_CEL not in finding.rule]
+        if (refusal is None) != (not found):
+            differing.append(f"{name}: server: {refusal and refusal.message}; validate: {list(map(str, found))}")
+    assert not differing, "\n".join(differing)
