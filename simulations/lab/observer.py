@@ -15,7 +15,6 @@ from typing import Any, Self
 from kubernetes import client, config
 
 from controller.core.spec import PipelineSpec
-from controller.resources.fields import money
 from optimizer.model import PipelineKey, PoolName, StageName
 
 PlacementKey = tuple[PipelineKey, StageName, PoolName]
@@ -102,7 +101,7 @@ class Observer:
         """Return the cluster as it is now."""
         t_s = time.monotonic() - self._began
         prices = {
-            PoolName(item["metadata"]["name"]): money(item["spec"]["price"]["perHour"])
+            PoolName(item["metadata"]["name"]): float(item["spec"]["price"]["perHour"])
             for item in self._resources("computepools")
         }
         resources = {
@@ -136,7 +135,7 @@ class Observer:
             placements=placements,
             spend_per_hour=spend,
             cost_per_hour=cost,
-            budget_per_hour={key: money(item["spec"]["budget"]["perHour"]) for key, item in resources.items()},
+            budget_per_hour={key: float(item["spec"]["budget"]["perHour"]) for key, item in resources.items()},
             price_per_hour=prices,
             status={key: item.get("status", {}) for key, item in resources.items()},
         )

@@ -1,0 +1,215 @@
+"""The lab put together: a control plane with Sluice's resources in it, Prometheus behind the fault proxy, nodes, their
+agent, and the operator under its own ServiceAccount. What load runs through it is `simulations.lab.run`'s business."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+from kubernetes import client, config, utils
+
+from controller.core.spec import PipelineSpec, PoolSpec
+from controller.resources.schema import CRDS
+from simulations.lab import nodes
+from simulations.lab.binaries import Binaries
+from simulations.lab.control_plane import ControlPlane
+from simulations.lab.deployments import deployments, pool_nodes
+from simulations.lab.metrics_proxy import MetricsProxy
+from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.prometheus import PrometheusServer
+
+KUBERNETES_VERSION = "v1.36.3"
+
+_OPERATOR_NAMESPACE = "sluice-system"
+_OPERATOR_ACCOUNT = "sluice"
+_ESTABLISHED_S = 20.0
+_POLL_S = 0.05
+_TIMEOUT_S = (3, 10)
+_CONFLICT = 409
+
+
+class Cluster:
+    """A lab in one folder. Everything it starts ends with the `with` block, or with this process."""
+
+    def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
+        """Nothing runs before `start()`; `seed` is that of the workers' service times."""
+        self.folder = folder
+        self.ingress_port, self.operator_port, self._agent_port, proxy_port = free_ports(4)
+        self.operator_log = folder / "processes" / "operator.log"
+        self._seed = seed
+        self._scrape_interval_s = scrape_interval_s
+        self._exit = contextlib.ExitStack()
+        self._processes = Processes(folder / "processes")
+        self._control_plane = ControlPlane(folder / "kubernetes", binaries)
+        self._prometheus = PrometheusServer(
+            folder / "prometheus",
+            binaries,
+            kubeconfig=self._control_plane.kubeconfig,
+            scrape_interval_s=scrape_interval_s,
+            targets=[f"{LOOPBACK}:{self.ingress_port}"],
+        )
+        self._proxy_port = proxy_port
+        self._operator: Child | None = None
+        self.metrics: MetricsProxy
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Return the kubeconfig of the cluster's administrator."""
+        return self._control_plane.kubeconfig
+
+    @property
+    def prometheus_url(self) -> str:
+        """Return where Prometheus answers, without the fault proxy."""
+        return self._prometheus.url
+
+    def start(self) -> Self:
+        """Start the control plane and Prometheus, install Sluice's resources, and start the node agent.
+
+        Raises:
+            ProcessError: a part did not start; the message has its last log lines.
+        """
+        try:
+            self._exit.enter_context(self._control_plane)
+            self._exit.enter_context(self._prometheus)
+            self.metrics = self._exit.enter_context(MetricsProxy(self._prometheus.url, self._proxy_port))
+            self._exit.enter_context(self._processes)
+            with self.admin() as api:
+                self._install(api)
+            self._start_module(
+                "agent",
+                "simulations.lab.agent",
+                {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all parts, the last started first."""
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raise `ProcessError` if a part has ended by itself."""
+        self._control_plane.check()
+        self._prometheus.check()
+        self._processes.check()
+
+    def admin(self) -> client.ApiClient:
+        """Return a client with the administrator's rights, to be closed by the caller."""
+        return config.new_client_from_config(str(self.kubeconfig))
+
+    def apply(
+        self,
+        documents: Iterable[Mapping[str, Any]],
+        pipelines: Iterable[PipelineSpec],
+        pools: Iterable[PoolSpec],
+    ) -> None:
+        """Create nodes for the pools, the Deployments that the pipelines target, and the resources themselves.
+
+        `documents` are the resources as the user wrote them; `pipelines` and `pools` are the same, translated.
+        """
+        pipelines = tuple(pipelines)
+        of_pool = pool_nodes(pools)
+        with self.admin() as api:
+            core = client.CoreV1Api(api)
+            nodes.create(core, of_pool.values())
+            for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
+                with _existing_is_fine():
+                    core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
+            for manifest in deployments(pipelines, of_pool, seed=self._seed):
+                with _existing_is_fine():
+                    client.AppsV1Api(api).create_namespaced_deployment(
+                        manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S
+                    )
+            custom = client.CustomObjectsApi(api)
+            for document in documents:
+                with _existing_is_fine():
+                    _create_resource(custom, document)
+
+    def start_operator(self, *, interval_s: float) -> None:
+        """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy."""
+        kubeconfig = self.folder / "operator.kubeconfig"
+        self._control_plane.service_account_kubeconfig(_OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig)
+        self._operator = self._start_module(
+            "operator",
+            "controller",
+            {
+                "kubeconfig": kubeconfig,
+                "prometheus-url": self.metrics.url,
+                "interval": f"{interval_s:g}s",
+                "scrape-interval": f"{self._scrape_interval_s:g}s",
+                "port": self.operator_port,
+                "log-format": "json",
+            },
+            command="operator",
+        )
+
+    def start_module(self, name: str, module: str, flags: Mapping[str, object]) -> Child:
+        """Start `python -m module --flag value …` as a part of the lab, logging to `processes/NAME.log`."""
+        return self._start_module(name, module, flags)
+
+    def _start_module(
+        self, name: str, module: str, flags: Mapping[str, object], *, command: str | None = None
+    ) -> Child:
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        return self._processes.start(
+            name, [sys.executable, "-m", module, *([] if command is None else [command]), *arguments]
+        )
+
+    def _install(self, api: client.ApiClient) -> None:
+        utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
+        rights = (files("controller.kube") / "rbac.yaml").read_text(encoding="utf-8")
+        for manifest in yaml.safe_load_all(rights):
+            utils.create_from_dict(api, manifest)
+        extensions = client.ApiextensionsV1Api(api)
+        deadline = time.monotonic() + _ESTABLISHED_S
+        for crd in CRDS:
+            name = crd.manifest()["metadata"]["name"]
+            while not _is_established(extensions, name):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
+                time.sleep(_POLL_S)
+
+
+def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
+    answer = extensions.read_custom_resource_definition(name, _preload_content=False, _request_timeout=_TIMEOUT_S)
+    conditions = json.loads(answer.data).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any]) -> None:
+    group, _, version = document["apiVersion"].partition("/")
+    plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
+    if plural is None:
+        return  # a document of another API: the lab makes its own workloads
+    namespace = document["metadata"].get("namespace")
+    if document["kind"] == "ComputePool":
+        custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)
+    else:
+        custom.create_namespaced_custom_object(
+            group, version, namespace or "default", plural, dict(document), _request_timeout=_TIMEOUT_S
+        )
+
+
+@contextlib.contextmanager
+def _existing_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except client.ApiException as error:
+        if error.status != _CONFLICT:
+            raise

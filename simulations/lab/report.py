@@ -1,0 +1,152 @@
+"""The report of a lab run: what was offered, served and paid, window by window, from records of the ingress and from
+what the observer saw of the cluster. Pure: times are seconds since the run began, money is USD."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.core.spec import PipelineSpec
+from optimizer.model import PipelineKey
+from simulations.lab.decisions import LoggedDecision
+from simulations.lab.observer import Observation
+from simulations.scoring import (
+    Clock,
+    Interval,
+    Items,
+    ItemScore,
+    Sla,
+    Steps,
+    Window,
+    cap_violations,
+    cost,
+    replica_changes,
+    score_items,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRun:
+    """All that a run left behind.
+
+    `began_s` is when it began, in seconds since the epoch. `excused` are the intervals in which spend above the cap is
+    forgiven. `static_peak_cost` is that of the allocation for the peak of the same load, all the time.
+    """
+
+    scenario: str
+    kubernetes: str
+    clock: Clock
+    began_s: float
+    pipelines: tuple[PipelineSpec, ...]
+    items: Mapping[PipelineKey, Items]
+    faults: tuple[Interval, ...]
+    excused: tuple[Interval, ...]
+    observations: Sequence[Observation]
+    decisions: Sequence[LoggedDecision]
+    sessions_cut: int
+    static_peak_cost: float | None
+    generator_lag_p99_s: float
+
+
+def build_report(run: LiveRun) -> dict[str, Any]:
+    """Return the report as JSON, with the fields that `sluice lab run --report` promises."""
+    scores = {
+        pipeline.key: score_items(
+            run.items[pipeline.key],
+            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
+            run.clock,
+            run.faults,
+        )
+        for pipeline in run.pipelines
+    }
+    windows = [window for score in scores.values() for window in score.windows]
+    cost_per_hour = _steps(run.observations, lambda seen: seen.cost_per_hour)
+    return {
+        "scenario": run.scenario,
+        "kubernetes": run.kubernetes,
+        "windows": [_window(run, index, scores.values()) for index in range(_window_count(scores.values()))],
+        "decisions": [
+            {
+                "t_s": round(decision.now_s - run.began_s, 3),
+                "pipeline": decision.pipeline,
+                "changes": [
+                    {"stage": c.stage, "pool": c.pool, "replicas": [c.before, c.after]} for c in decision.changes
+                ],
+                "reason": decision.reason,
+            }
+            for decision in run.decisions
+        ],
+        "summary": {
+            "sla_windows_met": _share_met(windows),
+            "sla_windows_met_calm": _share_met([window for window in windows if window.calm]),
+            "windows": sum(window.met is not None for window in windows),
+            **{
+                name: sum(getattr(score, name) for score in scores.values())
+                for name in ("offered", "served", "filtered", "shed", "lost", "in_flight")
+            },
+            "sessions_cut": run.sessions_cut,
+            "cost": cost(cost_per_hour, run.clock),
+            "static_peak_cost": run.static_peak_cost,
+            "replica_changes": replica_changes(_desired(run.observations), run.clock),
+            "cap_violations": sum(_cap_violations(run, pipeline) for pipeline in run.pipelines),
+            "generator_lag_p99_s": run.generator_lag_p99_s,
+        },
+    }
+
+
+def _window_count(scores: Iterable[ItemScore]) -> int:
+    return max((len(score.windows) for score in scores), default=0)
+
+
+def _window(run: LiveRun, index: int, scores: Iterable[ItemScore]) -> dict[str, Any]:
+    windows = [score.windows[index] for score in scores]
+    first = windows[0]
+    seen = _at(run.observations, first.t_s + first.length_s)
+    return {
+        "t_s": first.t_s,
+        "offered_rps": sum(window.offered for window in windows) / first.length_s,
+        "served_rps": sum(window.served for window in windows) / first.length_s,
+        "p95_s": _worst_p95_s(windows),
+        "spend_per_hour": 0.0 if seen is None else sum(seen.spend_per_hour.values()),
+        "replicas": {} if seen is None else _replicas(run.pipelines, seen),
+    }
+
+
+def _worst_p95_s(windows: Sequence[Window]) -> float | None:
+    """The largest of the pipelines' percentiles; None when one of those with items has none."""
+    with_items = [window.p95_s for window in windows if window.offered]
+    return max((p95 for p95 in with_items if p95 is not None), default=None) if None not in with_items else None
+
+
+def _replicas(pipelines: Sequence[PipelineSpec], seen: Observation) -> dict[str, dict[str, dict[str, int]]]:
+    """Replicas by stage and pool; with several pipelines, a stage is named namespace/name/stage."""
+    named: dict[str, dict[str, dict[str, int]]] = {}
+    for (key, stage, pool), replicas in seen.placements.items():
+        name = str(stage) if len(pipelines) == 1 else f"{key}/{stage}"
+        named.setdefault(name, {})[str(pool)] = {"desired": replicas.desired, "ready": replicas.ready}
+    return named
+
+
+def _share_met(windows: Sequence[Window]) -> float | None:
+    scored = [window.met for window in windows if window.met is not None]
+    return sum(scored) / len(scored) if scored else None
+
+
+def _at(observations: Sequence[Observation], t_s: float) -> Observation | None:
+    """The last observation up to an instant."""
+    return next((seen for seen in reversed(observations) if seen.t_s <= t_s), None)
+
+
+def _steps(observations: Sequence[Observation], value: Any) -> Steps:
+    return Steps(times_s=[seen.t_s for seen in observations], values=[value(seen) for seen in observations])
+
+
+def _desired(observations: Sequence[Observation]) -> list[Steps]:
+    keys = observations[0].placements.keys() if observations else ()
+    return [_steps(observations, lambda seen, key=key: seen.placements[key].desired) for key in keys]
+
+
+def _cap_violations(run: LiveRun, pipeline: PipelineSpec) -> int:
+    spend = _steps(run.observations, lambda seen: seen.spend_per_hour[pipeline.key])
+    cap = _steps(run.observations, lambda seen: seen.budget_per_hour.get(pipeline.key, math.inf))
+    return cap_violations(spend, cap, run.clock.duration_s, run.excused)
