@@ -82,12 +82,9 @@ class ControlLoop:
         # status cannot be written is gone, or the server is; it is left as it is.
         writable = self._reporter.report(observation, decision)
         self._reader.remember(observation, decision)
-        writes = self._actuator.apply(
-            (observation.pipelines[pipeline.key]["metadata"]["namespace"], pipeline)
-            for pipeline in decision.pipelines
-            if pipeline.key in writable
-        )
-        self._reporter.report_writes(observation, writes)
+        acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
+        writes = self._actuator.apply(acting)
+        self._reporter.tell(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)

@@ -68,6 +68,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
+    from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.reader import Reader
     from controller.kube.reporter import Reporter
@@ -117,7 +118,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         ControlLoop(
             reader=reader,
             actuator=Actuator(gateway),
-            reporter=Reporter(gateway, pipelines=pipelines, pools=pools),
+            reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
             resync=watches.resync,
             policy=Policy(
                 interval_s=settings.interval_s,

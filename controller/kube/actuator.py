@@ -42,23 +42,21 @@ class Actuator:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
-    def apply(self, pipelines: Iterable[tuple[str, PipelineDecision]]) -> tuple[Write, ...]:
-        """Make the changes of all pipelines, each given with its namespace; what adds replicas comes first.
+    def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
+        """Make the changes of all pipelines; what adds replicas comes first.
 
         A change that fails stops no other, except that nothing more is tried once the server does not answer.
         """
-        ordered = [
-            (namespace, decision.key, change) for namespace, decision in pipelines for change in decision.changes
-        ]
-        ordered.sort(key=lambda item: item[2].after < item[2].before)  # stable: the decision's order within each half
+        ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
+        ordered.sort(key=lambda item: item[1].after < item[1].before)  # stable: the decision's order within each half
         writes: list[Write] = []
-        for namespace, key, change in ordered:
+        for spec, change in ordered:
             if writes and writes[-1].outcome in {WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED}:
                 writes.append(
-                    Write(pipeline=key, change=change, outcome=WriteOutcome.SKIPPED, detail=writes[-1].detail)
+                    Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=writes[-1].detail)
                 )
             else:
-                writes.append(self._write(namespace, key, change))
+                writes.append(self._write(spec.namespace, spec.key, change))
         return tuple(writes)
 
     def _write(self, namespace: str, key: PipelineKey, change: ReplicaChange) -> Write:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from controller.core.codec import InvalidRecord
 from controller.core.decision import Decision
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
-from controller.kube.durable import UnreadableMemory, memory_from, resumed
+from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import NODES, PODS, Gateway, Json, KubeError, Unavailable
 from controller.kube.store import ResourceStore
 from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
@@ -236,7 +237,7 @@ class Reader:
             return known
         try:
             stored = memory_from((resource.get("status") or {}).get("memory"))
-        except UnreadableMemory as error:
+        except InvalidRecord as error:
             _LOG.warning("%s: starting without memory: %s", spec.key, error)
             return PipelineMemory()
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)

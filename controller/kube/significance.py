@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
+from controller.core.codec import InvalidRecord
+from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
 
 REFRESH_S = 60.0
@@ -14,6 +16,10 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 def worth_writing(old: Json, new: Json, since_refresh_s: float) -> bool:
     """Return whether `new` should replace `old`: at once for what was decided, now and then for what was observed."""
+    try:
+        memory_from(old.get("memory"))
+    except InvalidRecord:
+        return True
     if _decided(old) != _decided(new):
         return True
     return since_refresh_s >= REFRESH_S and _moved(_condensed(old), _condensed(new))
@@ -50,21 +56,15 @@ def _decided(status: Json) -> object:
             )
             for stage in status.get("stages", [])
         ],
-        {
-            (stage, name, rule.get("floor"), rule.get("fired"))
-            for stage, entry in memory.get("stages", {}).items()
-            for name, rule in entry.get("rules", {}).items()
-        },
-        memory.get("excessExcusedUntil"),
+        [(name, rule["floor"], rule["fired"]) for name, rule in memory.get("rules", [])],
+        memory.get("excess_excused_until_s"),
     )
 
 
 def _condensed(status: Json) -> Json:
-    """Return the status with its samples of demand reduced to what the next cycles could conclude from them."""
-    memory = status.get("memory")
-    if not memory:
-        return status
-    forecasts = [forecast for _, _, forecast in memory.get("samples", [])]
+    """Return the status without its explanation, and with the samples of demand reduced to what follows from them."""
+    memory = {name: value for name, value in (status.get("memory") or {}).items() if name != "explanation"}
+    forecasts = [sample["forecast"] for sample in memory.get("samples", [])]
     extremes = [min(forecasts), max(forecasts), forecasts[-1]] if forecasts else []
     return {**status, "memory": {**memory, "samples": extremes}}
 

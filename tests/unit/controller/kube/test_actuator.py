@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 from typing import cast
 from unittest.mock import Mock
 
-from controller.core.decision import ChangeReason, PipelineDecision, ReplicaChange
+from controller.core.decision import ChangeReason, ReplicaChange
 from controller.core.spec import Target
 from controller.kube.actuator import Actuator, WriteOutcome
 from controller.kube.gateway import Conflict, Forbidden, Gateway, KubeError, NotFound, Scale, Unavailable
@@ -40,8 +40,9 @@ def a_change(name: str, before: int, after: int) -> ReplicaChange:
 
 
 def apply(gateway: ScriptedGateway, *changes: ReplicaChange) -> list[WriteOutcome]:
-    decision = Mock(spec=PipelineDecision, key=PipelineKey("speech/captions"), changes=changes)
-    writes = Actuator(cast(Gateway, gateway)).apply([("speech", decision)])
+    decision = Mock(changes=changes)
+    decision.spec = Mock(key=PipelineKey("speech/captions"), namespace="speech")
+    writes = Actuator(cast(Gateway, gateway)).apply([decision])
     return [write.outcome for write in writes]
 
 

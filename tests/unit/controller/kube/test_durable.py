@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from controller.core.codec import InvalidRecord
 from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
-from controller.kube.durable import UnreadableMemory, memory_document, memory_from, resumed
+from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
@@ -53,13 +54,13 @@ def test_without_a_document_nothing_is_remembered() -> None:
     [
         ({"version": 2}, "version"),
         ({"demand": 3}, "version"),
-        ({"version": 1, "demand": "many"}, "demand"),
-        ({"version": 1, "samples": [[1, 2]]}, "samples"),
-        ({"version": 1, "stages": {"vad": {"pools": {"cpu": {"serviceFactor": 0}}}}}, "serviceFactor"),
+        ({**memory_document(MEMORY), "demand": "many"}, "demand"),
+        ({**memory_document(MEMORY), "samples": [[1, 2]]}, "samples"),
+        ({**memory_document(MEMORY), "service_factors": [1]}, "service_factors"),
     ],
 )
 def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document: dict[str, Any], field: str) -> None:
-    with pytest.raises(UnreadableMemory, match=field):
+    with pytest.raises(InvalidRecord, match=field):
         memory_from(document)
 
 

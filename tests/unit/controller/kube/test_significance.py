@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
+from controller.kube.durable import memory_document
 from controller.kube.significance import merge_patch, worth_writing
+from optimizer.model import StageName
 
 STATUS: dict[str, Any] = {
     "observedGeneration": 3,
@@ -28,12 +31,17 @@ STATUS: dict[str, Any] = {
             "placements": [{"pool": "cpu", "current": 4, "ready": 4, "desired": 4, "unconstrained": 4}],
         }
     ],
-    "memory": {
-        "version": 1,
-        "demand": 420,
-        "samples": [[1000, 400, 420], [1015, 400, 410]],
-        "stages": {"vad": {"passRatio": 0.45, "rules": {"rx": {"floor": 6, "fired": True}}}},
-    },
+    "memory": memory_document(
+        PipelineMemory(
+            demand=420.0,
+            samples=(
+                DemandSample(t_s=1000.0, observed=400.0, forecast=420.0),
+                DemandSample(t_s=1015.0, observed=400.0, forecast=410.0),
+            ),
+            pass_ratios={StageName("vad"): 0.45},
+            rules={(StageName("vad"), "rx"): RuleMemory(floor=6, fired=True)},
+        )
+    ),
 }
 Change = Callable[[dict[str, Any]], object]
 
@@ -51,25 +59,29 @@ DECIDED: dict[str, Change] = {
     "ready": lambda s: s["stages"][0]["placements"][0].update(ready=3),
     "limit": lambda s: s.update(limitedBy="Budget"),
     "admissible": lambda s: s.update(admissible="400"),
-    "rule fired": lambda s: s["memory"]["stages"]["vad"]["rules"]["rx"].update(floor=8),
-    "excess": lambda s: s["memory"].update(excessExcusedUntil=2000.0),
+    "rule fired": lambda s: s["memory"]["rules"][0][1].update(floor=8),
+    "excess": lambda s: s["memory"].update(excess_excused_until_s=2000.0),
     "decision": lambda s: s.update(lastDecision={"time": "2026-01-01T00:00:00Z", "reason": "Demand", "message": "x"}),
 }
 OBSERVED: dict[str, Change] = {
     "latency": lambda s: s["latency"].update(seconds="0.14"),
     "gone": lambda s: s["latency"].pop("seconds"),
     "words": lambda s: s["conditions"][0].update(message="composed: p95 120 ms of 250 ms"),
-    "highest sample": lambda s: s["memory"]["samples"][0].__setitem__(2, 500),
-    "correction": lambda s: s["memory"]["stages"]["vad"].update(passRatio=0.55),
+    "highest sample": lambda s: s["memory"]["samples"][0].update(forecast=500),
+    "correction": lambda s: s["memory"]["pass_ratios"].update(vad=0.55),
+    "rule cleared": lambda s: s["memory"]["rules"][0][1].update(clear_since_s=1010),
     "wanted": lambda s: s["stages"][0]["placements"][0].update(unconstrained=5),
 }
 NOISE: dict[str, Change] = {
     "nothing": lambda s: None,
+    "explanation": lambda s: s["memory"].update(explanation={"time": "2026-01-01T00:00:00Z", "lines": ["What"]}),
     "latency by less than a tenth": lambda s: s["latency"].update(seconds="0.13"),
     "numbers in words": lambda s: s["conditions"][0].update(message="p95 131.5 ms of 250 ms"),
     "summary": lambda s: s["summary"].update(latency="130ms / 250ms"),
-    "one more sample like the others": lambda s: s["memory"]["samples"].append([1030, 405, 415]),
-    "correction": lambda s: s["memory"]["stages"]["vad"].update(passRatio=0.46),
+    "one more sample like the others": lambda s: s["memory"]["samples"].append(
+        {"t_s": 1030, "observed": 405, "forecast": 415}
+    ),
+    "correction": lambda s: s["memory"]["pass_ratios"].update(vad=0.46),
 }
 
 
@@ -93,6 +105,10 @@ def test_the_first_status_is_written() -> None:
     assert worth_writing({}, STATUS, since_refresh_s=0)
 
 
+def test_a_memory_that_cannot_be_read_is_replaced_at_once() -> None:
+    assert worth_writing(after(lambda s: s["memory"].update(samples="many")), STATUS, since_refresh_s=0)
+
+
 def merged(document: Any, patch: Any) -> Any:
     """RFC 7386, as the API server applies it."""
     if not isinstance(patch, dict):
@@ -106,7 +122,7 @@ def merged(document: Any, patch: Any) -> Any:
     return result
 
 
-@pytest.mark.parametrize("change", [*DECIDED.values(), *OBSERVED.values(), lambda s: s["memory"].pop("stages")])
+@pytest.mark.parametrize("change", [*DECIDED.values(), *OBSERVED.values(), lambda s: s["memory"].pop("rules")])
 def test_the_patch_turns_the_old_status_into_the_new_one_and_says_no_more(change: Change) -> None:
     new = after(change)
     patch = merge_patch(STATUS, new)

@@ -1,0 +1,147 @@
+"""Tells the cluster what was decided: status and Events, and nothing where nothing changed.
+
+Transitions are those against the stored status, so a restart tells nothing twice.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from controller.core.decision import Decision, PipelineDecision
+from controller.core.explain import events
+from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.events import EventRecorder, EventType
+from controller.kube.gateway import (
+    PIPELINES,
+    POOLS,
+    Conflict,
+    Gateway,
+    Json,
+    KubeError,
+    NotFound,
+    Resource,
+    Unavailable,
+)
+from controller.kube.reader import InvalidObject, Observation
+from controller.kube.significance import merge_patch, worth_writing
+from controller.kube.status import invalid_status, pipeline_status, pool_status
+from controller.kube.store import ResourceStore
+from optimizer.model import PipelineKey
+
+_LOG = logging.getLogger(__name__)
+_VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
+
+
+class Reporter:
+    """Writes status and Events."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        events: EventRecorder,
+        *,
+        pipelines: ResourceStore,
+        pools: ResourceStore,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """What is written is put into the stores at once: the watches tell it later."""
+        self._gateway = gateway
+        self._events = events
+        self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._clock = clock
+        self._refreshed_s: dict[str, float] = {}
+
+    def report(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+        """Write the status of everything, and return the pipelines that may be acted on.
+
+        Left out are those whose status could not be written because they are gone or the server does not answer.
+        """
+        snapshot, now_s = observation.snapshot, decision.now_s
+        for pool in decision.pools:
+            resource = observation.pools[pool.name]
+            old = _status(resource)
+            status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
+            if self._write(POOLS, resource, status):
+                self._tell_verdict(resource, old, status)
+        for kind, invalid in ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools)):
+            for found in invalid:
+                self._report_invalid(kind, found, now_s)
+        writable = set()
+        for state in snapshot.pipelines:
+            resource = observation.pipelines[state.spec.key]
+            status = pipeline_status(snapshot, state, decision, _status(resource))
+            if self._write(PIPELINES, resource, status):
+                writable.add(state.spec.key)
+        self._forget_all_but(observation)
+        return frozenset(writable)
+
+    def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
+        """Record Events: for what was decided about those pipelines, and for every change that could not be made."""
+        failed: set[PipelineKey] = set()
+        for write in writes:
+            if write.outcome is not WriteOutcome.APPLIED:
+                failed.add(write.pipeline)
+                change = write.change
+                message = f"{change.target} stays at {change.before}, {change.after} was decided: {write.detail}"
+                self._events.record(observation.pipelines[write.pipeline], "Warning", write.outcome.value, message)
+        for decision in decisions:
+            resource = observation.pipelines[decision.key]
+            for event in events(decision, _verdicts(_status(resource))):
+                if event.reason != WriteOutcome.APPLIED.value or decision.key not in failed:
+                    kind: EventType = "Warning" if event.warning else "Normal"
+                    self._events.record(resource, kind, event.reason, event.message)
+
+    def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> None:
+        metadata, old = found.resource["metadata"], _status(found.resource)
+        _LOG.warning("%s %s cannot be used: %s", kind.plural, metadata["name"], found.problem)
+        status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.problem, now_s)
+        if self._write(kind, found.resource, status):
+            self._tell_verdict(found.resource, old, status)
+
+    def _write(self, kind: Resource, resource: Json, status: Json) -> bool:
+        """Write `status` if it says anything new; return whether the resource is there to be acted on."""
+        metadata, old = resource["metadata"], _status(resource)
+        uid, now_s = metadata["uid"], self._clock()
+        since_s = now_s - self._refreshed_s.get(uid, float("-inf"))
+        patch = merge_patch(old, status)
+        if not patch or not worth_writing(old, status, since_s):
+            return True
+        try:
+            written = self._gateway.patch_status(kind, metadata.get("namespace"), metadata["name"], uid, patch)
+        except (NotFound, Conflict):
+            self._stores[kind].remove(resource)
+            return False
+        except Unavailable as error:
+            _LOG.warning("status of %s was not written: %s", metadata["name"], error)
+            return False
+        except KubeError as error:
+            # A status that is refused is our mistake or a missing right; the pipeline is served all the same.
+            _LOG.error("status of %s was refused: %s", metadata["name"], error)
+            return True
+        self._refreshed_s[uid] = now_s
+        self._stores[kind].put(written)
+        return True
+
+    def _tell_verdict(self, resource: Json, old: Json, new: Json) -> None:
+        """Record an Event when the first condition changed; being fine from the start is no news."""
+        condition = new["conditions"][0]
+        if condition["status"] != _verdicts(old).get(condition["type"], "True"):
+            kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
+            self._events.record(resource, kind, condition["reason"], condition["message"])
+
+    def _forget_all_but(self, observation: Observation) -> None:
+        invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
+        uids = {
+            resource["metadata"]["uid"]
+            for resource in (*observation.pipelines.values(), *observation.pools.values(), *invalid)
+        }
+        self._refreshed_s = {uid: at_s for uid, at_s in self._refreshed_s.items() if uid in uids}
+        self._events.forget_all_but(uids)
+
+
+def _status(resource: Json) -> Json:
+    return resource.get("status") or {}
+
+
+def _verdicts(status: Json) -> dict[str, str]:
+    return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}

@@ -1,0 +1,253 @@
+"""A Decision as the status of resources: numbers for programs, verdicts with the time they last changed.
+
+Observed numbers are rounded to two significant digits, and what may be relied on (what can be served) is rounded down.
+Words come from `controller.core.explain`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+
+from controller.core.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.explain import ConditionValue, conditions, explain, reason_sentence, summary
+from controller.core.memory import PoolMemory
+from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.kube.durable import memory_document
+from controller.kube.gateway import Json
+from optimizer.model import PoolName, StageName
+from optimizer.occupancy import whole_instances
+from optimizer.plan import PipelinePlan
+from profiler.profile import PlacementProfile, StageProfile
+from profiler.samples import Absence, Quantity, Reading
+
+_OBSERVED_DIGITS = 2
+_RELIED_ON_DIGITS = 3
+_MESSAGE = 2048  # characters that the schema takes
+
+
+def pipeline_status(snapshot: Snapshot, state: PipelineState, decision: Decision, old: Json) -> Json:
+    """Return the status of a pipeline; `old` is the stored one, which tells since when conditions hold."""
+    spec, now_s = state.spec, decision.now_s
+    own = next(pipeline for pipeline in decision.pipelines if pipeline.key == spec.key)
+    plan, profile, words = own.plan, own.profile, summary(own)
+    lower_bound, gap = _bound(decision)
+    return _without_none(
+        {
+            "observedGeneration": spec.generation,
+            "conditions": _conditions(conditions(own), old, spec.generation, now_s),
+            "summary": {
+                "health": words.health,
+                "demand": words.demand,
+                "latency": words.latency,
+                "bottleneck": words.bottleneck,
+                "limitedBy": words.limited_by,
+                "cost": words.cost,
+                "replicas": words.replicas,
+            },
+            "demand": number(own.demand),
+            "observedDemand": number(own.observed),
+            "entryRate": number(None if own.demand is None else own.demand * spec.items_per_unit_s),
+            "latency": {
+                "seconds": number(profile.latency_s),
+                "source": None if isinstance(profile.latency_s, Absence) else profile.latency_source.value,
+                "predictedSeconds": None if plan is None else number(plan.latency_s),
+            },
+            "bottleneck": profile.bottleneck,
+            "nextBottleneck": None if plan is None else plan.bottleneck,
+            "limitedBy": None if plan is None or plan.limited_by is None else str(plan.limited_by),
+            "costPerHour": None if plan is None else number(plan.cost_per_hour),
+            "billedPerHour": None if plan is None else number(_billed_per_hour(state, plan, snapshot.pools)),
+            "spendPerHour": number(own.spend_per_hour),
+            "budgetPerHour": _plain(Decimal(repr(spec.budget_per_hour))),
+            "lowerBoundPerHour": number(lower_bound),
+            "gap": number(gap),
+            "servedFraction": None if plan is None else number(plan.served_fraction, relied_on=True),
+            "admissible": number(own.admissible, relied_on=True),
+            "stages": [_stage(stage, state, own) for stage in profile.stages],
+            "lastDecision": _last_decision(own, old, now_s),
+            "memory": {
+                **memory_document(own.memory),
+                "explanation": {"time": timestamp(now_s), "lines": explain(decision, spec.key)},
+            },
+        }
+    )
+
+
+def invalid_status(old: Json, generation: int, kind: str, problem: str, now_s: float) -> Json:
+    """Return the status of a resource that cannot be used: `old`, which the operator goes on from, and why."""
+    verdict = ConditionValue(type=kind, status="False", reason="InvalidSpec", message=problem)
+    others = [condition for condition in old.get("conditions", []) if condition["type"] != kind]
+    return {
+        **old,
+        "observedGeneration": generation,
+        "conditions": [*_conditions((verdict,), old, generation, now_s), *others],
+    }
+
+
+def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
+    """Return the status of a pool; `old` is the stored one."""
+    memory = decision.memory
+    return _without_none(
+        {
+            "observedGeneration": state.spec.generation,
+            "conditions": _conditions((_available(memory, now_s),), old, state.spec.generation, now_s),
+            "inUse": number(decision.in_use),
+            "free": number(max(0.0, decision.limit - decision.in_use)),
+            "planned": decision.planned,
+            "limit": decision.limit,
+            "zones": decision.zones,
+            "pricePerHour": _plain(Decimal(repr(state.spec.price_per_hour))),
+            "shadowPricePerHour": number(decision.shadow_price_per_hour),
+            "unavailableUntil": None if memory.unavailable_until_s is None else timestamp(memory.unavailable_until_s),
+            "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
+            "reason": memory.reason or None,
+        }
+    )
+
+
+def number(value: Reading | None, *, relied_on: bool = False) -> str | None:
+    """Return `value` as a decimal string; None when there is no number."""
+    if value is None or isinstance(value, Absence) or not math.isfinite(value):
+        return None
+    exact = Decimal(repr(float(value)))
+    if exact == 0:
+        return "0"
+    digits = _RELIED_ON_DIGITS if relied_on else _OBSERVED_DIGITS
+    step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
+    return _plain((exact / step).to_integral_value(ROUND_FLOOR if relied_on else ROUND_HALF_EVEN) * step)
+
+
+def timestamp(seconds: float) -> str:
+    """Return the RFC 3339 time of `seconds` since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _plain(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, now_s: float) -> list[Json]:
+    before = {condition["type"]: condition for condition in old.get("conditions", [])}
+    return [
+        {
+            "type": value.type,
+            "status": value.status,
+            "observedGeneration": generation,
+            "lastTransitionTime": before[value.type]["lastTransitionTime"]
+            if before.get(value.type, {}).get("status") == value.status
+            else timestamp(now_s),
+            "reason": value.reason,
+            "message": value.message[:_MESSAGE],
+        }
+        for value in values
+    ]
+
+
+def _available(memory: PoolMemory, now_s: float) -> ConditionValue:
+    if memory.unavailable_until_s is None:
+        return ConditionValue(type="Available", status="True", reason="Delivers", message="")
+    until = timestamp(memory.unavailable_until_s)
+    if now_s < memory.unavailable_until_s:
+        message = f"planned without until {until}: {memory.reason}"
+        return ConditionValue(type="Available", status="False", reason="CannotDeliver", message=message)
+    message = f"tried again since {until}: {memory.reason}"
+    return ConditionValue(type="Available", status="Unknown", reason="OnProbation", message=message)
+
+
+def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:
+    """Return the price of the whole instances that the plan's replicas fill."""
+    sizes: dict[PoolName, list[tuple[int, int]]] = {}
+    replicas = plan.replicas()
+    for stage in state.spec.stages:
+        for placement in stage.placements:
+            taken = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
+            sizes.setdefault(placement.pool, []).append(taken)
+    return sum(whole_instances(taken) * pools[pool].spec.price_per_hour for pool, taken in sizes.items())
+
+
+def _bound(decision: Decision) -> tuple[float | None, float | None]:
+    """Return the proven lower bound and the gap; both are the fleet's, so several pipelines have none of their own."""
+    plan = decision.plan
+    return (None, None) if plan is None or len(plan.pipelines) != 1 else (plan.lower_bound_per_hour, plan.gap)
+
+
+def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json | None:
+    if not decision.changes:
+        return old.get("lastDecision")
+    return {
+        "time": timestamp(now_s),
+        "reason": decision.changes[0].reason.value,
+        "message": reason_sentence(decision),
+    }
+
+
+def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
+    planned = _planned_batches(decision.plan, stage.name)
+    rate = stage.readings.get(Quantity.ARRIVAL_RATE)
+    return {
+        "name": stage.name,
+        "rate": number(rate),
+        "utilization": number(stage.readings.get(Quantity.UTILIZATION)),
+        "p95Seconds": number(stage.readings.get(Quantity.LATENCY_P95)),
+        "queue": number(stage.readings.get(Quantity.QUEUE_DEPTH)),
+        "sessions": number(stage.readings.get(Quantity.SESSIONS)),
+        "passRatio": number(stage.pass_ratio),
+        "pressure": number(stage.pressure),
+        "absent": [
+            f"{quantity.value}: {reading.reason.value}"
+            for quantity, reading in stage.readings.items()
+            if isinstance(reading, Absence)
+        ],
+        "placements": [
+            _placement(stage.name, placement, state, decision, planned.get(placement.pool))
+            for placement in stage.placements
+        ],
+    }
+
+
+def _placement(
+    stage: StageName, profile: PlacementProfile, state: PipelineState, decision: PipelineDecision, batch: int | None
+) -> Json:
+    key = (stage, profile.pool)
+    target = state.target(*key)
+    found = None if isinstance(target, TargetMissing) else target
+    measured_batch = profile.readings.get(Quantity.BATCH_SIZE)
+    return {
+        "pool": profile.pool,
+        "current": None if found is None else found.desired,
+        "ready": None if found is None else found.ready,
+        "terminating": None if found is None else found.terminating,
+        "desired": decision.desired.get(key),
+        "unconstrained": decision.unconstrained.get(key),
+        "batch": batch,
+        "serviceTime": {
+            "priorSeconds": number(
+                profile.prior.mean_s(measured_batch) if isinstance(measured_batch, float) else profile.prior.mean_s(1)
+            ),
+            "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
+            "factor": number(profile.service_factor),
+        },
+    }
+
+
+def _planned_batches(plan: PipelinePlan | None, name: StageName) -> dict[str, int]:
+    if plan is None:
+        return {}
+    return {
+        placement.pool: placement.batch for stage in plan.stages if stage.name == name for placement in stage.placements
+    }
+
+
+def _without_none(document: Json) -> Json:
+    """Return `document` without the fields that have no value, at any depth."""
+    return {
+        key: _without_none(value)
+        if isinstance(value, dict)
+        else [_without_none(item) if isinstance(item, dict) else item for item in value]
+        if isinstance(value, list)
+        else value
+        for key, value in document.items()
+        if value is not None
+    }
