@@ -25,6 +25,7 @@ _RULES = {
     "dict_type": "must be a mapping of fields",
     "list_type": "must be a list",
     "literal_error": "must be {expected}",
+    "enum": "must be {expected}",
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "string_too_short": "must not be shorter than {min_length} characters",
@@ -62,7 +63,7 @@ def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resou
     """
     known = _KnownFields()
     resource, found = inspect(model, known.of(model, _without_status(data), ()))
-    return resource, [*known.breaches, *map(known.as_written, found)]
+    return resource, [known.as_written(breach) for breach in (*known.breaches, *found)]
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:

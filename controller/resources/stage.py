@@ -7,30 +7,16 @@ from pydantic import Field
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import DecimalString, Duration, Label, PositiveDuration, PositiveRatio, Query
 from controller.resources.placement import Placement
+from profiler.samples import Quantity
 
 MAX_AFTER = 16
 MAX_PLACEMENTS = 8
-
-QuantityName = Literal[
-    "arrivalRate",
-    "completionRate",
-    "latencyMean",
-    "latencyP95",
-    "latencyP99",
-    "serviceTime",
-    "batchSize",
-    "utilization",
-    "queueDepth",
-    "sessions",
-    "memoryUse",
-    "rxQueuePressure",
-]
 
 
 class MetricOverride(Part):
     """A query of the user's own for one quantity, instead of the preset's."""
 
-    quantity: QuantityName
+    quantity: Annotated[Quantity, Field(strict=False)]
     """What it measures."""
     query: Query
     """PromQL."""

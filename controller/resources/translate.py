@@ -21,7 +21,6 @@ from controller.resources.pool import ComputePool
 from controller.resources.stage import Stage, ThresholdRule
 from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
-from profiler.samples import Quantity
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
@@ -80,7 +79,7 @@ def _stage(stages: list[Stage], index: int) -> StageSpec:
         queue_limit=stage.queue_limit,
         preset=stage.metrics.preset,
         metrics_window_s=duration_s(stage.metrics.window),
-        metric_overrides={Quantity(override.quantity): override.query for override in stage.metrics.overrides},
+        metric_overrides={override.quantity: override.query for override in stage.metrics.overrides},
         rules=tuple(_rule(rule) for rule in stage.rules),
         placements=tuple(_placement(placement) for placement in stage.placements),
     )

@@ -1,5 +1,6 @@
 """What `sluice validate` says about the corpus. `tests/integration` asks the real API server the same."""
 
+import random
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ def test_all_mistakes_of_a_file_are_found_at_once() -> None:
 
 
 def test_no_replacement_of_a_value_makes_validation_fail_or_say_a_thing_twice() -> None:
-    for name, data in mutations():
+    for name, data in random.Random(1).sample(list(mutations()), 800):
         found = findings(data)
         assert len({finding.field for finding in found}) == len(found), name
 

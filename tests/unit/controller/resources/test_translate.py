@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
+
+from controller.core.spec import DemandUnit, Mode, PipelineSpec, RuleMetric
+from controller.resources.manifests import load_documents
+from controller.resources.parsing import parse
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import Routing
+from profiler.samples import Quantity
+
+
+def spec(changes: dict[str, Any] | None = None) -> PipelineSpec:
+    return pipeline_spec(parse(SpeechPipeline, changed(PIPELINE, changes or {})))
+
+
+def captions() -> PipelineSpec:
+    (document,) = load_documents(CONTRACT[1])
+    return pipeline_spec(parse(SpeechPipeline, document.data))
+
+
+def test_the_contract_pipeline_in_numbers() -> None:
+    pipeline = captions()
+    assert (pipeline.key, pipeline.mode, pipeline.unit) == ("speech/live-captions", Mode.AUTO, DemandUnit.STREAMS)
+    assert pipeline.items_per_unit_s == pytest.approx(3.125)
+    assert (pipeline.sla.latency_s, pipeline.sla.percentile, pipeline.max_wer) == (0.25, 95.0, 0.09)
+    assert pipeline.budget_per_hour == 20.0
+    assert [stage.after for stage in pipeline.stages] == [(), ("vad",), ("encoder",), ("decoder",)]
+    decoder = pipeline.stages[2].placements[1].prior
+    assert (decoder.pool, decoder.service.per_item_s, decoder.batch_sizes) == ("gpu", 0.0015, (16,))
+
+
+def test_the_slots_of_a_kv_cache_follow_from_its_shape() -> None:
+    # (24 GiB · 0.9 − 8 GiB − 1.5 GB) / (2·32·8·128·2 B · 256 tokens) = 13.1 GB / 33.6 MB
+    assert captions().stages[3].placements[0].prior.session_slots == 390
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    scaling = spec({"spec.scaling": REMOVED}).scaling
+    assert scaling == captions().scaling
+    assert (scaling.up.stabilization_s, scaling.up.max_share, scaling.up.max_replicas) == (0.0, 1.0, 4)
+    assert (scaling.down.stabilization_s, scaling.down.max_share, scaling.down.max_replicas) == (300.0, 0.5, 2)
+    assert (scaling.tolerance, scaling.drain_s) == (0.1, 60.0)
+
+
+def test_routing_follows_memory_unless_it_is_given() -> None:
+    routing = [stage.routing for stage in captions().stages]
+    assert routing == [Routing.LEAST_LOADED, Routing.STICKY, Routing.STICKY, Routing.STICKY]
+    assert spec().stages[0].routing is Routing.PULL
+
+
+def test_batch_sizes_are_the_limit_or_the_choice_or_one() -> None:
+    vad, encoder = spec().stages[:2]
+    assert vad.placements[0].prior.batch_sizes == (1,)
+    assert [placement.prior.batch_sizes for placement in encoder.placements] == [(8,), (1, 4, 16)]
+
+
+def test_rules_and_overrides_keep_their_meaning() -> None:
+    stage = spec().stages[0]
+    pressure, spare = stage.rules
+    assert (pressure.metric, pressure.above, pressure.per_zone) == (RuleMetric.RX_QUEUE_PRESSURE, 0.8, True)
+    assert (spare.query, spare.below, spare.per_zone, spare.cooldown_s) == ("min(free)", 2.0, False, 60.0)
+    assert stage.metric_overrides == {Quantity.LATENCY_P95: "max(a)", Quantity.RX_QUEUE_PRESSURE: "max(b)"}
+
+
+def test_requests_have_no_chunk() -> None:
+    pipeline = spec({"spec.demand": {"unit": "Requests", "query": "q"}})
+    assert (pipeline.unit, pipeline.chunk_s, pipeline.items_per_unit_s) == (DemandUnit.REQUESTS, None, 1.0)
+
+
+def test_a_pool_without_capacity_has_no_ceiling() -> None:
+    assert pool_spec(parse(ComputePool, POOL)).instances == 0
+    pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": REMOVED, "spec.unavailable": REMOVED})))
+    assert pool.instances is None
+    assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (300.0, 300.0, 3600.0)

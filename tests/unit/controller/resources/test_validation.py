@@ -1,0 +1,124 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from corpus import CONTRACT, PIPELINE, POOL, changed, document
+
+from controller.resources.validation import Validation, validate_documents, validate_files
+
+OTHER = {
+    "metadata.name": "other",
+    **{f"spec.stages[{i}].placements[0].target.name": f"other-{i}" for i in range(4)},
+    "spec.stages[1].placements[1].target.name": "other-gpu",
+}
+
+
+def check(*resources: dict[str, Any]) -> Validation:
+    return validate_documents([document(data, f"{index}.yaml") for index, data in enumerate(resources)])
+
+
+def rules(*resources: dict[str, Any]) -> list[str]:
+    return [str(finding) for finding in check(*resources).findings]
+
+
+def pools(*names: str) -> list[dict[str, Any]]:
+    return [changed(POOL, {"metadata.name": name, "spec.nodeSelector": {"pool": name}}) for name in names]
+
+
+def test_a_pool_that_does_not_exist_is_one_finding_however_often_it_is_named() -> None:
+    (finding,) = check(PIPELINE, *pools("cpus", "gpu", "inferentia")).findings
+    assert finding.field == "spec.stages[0].placements[0].pool"
+    assert finding.value == '"cpu"'
+    assert finding.rule == "no such ComputePool; did you mean cpus?"
+
+
+def test_without_any_pool_in_the_files_pools_are_taken_to_be_elsewhere() -> None:
+    result = check(PIPELINE)
+    assert result.findings == ()
+    assert not result.pools_known
+
+
+def test_an_invalid_pool_exists_all_the_same() -> None:
+    cpu, gpu, inferentia = pools("cpu", "gpu", "inferentia")
+    result = check(PIPELINE, changed(cpu, {"spec.device": "TPU"}), gpu, inferentia)
+    assert [finding.field for finding in result.findings] == ["spec.device"]
+    assert [pool.metadata.name for pool in result.pools] == ["gpu", "inferentia"]
+
+
+def test_a_target_has_one_pipeline() -> None:
+    other = changed(PIPELINE, {**OTHER, "spec.stages[3].placements[0].target.name": "lm"})
+    (finding,) = check(PIPELINE, other).findings
+    assert (str(finding.file), finding.field) == ("1.yaml", "spec.stages[3].placements[0].target")
+    assert finding.rule == (
+        "must be the target of one pipeline only: SpeechPipeline everything (0.yaml:1) has it already"
+    )
+
+
+def test_targets_of_one_name_in_two_namespaces_are_two() -> None:
+    assert rules(PIPELINE, changed(PIPELINE, {"metadata.namespace": "elsewhere"})) == []
+
+
+def test_a_resource_is_declared_once() -> None:
+    (finding,) = rules(PIPELINE, PIPELINE)
+    assert finding.endswith(
+        'metadata.name: "everything": must be declared once: SpeechPipeline everything (0.yaml:1) is the same'
+    )
+
+
+def test_a_node_belongs_to_one_pool() -> None:
+    narrow = changed(POOL, {"metadata.name": "narrow", "spec.nodeSelector": {"a": "1", "b": "2"}})
+    wide = changed(POOL, {"metadata.name": "wide", "spec.nodeSelector": {"a": "1"}})
+    beside = changed(POOL, {"metadata.name": "beside", "spec.nodeSelector": {"a": "2"}})
+    (finding,) = rules(narrow, wide, beside)
+    assert "spec.nodeSelector" in finding
+    assert "ComputePool narrow (0.yaml:1) matches them too" in finding
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "rule"),
+    [
+        ({"apiVersion": "sluice.io/v1", "kind": "SpeechPipeline"}, "apiVersion", "must be sluice.dev/v1alpha1"),
+        ({"kind": "SpeechPipeline"}, "apiVersion", "required"),
+        ({"apiVersion": "sluice.dev/v1alpha1", "kind": "SpeechPipelin"}, "kind", "did you mean SpeechPipeline?"),
+        ({"apiVersion": "sluice.dev/v2", "kind": "ComputePool"}, "apiVersion", "must be sluice.dev/v1alpha1"),
+        ({"kind": "Deployment"}, "apiVersion", "required"),
+        ({"apiVersion": "v1"}, "kind", "required"),
+    ],
+)
+def test_a_document_of_no_known_kind_is_named(data: dict[str, Any], field: str, rule: str) -> None:
+    base = POOL if data.get("kind") == "ComputePool" else PIPELINE
+    (finding,) = check({**data, "metadata": base["metadata"], "spec": base["spec"]}).findings
+    assert finding.field == field
+    assert rule in finding.rule
+
+
+def test_resources_of_others_are_counted_and_left_alone() -> None:
+    assert check({"apiVersion": "apps/v1", "kind": "Deployment", "spec": 1}).others == 1
+
+
+def test_findings_are_in_the_order_of_files_and_lines(tmp_path: Path) -> None:
+    first, second = tmp_path / "z.yaml", tmp_path / "a.yaml"
+    bad = changed(PIPELINE, {"spec.sla.percentile": 5, "spec.mode": "auto", "spec.stages[3].placements[0].wer": "2"})
+    first.write_text(yaml.safe_dump(bad, sort_keys=False))
+    second.write_text("a: [\n")
+    found = validate_files([first, second]).findings
+    assert [(finding.file.name, finding.field) for finding in found] == [
+        ("z.yaml", "spec.mode"),
+        ("z.yaml", "spec.sla.percentile"),
+        ("z.yaml", "spec.stages[3].placements[0].wer"),
+        ("a.yaml", ""),
+    ]
+    assert found[0].line < found[1].line < found[2].line
+
+
+def test_a_file_that_cannot_be_read_may_have_held_the_pools(tmp_path: Path) -> None:
+    broken = tmp_path / "pools.yaml"
+    broken.write_text("a: [\n")
+    assert [finding.file for finding in validate_files([CONTRACT[1], broken]).findings] == [broken]
+
+
+def test_a_finding_is_one_line_however_long_the_value() -> None:
+    (finding,) = rules(changed(PIPELINE, {"spec.sla.query": "line\n" * 2000}))
+    assert "\n" not in finding
+    assert len(finding) < 200
