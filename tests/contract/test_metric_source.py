@@ -140,7 +140,11 @@ TARGET = PlacementTarget(
 
 
 def read(source: MetricSource, *targets: PlacementTarget, deadline_s: float = 5.0, **scalars: str) -> ReadAnswer:
-    return source.read(ReadRequest(placements=targets or (TARGET,), scalars=dict[Hashable, str](scalars.items()), deadline_s=deadline_s))
+    return source.read(
+        ReadRequest(
+            placements=targets or (TARGET,), scalars=dict[Hashable, str](scalars.items()), deadline_s=deadline_s
+        )
+    )
 
 
 def reason(reading: Reading) -> AbsenceReason:
