@@ -29,7 +29,7 @@ from simulations.lab.worker import StageWorker, WorkerSpec
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 
 _NOT_FOUND = 404
-_DRAIN_SHARE = 0.9  # of the grace period; the rest is for the queue that is left then
+DRAIN_SHARE = 0.9  # of the grace period; the rest is for the queue that is left then
 _DEFAULT_GRACE_S = 30
 
 StageKey = tuple[str, str, str]  # namespace, pipeline, stage
@@ -147,7 +147,7 @@ class Agent:
                 await pod.leaving.wait()
                 async with asyncio.timeout(pod.grace_s):
                     unready = self._patch_status(pod, pod.running_status(worker.host, ready=False))
-                    await asyncio.gather(unready, worker.drain(min(spec.drain_s, _DRAIN_SHARE * pod.grace_s)))
+                    await asyncio.gather(unready, worker.drain(min(spec.drain_s, DRAIN_SHARE * pod.grace_s)))
         except TimeoutError:
             pass  # out of grace: what is still queued is lost
         finally:

@@ -1,16 +1,17 @@
 """The Deployments that manifests target: one per placement, on its pool's nodes, whose pods are stage workers."""
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
 from controller.core.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import PoolName
+from simulations.lab.agent import DRAIN_SHARE, WORKER_ANNOTATION
 from simulations.lab.exposition import Preset
 from simulations.lab.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.worker import METRICS_PORT, WorkerSpec
 
-WORKER_ANNOTATION = "lab.sluice.dev/worker"
 _DEFAULT_QUEUE_LIMIT = 512
 
 
@@ -121,7 +122,7 @@ def _deployment(
                 },
                 "spec": {
                     "nodeSelector": dict(nodes.node_selector),
-                    "terminationGracePeriodSeconds": max(1, round(pipeline.scaling.drain_s)),
+                    "terminationGracePeriodSeconds": max(1, math.ceil(pipeline.scaling.drain_s / DRAIN_SHARE)),
                     "containers": [
                         {
                             "name": "worker",
