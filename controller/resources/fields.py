@@ -99,4 +99,4 @@ DROP_NULLS = BeforeValidator(_without_nulls)
 Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""
-Text = Annotated[str, Field(max_length=1024)]
+Text = Annotated[str, Field(max_length=4096)]

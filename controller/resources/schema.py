@@ -152,6 +152,8 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         # Optional: absence needs no type of its own, the API server drops nulls.
         (choice,) = [choice for choice in node.pop("anyOf") if choice != {"type": "null"}]
         return _structural({**choice, **node}, definitions)
+    if isinstance(node.get("description"), str):
+        node["description"] = " ".join(node["description"].split())
     if node.get("default", ...) is None:
         del node["default"]
     if isinstance(node.get("default"), dict):

@@ -54,7 +54,8 @@ class ThresholdRule(Part):
     name: Label
     """Unique within the stage."""
     metric: Literal["p95", "utilization", "queue", "sessions", "rxQueuePressure"] | None = None
-    """What is looked at: p95 in seconds, queue in items waiting per replica, the others as shares from 0 to 1."""
+    """What is looked at: p95 in seconds; queue in waiting items and sessions in streams, both over all replicas of the
+    stage; utilization and rxQueuePressure as shares from 0 to 1."""
     query: Query | None = None
     """PromQL for what is looked at, instead of metric."""
     above: DecimalString | None = None

@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from corpus import BAD, ROOT, document, good, mutations
+from corpus import BAD, PIPELINE, ROOT, document, good, mutations
 from kubernetes import client
 
+from controller.resources.parsing import parse
+from controller.resources.pipeline import SpeechPipeline
 from controller.resources.schema import CRDS, GROUP, VERSION
 from controller.resources.validation import Finding, validate_documents
+from simulations.lab.binaries import Binaries
+from simulations.lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
@@ -80,6 +85,17 @@ def admit(admin: client.ApiClient) -> Admit:
     return ask
 
 
+@pytest.fixture
+def kubectl(admit: Admit, control_plane: ControlPlane, binaries: Binaries) -> Callable[..., str]:
+    def run(*arguments: str, given: str = "") -> str:
+        command = [str(binaries.kubectl), "--kubeconfig", str(control_plane.kubeconfig), *arguments]
+        result = subprocess.run(command, input=given, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    return run
+
+
 def in_default(data: dict[str, Any]) -> dict[str, Any]:
     return (
         {**data, "metadata": {**data["metadata"], "namespace": "default"}} if "namespace" in data["metadata"] else data
@@ -121,3 +137,40 @@ def test_both_give_the_same_verdict_on_every_generated_mutation(admit: Admit) ->
         if (refusal is None) != (not found):
             differing.append(f"{name}: server: {refusal and refusal.message}; validate: {list(map(str, found))}")
     assert not differing, "\n".join(differing)
+
+
+def test_kubectl_explains_every_field_with_its_rules(kubectl: Callable[..., str]) -> None:
+    told = kubectl("explain", "speechpipeline.spec.stages.placements.serviceTime")
+    assert "The time one batch takes" in told
+    assert "Coefficient of variation" in told
+
+
+def test_columns_say_whether_it_is_fine_what_limits_it_and_what_it_costs(
+    kubectl: Callable[..., str], namespace: str
+) -> None:
+    manifest = {**PIPELINE, "metadata": {"name": "captions", "namespace": namespace}}
+    kubectl("apply", "-f", "-", given=json.dumps(manifest))
+    summary = {"health": "OK", "demand": "310 streams", "latency": "0.21s/0.25s", "limitedBy": "-", "cost": "9.1/20"}
+    memory = {"version": 1, "samples": [[1.5, 2.5]], "stages": {"vad": {"passRatio": 0.45}}}
+    status = json.dumps({"status": {"summary": summary, "memory": memory}})
+    kubectl("patch", "sp", "captions", "-n", namespace, "--subresource=status", "--type=merge", "-p", status)
+
+    header, row = kubectl("get", "sluice", "-n", namespace).splitlines()[:2]
+
+    columns = ["NAME", "HEALTH", "MODE", "DEMAND", "P95/SLA", "BOTTLENECK", "LIMITED-BY", "COST/BUDGET", "AGE"]
+    assert header.split() == columns
+    for text in ("OK", "Paused", "310 streams", "0.21s/0.25s", "9.1/20"):
+        assert text in row
+    stored = json.loads(kubectl("get", "sp", "captions", "-n", namespace, "-o", "json"))
+    assert stored["status"]["memory"] == memory
+
+
+def test_the_defaults_that_the_server_fills_in_are_those_of_the_models(
+    kubectl: Callable[..., str], namespace: str
+) -> None:
+    required = {key: PIPELINE["spec"][key] for key in ("demand", "sla", "budget", "stages")}
+    manifest = {**PIPELINE, "metadata": {"name": "captions", "namespace": namespace}, "spec": required}
+    kubectl("apply", "-f", "-", given=json.dumps(manifest))
+    stored = parse(SpeechPipeline, json.loads(kubectl("get", "sp", "captions", "-n", namespace, "-o", "json")))
+    assert stored.spec == parse(SpeechPipeline, manifest).spec
+    assert stored.spec.model_fields_set >= {"mode", "priority", "scaling"}
