@@ -19,8 +19,8 @@ from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_pre
 from profiler.sources.prometheus_api import PrometheusApi
 from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_matcher, pod_values, scalar
 
-_MAX_AGE_SHARE = 0.5
-"""Of the window: half of a window of four scrape intervals forgives one lost scrape."""
+_MAX_AGE_SHARE = 0.75
+"""Of the window: four scrape intervals are recommended for it, two still work."""
 
 
 class PrometheusSource:

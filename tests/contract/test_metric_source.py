@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedIOBase
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,6 +32,8 @@ class Answer:
     content_type: str = "application/json"
     cut: bool = False
     """Close the connection before the whole body is sent."""
+    drip: bool = False
+    """Send a byte now and then, so that no single wait is long."""
 
 
 def vector(values: dict[str, str | float], *, warnings: tuple[str, ...] = ()) -> Answer:
@@ -79,6 +82,12 @@ class BackEnd:
     authorizations: list[str | None] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
+    def drip(self, connection: BufferedIOBase, body: bytes) -> None:
+        for byte in body:
+            if self.released.wait(0.05):
+                return
+            connection.write(bytes([byte]))
+
     def stall(self, query: str) -> Answer:
         self.released.wait(30)
         return healthy(query)
@@ -99,7 +108,10 @@ def back_end() -> Iterator[BackEnd]:
                 self.send_header("Content-Type", answer.content_type)
                 self.send_header("Content-Length", str(len(answer.body)))
                 self.end_headers()
-                self.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
+                if answer.drip:
+                    back_end.drip(self.wfile, answer.body)
+                else:
+                    self.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
             except ConnectionError:
                 pass  # the client has given up, as it should
 
@@ -189,6 +201,15 @@ def test_a_scalar_is_one_number(source: MetricSource) -> None:
     assert read(source, demand="scalar").scalars["demand"] == 17.0
 
 
+@pytest.mark.parametrize(("preset", "expected"), [("triton", 4.0 / 2), ("vllm", 4.0 / (2 * 8))])
+def test_what_a_server_does_not_tell_of_its_size_comes_from_the_placement(
+    source: MetricSource, back_end: BackEnd, preset: str, expected: float
+) -> None:
+    back_end.answer = lambda _: vector(dict.fromkeys(PODS, 4.0))
+    answer = read(source, replace(TARGET, preset=preset, concurrency=2, batch_limit=8))
+    assert answer.placements[KEY].of(Quantity.UTILIZATION) == pytest.approx(expected)
+
+
 def test_an_override_replaces_the_presets_query_and_knows_the_pods(source: MetricSource, back_end: BackEnd) -> None:
     query = "scalar"
     answer = read(source, replace(TARGET, overrides={Quantity.QUEUE_DEPTH: query, Quantity.UTILIZATION: "scalar"}))
@@ -244,6 +265,13 @@ class TestAFailingBackEnd:
         back_end.answer = back_end.stall
         answer = read(source, demand="scalar", deadline_s=0.3)
         assert not back_end.released.is_set()
+        self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+
+    def test_one_that_drips_is_not_waited_for_beyond_the_deadline(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        back_end.answer = lambda query: replace(healthy(query), drip=True)
+        answer = read(source, demand="scalar", deadline_s=0.3)
         self.all_absent(answer, AbsenceReason.UNAVAILABLE)
 
     def test_a_partial_answer_is_partial_though_it_looks_whole(self, source: MetricSource, back_end: BackEnd) -> None:
@@ -304,7 +332,7 @@ class TestWhatIsNotANumber:
         assert reason(read(source, demand="x").scalars["demand"]) is AbsenceReason.NOT_A_NUMBER
 
     def test_old_samples_are_stale_whatever_they_say(self, source: MetricSource, back_end: BackEnd) -> None:
-        back_end.answer = lambda query: vector(dict.fromkeys(PODS, 31.0)) if "timestamp(" in query else healthy(query)
+        back_end.answer = lambda query: vector(dict.fromkeys(PODS, 46.0)) if "timestamp(" in query else healthy(query)
         samples = read(source).placements[KEY]
         assert reason(samples.of(Quantity.ARRIVAL_RATE)) is AbsenceReason.STALE
         assert reason(samples.of(Quantity.LATENCY_P95)) is AbsenceReason.STALE

@@ -34,13 +34,13 @@ def test_noise_around_a_level_is_smoothed() -> None:
 
 
 def test_a_load_that_falls_to_nothing_is_never_expected_to_be_negative() -> None:
-    samples = every_15_s(*[max(0.0, 100.0 - 10.0 * cycle) for cycle in range(12)])
-    assert forecast(samples, samples[-1][0], 600.0) >= 0.0
+    samples = every_15_s(*[390.0 - 10.0 * cycle for cycle in range(40)])
+    assert forecast(samples, samples[-1][0], 480.0) == 0.0
 
 
 def test_a_forecast_stays_within_reach_of_what_was_seen() -> None:
-    samples = every_15_s(*[10.0 * 1.5**cycle for cycle in range(12)])
-    assert forecast(samples, samples[-1][0], 600.0) <= ENVELOPE * samples[-1][1]
+    samples = every_15_s(*[10.0 * cycle for cycle in range(40)])
+    assert forecast(samples, samples[-1][0], 480.0) == ENVELOPE * 390.0
 
 
 def test_an_idle_pipeline_is_expected_to_stay_idle() -> None:
