@@ -1,0 +1,160 @@
+"""The gateway against the real API server, as the operator's ServiceAccount with the rights of its manifest."""
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes import client, config
+
+from controller.core.spec import Target
+from controller.kube.gateway import (
+    NODES,
+    PODS,
+    Conflict,
+    Forbidden,
+    Gateway,
+    NotFound,
+    Resource,
+    Unavailable,
+)
+from simulations.lab.control_plane import ControlPlane
+
+pytestmark = pytest.mark.lab
+
+PAGE = 500
+
+TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
+
+
+@pytest.fixture
+def workload(admin: client.ApiClient, namespace: str) -> client.AppsV1Api:
+    """A Deployment `captions` without replicas, come to rest."""
+    apps = client.AppsV1Api(admin)
+    labels = {"app": "captions"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "asr", "image": "none"}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
+    apps.create_namespaced_deployment(namespace, {"metadata": {"name": "captions"}, "spec": spec})
+    deadline = time.monotonic() + 30
+    while len(apps.read_namespaced_deployment("captions", namespace).status.conditions or []) < 2:
+        assert time.monotonic() < deadline, "its first status changes have not come, which would each be a new version"
+        time.sleep(0.02)
+    return apps
+
+
+def test_replicas_are_read_and_written_through_the_scale(
+    gateway: Gateway, workload: client.AppsV1Api, namespace: str
+) -> None:
+    scale = gateway.read_scale(namespace, TARGET)
+    assert (scale.replicas, scale.selector) == (0, "app=captions")
+    gateway.patch_scale(namespace, TARGET, 2, scale.resource_version)
+    deployment = workload.read_namespaced_deployment("captions", namespace)
+    assert deployment.spec.replicas == 2
+    managers = [(entry.manager, entry.subresource) for entry in deployment.metadata.managed_fields]
+    assert ("sluice", "scale") in managers
+
+
+def test_a_decision_that_rests_on_old_replicas_is_refused_by_the_server(
+    gateway: Gateway, workload: client.AppsV1Api, namespace: str
+) -> None:
+    scale = gateway.read_scale(namespace, TARGET)
+    workload.patch_namespaced_deployment_scale("captions", namespace, {"spec": {"replicas": 3}})
+    with pytest.raises(Conflict):
+        gateway.patch_scale(namespace, TARGET, 2, scale.resource_version)
+    assert gateway.read_scale(namespace, TARGET).replicas == 3
+
+
+def test_a_list_longer_than_a_page_comes_whole(
+    control_plane: ControlPlane, gateway: Gateway, admin: client.ApiClient, namespace: str
+) -> None:
+    core = client.CoreV1Api(admin)
+    pod = {"spec": {"containers": [{"name": "asr", "image": "none"}]}}
+    for index in range(PAGE + 1):
+        core.create_namespaced_pod(namespace, {"metadata": {"name": f"pod-{index}"}, **pod})
+    assert len(gateway.list_all(PODS, namespace).items) == PAGE + 1
+
+
+def test_a_server_that_is_not_there_is_unavailable(control_plane: ControlPlane, tmp_path: Path) -> None:
+    kubeconfig = yaml.safe_load(control_plane.kubeconfig.read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(kubeconfig))
+    with Gateway(path) as gateway, pytest.raises(Unavailable, match="refused"):
+        gateway.list_all(NODES)
+
+
+def test_a_token_that_was_renewed_on_disk_is_taken_up(operator_kubeconfig: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    good = yaml.safe_load(operator_kubeconfig.read_text())
+    bad = yaml.safe_load(operator_kubeconfig.read_text())
+    bad["users"][0]["user"]["token"] = "expired"
+    path.write_text(yaml.safe_dump(bad))
+    with Gateway(path) as gateway:
+        with pytest.raises(Forbidden, match="401"):
+            gateway.list_all(NODES)
+        path.write_text(yaml.safe_dump(good))
+        assert gateway.list_all(NODES).resource_version
+        assert gateway.connection().token == good["users"][0]["user"]["token"]
+
+
+def test_a_kind_without_a_scale_and_a_kind_that_is_not_served_are_named(gateway: Gateway, namespace: str) -> None:
+    with pytest.raises(NotFound, match="apps/v1 has no kind ControllerRevision with a scale"):
+        gateway.read_scale(namespace, Target(api_version="apps/v1", kind="ControllerRevision", name="x"))
+    with pytest.raises(NotFound, match="does not serve leaderworkerset"):
+        gateway.read_scale(
+            namespace, Target(api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="x")
+        )
+
+
+@pytest.mark.parametrize(
+    ("api_version", "plural", "may"),
+    [
+        ("sluice.dev/v1alpha1", "speechpipelines", {"get", "list", "watch"}),
+        ("sluice.dev/v1alpha1", "computepools", {"get", "list", "watch"}),
+        ("sluice.dev/v1alpha1", "speechpipelines/status", {"patch"}),
+        ("sluice.dev/v1alpha1", "computepools/status", {"patch"}),
+        ("apps/v1", "deployments/scale", {"get", "patch"}),
+        ("apps/v1", "statefulsets/scale", {"get", "patch"}),
+        ("apps/v1", "deployments", set()),
+        ("v1", "pods", {"list"}),
+        ("v1", "nodes", {"list"}),
+        ("v1", "events", {"create"}),
+        ("v1", "secrets", set()),
+        ("v1", "configmaps", set()),
+        ("v1", "namespaces", set()),
+        ("apiextensions.k8s.io/v1", "customresourcedefinitions", set()),
+    ],
+)
+def test_the_operator_may_do_what_it_needs_and_nothing_else(
+    operator_kubeconfig: Path, api_version: str, plural: str, may: set[str]
+) -> None:
+    group, _, _ = api_version.rpartition("/")
+    resource, _, subresource = plural.partition("/")
+    verbs = {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+    with config.new_client_from_config(str(operator_kubeconfig)) as operator:
+        reviews = client.AuthorizationV1Api(operator)
+        allowed = {
+            verb
+            for verb in verbs
+            if reviews.create_self_subject_access_review(
+                {
+                    "spec": {
+                        "resourceAttributes": {
+                            "group": group,
+                            "resource": resource,
+                            "subresource": subresource,
+                            "verb": verb,
+                            "namespace": "default",
+                        }
+                    }
+                }
+            ).status.allowed
+        }
+    assert allowed == may
+
+
+def test_a_refused_request_says_whose_fault_it_is(gateway: Gateway) -> None:
+    with pytest.raises(Forbidden, match="cannot list resource"):
+        gateway.list_all(Resource(api_version="v1", plural="secrets"))
+    assert gateway.list_all(NODES).resource_version
+    assert gateway.list_all(PODS, "default", "app=nothing").items == ()

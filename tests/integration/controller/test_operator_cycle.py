@@ -1,0 +1,431 @@
+"""The operator's loop, as its own ServiceAccount, on the real API server, with metrics that the test dictates."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from controller.core.decision import Decision, Outcome
+from controller.core.policy import Policy
+from controller.health import Health
+from controller.kube.actuator import Actuator, Write, WriteOutcome
+from controller.kube.events import EventRecorder
+from controller.kube.gateway import PIPELINES, POOLS, Gateway
+from controller.kube.reader import Reader
+from controller.kube.reporter import Reporter
+from controller.kube.store import ResourceStore
+from controller.loop import ControlLoop
+from controller.telemetry import Telemetry
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.sources.base import ReadAnswer, ReadRequest
+from simulations.lab import nodes
+
+pytestmark = pytest.mark.lab
+
+ROOT = Path(__file__).parents[3]
+GROUP, VERSION = PIPELINES.api_version.split("/")
+DEADLINE_S = 30.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@dataclass
+class DictatedMetrics:
+    """A `MetricSource` that answers what the test says: offered load by query, and stages that carry it."""
+
+    offered: dict[str, Reading] = field(default_factory=dict)
+    throughput: Reading = 1.0
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        seen = {Quantity.ARRIVAL_RATE: self.throughput, Quantity.COMPLETION_RATE: self.throughput}
+        missing = Absence(reason=AbsenceReason.MISSING)
+        return ReadAnswer(
+            placements={
+                (target.pipeline, target.stage, target.pool): PlacementSamples(readings=seen if target.pods else {})
+                for target in request.placements
+            },
+            scalars={key: self.offered.get(query, missing) for key, query in request.scalars.items()},
+            problems=(),
+        )
+
+
+class World:
+    """A namespace with pipelines, and the operator that serves it, cycle by cycle."""
+
+    def __init__(self, admin: client.ApiClient, gateway: Gateway, namespace: str) -> None:
+        self.namespace = namespace
+        self.pool = f"cpu-{namespace}"
+        self.metrics = DictatedMetrics()
+        self._gateway = gateway
+        self._core, self._apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
+        self._objects = client.CustomObjectsApi(admin)
+        self._readers: list[Reader] = []
+        self.loop = self.a_loop()
+
+    def a_loop(self) -> ControlLoop:
+        """Return an operator that has just been started."""
+        pipelines, pools = ResourceStore(), ResourceStore()
+
+        def resync() -> None:
+            pipelines.resync(self._gateway.list_all(PIPELINES))
+            pools.resync(self._gateway.list_all(POOLS))
+
+        self.resync = resync
+        reader = Reader(
+            self._gateway,
+            self.metrics,
+            pipelines=pipelines,
+            pools=pools,
+            interval_s=15.0,
+            reporting_grace_s=0.0,
+            namespaces=(self.namespace,),
+        )
+        self._readers.append(reader)
+        return ControlLoop(
+            reader=reader,
+            actuator=Actuator(self._gateway),
+            reporter=Reporter(self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools),
+            resync=resync,
+            policy=Policy(interval_s=15.0),
+            telemetry=Telemetry(),
+            health=Health(),
+        )
+
+    def restart(self) -> None:
+        self.loop = self.a_loop()
+
+    def cycle(self) -> tuple[Decision, tuple[Write, ...]]:
+        self.resync()
+        return self.loop.cycle()
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        self._objects.delete_collection_namespaced_custom_object(GROUP, VERSION, self.namespace, "speechpipelines")
+        self._objects.delete_cluster_custom_object(GROUP, VERSION, "computepools", self.pool)
+        nodes.remove(self._core, nodes.node_names(self._nodes))
+
+    def add_pool(self) -> None:
+        self._nodes = nodes.PoolNodes(
+            name=self.pool, device="CPU", node_selector={"sluice.dev/pool": self.pool}, instances=10
+        )
+        nodes.create(self._core, [self._nodes])
+        self._objects.create_cluster_custom_object(
+            GROUP,
+            VERSION,
+            "computepools",
+            {
+                "apiVersion": PIPELINES.api_version,
+                "kind": "ComputePool",
+                "metadata": {"name": self.pool},
+                "spec": {
+                    "device": "CPU",
+                    "nodeSelector": selector,
+                    "price": {"perHour": "0.4"},
+                },
+            },
+        )
+
+    def add_pipeline(self, name: str, **spec: Any) -> None:
+        """A pipeline of one stage, whose replicas serve 20 requests/s each; its demand is the query `name`."""
+        self._objects.create_namespaced_custom_object(
+            GROUP,
+            VERSION,
+            self.namespace,
+            "speechpipelines",
+            {
+                "apiVersion": PIPELINES.api_version,
+                "kind": "SpeechPipeline",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {
+                    "demand": {"unit": "Requests", "query": name},
+                    "sla": {"latency": "500ms"},
+                    "budget": {"perHour": "10"},
+                    "stages": [self.a_stage("asr", target=name)],
+                    **spec,
+                },
+            },
+        )
+
+    def a_stage(self, name: str, *, target: str, **fields: Any) -> dict[str, Any]:
+        return {
+            "name": name,
+            "placements": [
+                {
+                    "pool": self.pool,
+                    "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target},
+                    "replicas": {"min": 1, "max": 20},
+                    "perInstance": 4,
+                    "serviceTime": {"fixed": "50ms", "cv": "0.3"},
+                    "startup": "1s",
+                }
+            ],
+            **fields,
+        }
+
+    def add_workload(self, name: str, replicas: int = 1) -> None:
+        labels = {"app": name}
+        self._apps.create_namespaced_deployment(
+            self.namespace,
+            {
+                "metadata": {"name": name},
+                "spec": {
+                    "replicas": replicas,
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels},
+                        "spec": {
+                            "nodeSelector": {"sluice.dev/pool": self.pool},
+                            "tolerations": [{"operator": "Exists"}],
+                            "containers": [{"name": "asr", "image": "none"}],
+                        },
+                    },
+                },
+            },
+        )
+        self.serve(name, replicas)
+
+    def serve(self, name: str, replicas: int) -> None:
+        """Play kubelet: let all pods of the workload become ready, and those that leave be gone."""
+
+        def served() -> bool:
+            pods = self._core.list_namespaced_pod(self.namespace, label_selector=f"app={name}").items
+            for pod in pods:
+                if pod.metadata.deletion_timestamp:
+                    self._core.delete_namespaced_pod(pod.metadata.name, self.namespace, grace_period_seconds=0)
+                elif pod.spec.node_name and pod.status.phase == "Pending":
+                    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+                    status = {"status": {"phase": "Running", "conditions": [ready]}}
+                    self._core.patch_namespaced_pod_status(pod.metadata.name, self.namespace, status)
+            running = [pod for pod in pods if pod.status.phase == "Running" and not pod.metadata.deletion_timestamp]
+            return len(running) == len(pods) == replicas
+
+        until(served)
+
+    def replicas(self, name: str) -> int:
+        replicas: int = self._apps.read_namespaced_deployment(name, self.namespace).spec.replicas
+        return replicas
+
+    def set_replicas(self, name: str, replicas: int) -> None:
+        self._apps.patch_namespaced_deployment_scale(name, self.namespace, {"spec": {"replicas": replicas}})
+
+    def remove_workload(self, name: str) -> None:
+        self._apps.delete_namespaced_deployment(name, self.namespace)
+        self.serve(name, 0)
+
+    def pipeline(self, name: str) -> dict[str, Any]:
+        resource: dict[str, Any] = self._objects.get_namespaced_custom_object(
+            GROUP, VERSION, self.namespace, "speechpipelines", name
+        )
+        return resource
+
+    def patch_pipeline(self, name: str, patch: dict[str, Any]) -> None:
+        self._objects.patch_namespaced_custom_object(GROUP, VERSION, self.namespace, "speechpipelines", name, patch)
+
+    def remove_pipeline(self, name: str) -> None:
+        self._objects.delete_namespaced_custom_object(GROUP, VERSION, self.namespace, "speechpipelines", name)
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        conditions: list[dict[str, Any]] = self.pipeline(name)["status"]["conditions"]
+        return next(condition for condition in conditions if condition["type"] == kind)
+
+    def versions(self) -> dict[str, str]:
+        """The versions of everything the operator could have written."""
+        found = {
+            f"{kind.plural}/{item['metadata']['name']}": item["metadata"]["resourceVersion"]
+            for kind in (PIPELINES, POOLS)
+            for item in self._gateway.list_all(kind).items
+            if item["metadata"].get("namespace", self.namespace) == self.namespace
+        }
+        for deployment in self._apps.list_namespaced_deployment(self.namespace).items:
+            found[deployment.metadata.name] = f"{deployment.spec.replicas}"
+        found["events"] = str(len(self.events()))
+        return found
+
+    def events(self) -> list[tuple[str, str, str]]:
+        events = self._core.list_namespaced_event(self.namespace).items
+        return [
+            (event.involved_object.name, event.type, event.reason)
+            for event in events
+            if event.source.component == "sluice"
+        ]
+
+
+@pytest.fixture
+def world(admin: client.ApiClient, gateway: Gateway, namespace: str) -> Iterator[World]:
+    world = World(admin, gateway, namespace)
+    world.add_pool()
+    yield world
+    world.close()
+
+
+def test_more_demand_scales_the_workload_up_and_the_status_tells_why(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+
+    _, writes = world.cycle()
+
+    assert [write.outcome for write in writes] == [WriteOutcome.APPLIED]
+    assert world.replicas("captions") > 1
+    resource = world.pipeline("captions")
+    status = resource["status"]
+    assert status["observedGeneration"] == resource["metadata"]["generation"]
+    assert status["demand"] == "100"
+    assert status["stages"][0]["placements"][0]["desired"] == world.replicas("captions")
+    assert "asr 1→" in status["lastDecision"]["message"]
+    assert ("captions", "Normal", "Scaled") in world.events()
+    assert status["memory"]["explanation"]["lines"][0] == "What"
+
+
+def test_the_write_is_by_name_of_the_operator(world: World, admin: client.ApiClient) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    world.cycle()
+    managers = client.AppsV1Api(admin).read_namespaced_deployment("captions", world.namespace).metadata.managed_fields
+    assert ("sluice", "scale") in [(entry.manager, entry.subresource) for entry in managers]
+
+
+def test_cycles_and_restarts_with_nothing_changed_write_nothing(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    while world.cycle()[0].pipelines[0].outcome is Outcome.SCALE:
+        world.serve("captions", world.replicas("captions"))
+    world.cycle()
+    before = world.versions()
+
+    for _ in range(3):
+        world.cycle()
+    assert world.versions() == before
+
+    world.restart()
+    for _ in range(3):
+        world.cycle()
+    assert world.versions() == before
+
+
+def test_a_restart_does_not_forget_what_demand_the_window_still_holds(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    world.cycle()
+    world.serve("captions", world.replicas("captions"))
+    replicas = world.replicas("captions")
+
+    world.metrics.offered = {"captions": 1.0}
+    world.restart()
+    decision, _ = world.cycle()
+
+    assert decision.pipelines[0].demand == 100.0
+    assert world.replicas("captions") == replicas
+
+
+def test_an_unusable_resource_and_a_missing_workload_do_not_stop_the_others(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.add_pipeline("gone")
+    # The schema cannot know that a branch which joins may not drop items.
+    world.add_pipeline(
+        "broken",
+        stages=[
+            world.a_stage("vad", target="a"),
+            world.a_stage("left", target="b", after=["vad"], passRatio="0.5"),
+            world.a_stage("right", target="c", after=["vad"]),
+            world.a_stage("join", target="d", after=["left", "right"]),
+        ],
+    )
+    world.metrics.offered = dict.fromkeys(["captions", "gone", "broken"], 100.0)
+
+    world.cycle()
+
+    assert world.replicas("captions") > 1
+    assert world.condition("gone", "TargetsFound")["status"] == "False"
+    assert "Deployment/gone" in world.condition("gone", "TargetsFound")["message"]
+    broken = world.condition("broken", "Ready")
+    assert (broken["status"], broken["reason"]) == ("False", "InvalidSpec")
+    assert "passRatio" in broken["message"]
+
+
+def test_two_pipelines_that_name_one_workload_do_not_fight_over_it(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.add_pipeline("thief", stages=[world.a_stage("asr", target="captions")])
+    world.metrics.offered = {"captions": 100.0, "thief": 5.0}
+    world.cycle()
+    assert world.condition("captions", "TargetsFound")["status"] == "True"
+    assert "belongs to pipeline" in world.condition("thief", "TargetsFound")["message"]
+
+
+def test_without_metrics_nothing_scales_down_and_a_condition_says_so_once(world: World) -> None:
+    world.add_workload("captions", replicas=5)
+    world.add_pipeline("captions", scaling={"scaleDown": {"stabilization": "0s"}})
+    world.metrics.offered = {"captions": 100.0}
+    world.cycle()
+    world.metrics.offered = {}
+    world.metrics.throughput = Absence(reason=AbsenceReason.UNAVAILABLE)
+
+    for _ in range(3):
+        _, writes = world.cycle()
+        assert not [write for write in writes if write.change.after < write.change.before]
+
+    condition = world.condition("captions", "MetricsAvailable")
+    assert (condition["status"], condition["reason"]) == ("False", "MetricsMissing")
+    assert len([event for event in world.events() if event == ("captions", "Warning", "NotMetricsAvailable")]) == 1
+
+
+def test_a_paused_pipeline_is_left_as_it_is(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions", mode="Paused")
+    world.metrics.offered = {"captions": 100.0}
+    _, writes = world.cycle()
+    assert writes == ()
+    assert world.replicas("captions") == 1
+
+
+def test_a_recommendation_is_reported_and_not_applied(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions", mode="Recommend")
+    world.metrics.offered = {"captions": 100.0}
+    _, writes = world.cycle()
+    assert writes == ()
+    placement = world.pipeline("captions")["status"]["stages"][0]["placements"][0]
+    assert placement["unconstrained"] > placement["current"] == placement["desired"] == 1
+
+
+def test_a_deleted_pipeline_leaves_its_replicas_even_when_the_operator_has_not_seen_it_go(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 1.0}
+    world.cycle()
+    world.remove_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+
+    _, writes = world.loop.cycle()  # without a resync: the watch has missed the deletion
+
+    assert writes == ()
+    assert world.replicas("captions") == 1
+    assert world.loop.cycle()[0].pipelines == ()
+
+
+def test_memory_that_somebody_has_damaged_is_started_anew(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 1.0}
+    world.cycle()
+    world._objects.patch_namespaced_custom_object_status(
+        GROUP, VERSION, world.namespace, "speechpipelines", "captions", {"status": {"memory": {"samples": "many"}}}
+    )
+    world.restart()
+    world.cycle()
+    assert isinstance(world.pipeline("captions")["status"]["memory"]["samples"], list)
