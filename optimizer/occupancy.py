@@ -6,17 +6,14 @@ from itertools import pairwise
 from math import ceil
 
 
-def whole_instances(replicas: Iterable[tuple[int, int]]) -> int:
-    """Return the instances that `replicas`, pairs of (replicas per instance, replicas), take of one pool.
+def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
+    """Return the instances of one pool that `placements`, pairs of (replicas per instance, replicas), take.
 
     Where the sizes divide each other, replicas of different placements fill each other's gaps; otherwise each
-    placement is rounded up to whole instances, because gaps may be of no use to anyone.
+    placement is rounded up to whole instances, because its gaps may be of no use to the others.
     """
-    counts: dict[int, int] = {}
-    for per_instance, count in replicas:
-        if count:
-            counts[per_instance] = counts.get(per_instance, 0) + count
-    sizes = sorted(counts)
+    shares = [(size, Fraction(count, size)) for size, count in placements if count]
+    sizes = sorted({size for size, _ in shares})
     if all(large % small == 0 for small, large in pairwise(sizes)):
-        return ceil(sum(Fraction(count, size) for size, count in counts.items()))
-    return sum(ceil(Fraction(count, size)) for size, count in counts.items())
+        return ceil(sum(share for _, share in shares))
+    return sum(ceil(share) for _, share in shares)

@@ -87,4 +87,4 @@ def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, Pool
     """Return the zones of the pools the stage runs on; of all its pools while it runs on none."""
     running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
     named = running or [placement.pool for placement in stage.placements]
-    return max(1, *(pools[pool].zones for pool in named if pool in pools))
+    return max([1, *(pools[pool].zones for pool in named if pool in pools)])

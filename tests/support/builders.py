@@ -114,7 +114,11 @@ def a_rule(
 
 
 def a_stage(
-    name: str, *placements: PlacementSpec, after: Sequence[str] = (), pass_ratio: float = 1.0, rules: Sequence[Rule] = ()
+    name: str,
+    *placements: PlacementSpec,
+    after: Sequence[str] = (),
+    pass_ratio: float = 1.0,
+    rules: Sequence[Rule] = (),
 ) -> StageSpec:
     return StageSpec(
         name=StageName(name),

@@ -1,0 +1,84 @@
+"""A planner that wants what a test says, so that tests of what becomes of a plan need not know how plans are made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from controller.core.spec import PlacementKey
+from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
+
+
+@dataclass
+class Planner:
+    """Stands for `allocate` and `evaluate`.
+
+    `wanted` is the plan of each pipeline (by name; the minimums where it is not named); `latency_s` what is predicted
+    for the replicas that run (None: too few to carry the load). `problems` keeps what was asked.
+    """
+
+    wanted: dict[str, Mapping[PlacementKey, int]] = field(default_factory=dict)
+    latency_s: float | None = 0.1
+    served: float = 1.0
+    limited_by: Limit | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    def wants(self, replicas: Mapping[PlacementKey, int], *, name: str = "captions", runs_well: bool = False) -> None:
+        self.wanted[name] = replicas
+        self.latency_s = 0.1 if runs_well else None
+
+    def asked(self, name: str = "captions") -> Pipeline:
+        return next(asked for asked in self.problems[-1].pipelines if asked.key == PipelineKey(f"speech/{name}"))
+
+    def allocate(self, problem: Problem) -> Plan:
+        self.problems.append(problem)
+        return Plan(
+            pipelines=tuple(self._plan(pipeline, problem) for pipeline in problem.pipelines),
+            pools=tuple(
+                PoolPlan(name=name, instances=0, limit=pool.instances, shadow_price_per_hour=None)
+                for name, pool in problem.pools.items()
+            ),
+            cost_per_hour=0.0,
+            billed_per_hour=0.0,
+            lower_bound_per_hour=None,
+        )
+
+    def evaluate(self, pipeline: Pipeline, *_: object, share: float) -> SimpleNamespace:
+        return SimpleNamespace(latency_s=self.latency_s)
+
+    def _plan(self, pipeline: Pipeline, problem: Problem) -> PipelinePlan:
+        wanted = self.wanted.get(pipeline.key.removeprefix("speech/"), {})
+        stages = tuple(
+            StagePlan(
+                name=stage.name,
+                rate_rps=pipeline.demand.entry_rate_rps,
+                utilization=0.5,
+                latency_s=0.05,
+                mean_s=0.02,
+                placements=tuple(
+                    PlacementPlan(
+                        pool=placement.pool,
+                        replicas=max(placement.min_replicas, wanted.get((stage.name, placement.pool), 0)),
+                        batch=placement.batch_sizes[-1],
+                    )
+                    for placement in stage.placements
+                ),
+            )
+            for stage in pipeline.stages
+        )
+        return PipelinePlan(
+            key=pipeline.key,
+            served_fraction=self.served,
+            feasible=self.served >= 1,
+            limited_by=self.limited_by,
+            latency_s=0.1,
+            cost_per_hour=sum(
+                problem.pools[placement.pool].price_per_hour * placement.replicas
+                for stage in stages
+                for placement in stage.placements
+            ),
+            bottleneck=pipeline.stages[-1].name,
+            stages=stages,
+            steps=(),
+            next_step=None,
+        )

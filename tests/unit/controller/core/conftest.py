@@ -1,0 +1,10 @@
+import pytest
+from planning import Planner
+
+
+@pytest.fixture
+def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
+    planner = Planner()
+    monkeypatch.setattr("controller.core.fleet.allocate", planner.allocate)
+    monkeypatch.setattr("controller.core.guards.evaluate", planner.evaluate)
+    return planner

@@ -1,0 +1,91 @@
+"""Values survive JSON, and what is no such value is refused with its place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NewType
+
+import pytest
+
+from controller.core.codec import InvalidRecord, Json, decode, encode
+
+Name = NewType("Name", str)
+
+
+class Colour(Enum):
+    RED = "Red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    name: Name
+    share: float
+    flag: bool
+    colour: Colour | None
+    reading: float | Gone
+    pairs: Mapping[tuple[Name, Name], int]
+    named: Mapping[Colour, float]
+    parts: tuple[int, ...]
+    point: tuple[float, str]
+    tags: frozenset[str]
+    derived: int = field(init=False, default=3)
+
+
+WHOLE = Whole(
+    name=Name("n"),
+    share=1.0,
+    flag=True,
+    colour=Colour.RED,
+    reading=Gone(why="lost"),
+    pairs={(Name("a"), Name("b")): 2},
+    named={Colour.RED: 0.5},
+    parts=(1, 2),
+    point=(0.5, "x"),
+    tags=frozenset({"b", "a"}),
+)
+
+
+def test_a_value_survives() -> None:
+    assert decode(Whole, encode(WHOLE)) == WHOLE
+
+
+def document(**changes: Json) -> Json:
+    encoded = encode(WHOLE)
+    assert isinstance(encoded, dict)
+    return {**encoded, **changes}
+
+
+def test_a_whole_number_is_a_float_where_one_is_asked_for() -> None:
+    share = decode(Whole, document(share=2)).share
+    assert isinstance(share, float)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share": "1"}, "record.share: '1': must be float"),
+        ({"share": True}, "record.share: True: must be float"),
+        ({"colour": "Blue"}, "record.colour: 'Blue': must be one of ['Red']"),
+        ({"reading": {"what": 1}}, "record.reading: {'what': 1}: must be one of ['float', 'Gone']"),
+        ({"pairs": [[["a", "b"]]]}, "record.pairs: [['a', 'b']]: must be a pair"),
+        ({"parts": 1}, "record.parts: 1: must be a list"),
+        ({"parts": [1, "2"]}, "record.parts[1]: '2': must be int"),
+        ({"point": [1.0]}, "record.point: [1.0]: must have 2 items"),
+        ({"derived": 4}, "must have exactly the fields"),
+    ],
+)
+def test_what_is_no_such_value_is_refused_with_its_place(changes: dict[str, Json], message: str) -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        decode(Whole, document(**changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRecord):
+        encode(value)

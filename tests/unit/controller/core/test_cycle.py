@@ -1,0 +1,401 @@
+"""The sentences of the interface about money, precedence, scaling, modes and overload, as decisions."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_rule,
+    a_scaling,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    applied,
+    default_stages,
+    pools,
+    seen,
+)
+from planning import Planner
+
+from controller.core.cycle import decide
+from controller.core.decision import ChangeReason, HoldReason, Outcome, PipelineDecision
+from controller.core.memory import DemandSample, PipelineMemory, PoolMemory, RuleMemory
+from controller.core.policy import Policy
+from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.spec import Mode, PlacementKey
+from optimizer.model import PoolName, StageName
+from optimizer.plan import Limit, LimitKind
+from profiler.samples import Absence, AbsenceReason, PlacementSamples
+
+MISSING = Absence(reason=AbsenceReason.MISSING)
+BLIND = PlacementSamples(readings={})
+
+
+def decided(state: PipelineState, policy: Policy | None = None, **world: object) -> PipelineDecision:
+    return decide(a_snapshot(state, **world), policy or Policy()).pipelines[0]  # type: ignore[arg-type]
+
+
+def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
+    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+
+
+def holds(decision: PipelineDecision) -> set[HoldReason]:
+    return {hold.reason for hold in decision.holds}
+
+
+class TestMoney:
+    def test_spend_is_the_greater_of_desired_and_existing_terminating_ones_included(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2})
+        state = a_state(replicas={VAD: 4, ENCODER: a_target(2, existing=2, terminating=3)})
+        # vad 4 × $0.5/4, encoder (2 + 3) × $1
+        assert decided(state).spend_per_hour == pytest.approx(5.5)
+
+    def test_replicas_on_their_way_out_leave_no_room_for_new_ones(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 5})
+        state = a_state(a_spec(budget=5.5), replicas={VAD: 4, ENCODER: a_target(2, terminating=2)})
+        decision = decided(state)
+        assert moves(decision) == {ENCODER: (2, 3)}
+        assert HoldReason.AWAITING_CAPACITY in holds(decision)
+
+    def test_a_move_whose_overlap_does_not_fit_under_the_cap_is_made_in_steps_that_fit(self, planner: Planner) -> None:
+        spec = a_spec(budget=6.2)
+        planner.wants({VAD: 1, ENCODER_GPU: 3})
+        snapshot = a_snapshot(a_state(spec, replicas={VAD: 1, ENCODER: 6}))
+        seen_spend, carried = [], []
+        for _ in range(12):
+            decision = decide(snapshot, Policy())
+            seen_spend.append(decision.pipelines[0].spend_per_hour)
+            carried.append(snapshot.pipelines[0].desired(*ENCODER) + 2 * snapshot.pipelines[0].desired(*ENCODER_GPU))
+            snapshot = applied(snapshot, decision)
+        state = snapshot.pipelines[0]
+        assert (state.desired(*ENCODER), state.desired(*ENCODER_GPU)) == (0, 3)
+        assert max(seen_spend) <= 6.2
+        assert min(carried) >= 4
+
+    @pytest.mark.parametrize("fleet_wide", [False, True])
+    def test_above_the_cap_it_reduces_at_once_whatever_steps_and_tolerance_and_rules_say(
+        self, planner: Planner, *, fleet_wide: bool
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 2}, runs_well=True)
+        spec = a_spec(
+            *default_stages(vad_rules=[a_rule()]),
+            budget=99 if fleet_wide else 4,
+            scaling=a_scaling(down=1, tolerance=1),
+        )
+        memory = PipelineMemory(rules={(StageName("vad"), "busy"): RuleMemory(floor=40, fired=True)})
+        state = a_state(spec, replicas={VAD: 8, ENCODER: 10}, memory=memory)
+        decision = decided(state, Policy(budget_per_hour=4 if fleet_wide else None))
+        assert (
+            moves(decision) == {VAD: (8, 8), ENCODER: (10, 3)}
+            or decision.desired[ENCODER] * 1.0 + decision.desired[VAD] * 0.125 <= 4
+        )
+        assert {change.reason for change in decision.changes} == {ChangeReason.BUDGET}
+
+    def test_the_excess_is_excused_until_the_drain_and_two_cycles_after_it_began(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2})
+        state = a_state(a_spec(budget=4), replicas={VAD: 4, ENCODER: 10})
+        first = decided(state)
+        assert first.memory.excess_excused_until_s == NOW_S + 60 + 2 * 15
+        draining = replace(state, targets={**state.targets, ENCODER: a_target(3, terminating=7)}, memory=first.memory)
+        later = decided(draining, now_s=NOW_S + 15)
+        assert later.memory.excess_excused_until_s == NOW_S + 60 + 2 * 15
+        gone = replace(draining, targets={**state.targets, ENCODER: a_target(3)}, memory=later.memory)
+        assert decided(gone, now_s=NOW_S + 45).memory.excess_excused_until_s is None
+
+    def test_while_the_excess_drains_spend_does_not_rise(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 3})
+        state = a_state(a_spec(budget=4), replicas={VAD: 4, ENCODER: a_target(2, terminating=7)})
+        assert not decided(state).changes
+
+    def test_above_the_fleets_cap_the_lowest_priority_gives_first(self, planner: Planner) -> None:
+        for name in ("low", "high"):
+            planner.wants({VAD: 4, ENCODER: 2}, name=name)
+        states = [
+            a_state(a_spec(name=name, priority=priority), replicas={VAD: 4, ENCODER: 4})
+            for name, priority in (("low", 1), ("high", 2))
+        ]
+        low, high = decide(a_snapshot(*states), Policy(budget_per_hour=7.0)).pipelines
+        assert moves(low) == {ENCODER: (4, 2)}
+        assert {change.reason for change in low.changes} == {ChangeReason.BUDGET}
+        assert ChangeReason.BUDGET not in {change.reason for change in high.changes}
+
+
+class TestPrecedence:
+    def test_a_cap_goes_before_never_down_on_missing_data(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        state = a_state(
+            a_spec(budget=4), demand=MISSING, replicas={VAD: 4, ENCODER: 10}, memory=PipelineMemory(demand=10)
+        )
+        assert moves(decided(state)) == {ENCODER: (10, 3)}
+
+    def test_missing_data_goes_before_the_declared_maximum(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        state = a_state(demand=MISSING, replicas={VAD: 30, ENCODER: 30}, memory=PipelineMemory(demand=10))
+        assert not decided(state, fleet=pools(a_pool("cpu"), a_pool("inferentia", instances=60), a_pool("gpu"))).changes
+
+    def test_without_demand_a_stage_still_gets_the_minimum_it_needs_to_begin(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        decision = decided(a_state(demand=MISSING))
+        assert moves(decision) == {VAD: (0, 1), ENCODER: (0, 1)}
+        assert decision.demand is None
+
+
+class TestMissingData:
+    @pytest.mark.parametrize("before", [None, 5.0])
+    def test_without_demand_nothing_changes_and_the_hold_says_so(self, planner: Planner, before: float | None) -> None:
+        planner.wants({VAD: 9, ENCODER: 1})
+        state = a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(demand=before))
+        decision = decided(state)
+        assert decision.outcome is Outcome.HOLD
+        assert decision.demand == before
+        assert HoldReason.METRICS_MISSING in holds(decision)
+
+    def test_a_blind_stage_lets_the_pipeline_go_up_but_not_down(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 6})
+        state = a_state(replicas={VAD: 4, ENCODER: 4}, samples={VAD: BLIND})
+        decision = decided(state)
+        assert moves(decision) == {ENCODER: (4, 6)}
+        hold = next(hold for hold in decision.holds if hold.reason is HoldReason.METRICS_MISSING)
+        assert hold.stage == "vad"
+
+    def test_part_of_the_pods_is_not_enough_to_go_down(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 2})
+        partial = seen(arrival_rate=Absence(reason=AbsenceReason.PARTIAL))
+        assert not decided(a_state(replicas={VAD: 4, ENCODER: 4}, samples={ENCODER: partial})).changes
+
+    def test_a_stage_that_runs_nowhere_is_not_blind(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 2})
+        state = a_state(replicas={VAD: 4, ENCODER: 4}, samples={ENCODER_GPU: BLIND})
+        assert moves(decided(state)) == {VAD: (4, 2), ENCODER: (4, 2)}
+
+    def test_a_missing_target_stops_its_stage_and_every_decrease_while_other_stages_grow(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 2, ENCODER: 8, ENCODER_GPU: 2})
+        state = a_state(replicas={VAD: 4, ENCODER: 4, ENCODER_GPU: TargetMissing(reason="deployments not found")})
+        assert not decided(state).changes
+        planner.wants({VAD: 6, ENCODER: 8})
+        decision = decided(state)
+        assert moves(decision) == {VAD: (4, 6)}
+        hold = next(hold for hold in decision.holds if hold.reason is HoldReason.TARGET_MISSING)
+        assert "deployments not found" in hold.detail
+
+    def test_a_pool_that_does_not_exist_holds_its_pipeline_alone(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 2}, name="other")
+        broken = a_state(a_spec(a_stage("vad", a_placement("trainium"))), replicas={})
+        other = a_state(a_spec(name="other"), replicas={VAD: 1, ENCODER: 1})
+        first, second = decide(a_snapshot(broken, other), Policy()).pipelines
+        assert (first.outcome, holds(first)) == (Outcome.HOLD, {HoldReason.POOL_NOT_FOUND})
+        assert moves(second) == {VAD: (1, 2), ENCODER: (1, 2)}
+
+
+class TestTolerance:
+    def test_a_saving_below_the_tolerance_is_left_alone(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 9}, runs_well=True)
+        decision = decided(a_state(a_spec(scaling=a_scaling(tolerance=0.1)), replicas={VAD: 4, ENCODER: 10}))
+        assert decision.outcome is Outcome.HOLD
+        assert holds(decision) == {HoldReason.WITHIN_TOLERANCE}
+        assert decision.unconstrained[ENCODER] == 9
+
+    def test_a_saving_of_at_least_the_tolerance_is_made(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8}, runs_well=True)
+        decision = decided(a_state(a_spec(scaling=a_scaling(tolerance=0.1)), replicas={VAD: 4, ENCODER: 10}))
+        assert moves(decision) == {ENCODER: (10, 8)}
+        assert {change.reason for change in decision.changes} == {ChangeReason.COST}
+
+    def test_what_would_miss_the_sla_is_changed_however_small_the_change(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 11})
+        state = a_state(a_spec(scaling=a_scaling(tolerance=0.5)), replicas={VAD: 4, ENCODER: 10})
+        for planner.latency_s in (None, 0.6):
+            assert moves(decided(state)) == {ENCODER: (10, 11)}
+
+    def test_a_plan_that_costs_the_same_is_no_reason_to_move(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8}, runs_well=True)
+        state = a_state(a_spec(scaling=a_scaling(tolerance=0)), replicas={VAD: 4, ENCODER: 4, ENCODER_GPU: 2})
+        assert not decided(state).changes
+
+    def test_a_minimum_above_what_runs_is_filled_without_regard_to_tolerance(self, planner: Planner) -> None:
+        planner.wants({}, runs_well=True)
+        stages = (
+            a_stage("vad", a_placement("cpu", bounds=(3, 9))),
+            a_stage("encoder", a_placement("inferentia", bounds=(1, 9)), after=["vad"]),
+        )
+        decision = decided(a_state(a_spec(*stages), replicas={VAD: 2, ENCODER: 1}))
+        assert [(change.after, change.reason) for change in decision.changes] == [(3, ChangeReason.BOUNDS)]
+
+
+class TestSteps:
+    def test_a_stage_gains_and_loses_at_most_one_step_per_cycle(self, planner: Planner) -> None:
+        planner.wants({VAD: 20, ENCODER: 1})
+        spec = a_spec(scaling=a_scaling(up=4, down=2))
+        decision = decided(a_state(spec, replicas={VAD: 3, ENCODER: 10}))
+        # Up the larger of 100 % and 4, down the larger of 50 % and 2.
+        assert moves(decision) == {VAD: (3, 7), ENCODER: (10, 5)}
+        assert [hold.stage for hold in decision.holds if hold.reason is HoldReason.STEP_LIMITED] == ["vad", "encoder"]
+
+    def test_steps_do_not_bind_a_fallback(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 8})
+        spec = a_spec(scaling=a_scaling(up=1))
+        state = a_state(spec, replicas={VAD: 4, ENCODER: a_target(8, ready=2, pending_since_s=[NOW_S - 400] * 6)})
+        decision = decided(state)
+        assert moves(decision) == {ENCODER: (8, 2), ENCODER_GPU: (0, 8)}
+        assert {change.reason for change in decision.changes} == {ChangeReason.POOL}
+
+
+class TestMakeBeforeBreak:
+    def test_old_replicas_go_only_when_the_new_are_ready(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER_GPU: 2})
+        snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4}))
+        first = decide(snapshot, Policy())
+        assert moves(first.pipelines[0]) == {ENCODER_GPU: (0, 2)}
+        starting = applied(snapshot, first, ready=False)
+        waiting = decide(starting, Policy()).pipelines[0]
+        assert not waiting.changes
+        assert HoldReason.AWAITING_CAPACITY in holds(waiting)
+        state = starting.pipelines[0]
+        half = replace(state, targets={**state.targets, ENCODER_GPU: a_target(2, ready=1)})
+        # One gpu replica carries 2.5 times what one on inferentia does: three of the four may go... but not all.
+        assert moves(decided(half)) == {ENCODER: (4, 3)}
+        ready = replace(state, targets={**state.targets, ENCODER_GPU: a_target(2)})
+        assert moves(decided(ready)) == {ENCODER: (4, 0)}
+
+    def test_up_is_written_before_down(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 4})
+        decision = decided(a_state(replicas={VAD: 4, ENCODER: 1}))
+        assert [change.stage for change in decision.changes] == ["encoder", "vad"]
+
+    def test_a_full_pool_lets_a_stage_in_when_another_has_left(self, planner: Planner) -> None:
+        stages = (a_stage("vad", a_placement("gpu")), a_stage("encoder", a_placement("gpu"), after=["vad"]))
+        vad_gpu = (StageName("vad"), PoolName("gpu"))
+        planner.wants({vad_gpu: 1, ENCODER_GPU: 3})
+        snapshot = a_snapshot(
+            a_state(a_spec(*stages), replicas={vad_gpu: 3, ENCODER_GPU: 1}), fleet=pools(a_pool("gpu", instances=4))
+        )
+        first = decide(snapshot, Policy())
+        assert moves(first.pipelines[0]) == {vad_gpu: (3, 1)}
+        assert moves(decide(applied(snapshot, first), Policy()).pipelines[0]) == {ENCODER_GPU: (1, 3)}
+
+
+class TestModes:
+    def test_recommend_decides_and_reports_but_changes_nothing(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 8})
+        decision = decided(a_state(a_spec(mode=Mode.RECOMMEND), replicas={VAD: 4, ENCODER: 4}))
+        assert not decision.changes
+        assert holds(decision) == {HoldReason.RECOMMEND_ONLY}
+        assert decision.unconstrained[VAD] == 8
+        assert decision.desired[VAD] == 4
+
+    def test_paused_changes_nothing_not_even_above_the_cap(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        decision = decided(a_state(a_spec(mode=Mode.PAUSED, budget=1), replicas={VAD: 4, ENCODER: 4}))
+        assert not decision.changes
+        assert HoldReason.PAUSED in holds(decision)
+
+    def test_others_are_planned_around_what_a_paused_pipeline_holds(self, planner: Planner) -> None:
+        paused = a_state(a_spec(mode=Mode.PAUSED, name="paused"), replicas={VAD: 4, ENCODER: 4})
+        decide(a_snapshot(paused, a_state()), Policy(budget_per_hour=10.0))
+        problem = planner.problems[-1]
+        assert [pipeline.key for pipeline in problem.pipelines] == ["speech/captions"]
+        assert problem.pools[PoolName("inferentia")].instances == 16
+        assert problem.budget_per_hour == pytest.approx(5.5)
+
+
+class TestRules:
+    def rule_state(self, pressure: float, replicas: int = 3, budget: float = 100.0) -> PipelineState:
+        spec = a_spec(*default_stages(vad_rules=[a_rule(add=2, per_zone=True)]), budget=budget)
+        return a_state(spec, replicas={VAD: replicas, ENCODER: 2}, samples={VAD: seen(rx_queue_pressure=pressure)})
+
+    def test_a_rule_adds_replicas_for_each_zone_on_top_of_the_plan(self, planner: Planner) -> None:
+        planner.wants({VAD: 3, ENCODER: 2})
+        fleet = pools(a_pool("cpu", zones=3), a_pool("inferentia"), a_pool("gpu"))
+        decision = decided(self.rule_state(0.9), fleet=fleet)
+        assert moves(decision) == {VAD: (3, 9)}
+        assert decision.changes[0].reason is ChangeReason.RULE
+
+    def test_the_floor_holds_while_the_plan_wants_less(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 2})
+        snapshot = a_snapshot(self.rule_state(0.9))
+        for _ in range(4):
+            snapshot = applied(snapshot, decide(snapshot, Policy()))
+        assert snapshot.pipelines[0].desired(*VAD) == 5
+
+    def test_caps_win_over_a_floor(self, planner: Planner) -> None:
+        planner.wants({VAD: 3, ENCODER: 2}, runs_well=True)
+        decision = decided(self.rule_state(0.9, budget=2.5))
+        # $2.50 − 2 × $1 leaves four vad replicas of $0.125.
+        assert moves(decision) == {VAD: (3, 4)}
+
+    def test_a_rule_without_data_holds_nothing_else(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 1})
+        state = self.rule_state(0.5)
+        state = replace(state, samples={**state.samples, VAD: seen(rx_queue_pressure=MISSING)})
+        assert moves(decided(state)) == {VAD: (3, 2), ENCODER: (2, 1)}
+
+
+class TestOverload:
+    def test_the_admissible_demand_is_published_only_when_not_all_can_be_served(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        state = a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4})
+        assert decided(state).admissible is None
+        planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
+        assert decided(state).admissible == pytest.approx(60.0)
+
+    def test_an_sla_out_of_reach_is_no_reason_to_take_away_what_serves_late(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        planner.served, planner.limited_by = 0.0, Limit(kind=LimitKind.SLA)
+        decision = decided(a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4}))
+        assert not decision.changes
+        assert HoldReason.SLA_UNREACHABLE in holds(decision)
+
+
+class TestPools:
+    def test_a_replica_pending_past_the_deadline_has_the_plan_made_without_its_pool(self, planner: Planner) -> None:
+        state = a_state(replicas={ENCODER: a_target(3, ready=2, pending_since_s=[NOW_S - 301])})
+        decision = decide(a_snapshot(state), Policy())
+        pool = next(pool for pool in decision.pools if pool.name == "inferentia")
+        assert pool.memory == PoolMemory(
+            unavailable_until_s=NOW_S + 300, backoff_s=600, reason="pod-0: 0/3 nodes are available"
+        )
+        encoder = planner.asked().stages[1]
+        assert [placement.max_replicas for placement in encoder.placements] == [2, 20]
+
+    def test_after_the_backoff_one_replica_is_tried_again(self, planner: Planner) -> None:
+        failed = PoolMemory(unavailable_until_s=NOW_S - 1, backoff_s=600, reason="full")
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", memory=failed), a_pool("gpu"))
+        decide(a_snapshot(a_state(replicas={ENCODER: 2}), fleet=fleet), Policy())
+        assert planner.asked().stages[1].placements[0].max_replicas == 3
+
+    def test_a_pool_below_what_is_in_use_is_left_whatever_the_tolerance(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2}, runs_well=True)
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=2), a_pool("gpu"))
+        spec = a_spec(scaling=a_scaling(tolerance=1.0))
+        assert moves(decided(a_state(spec, replicas={VAD: 4, ENCODER: 4}), fleet=fleet)) == {ENCODER: (4, 2)}
+
+
+class TestRestart:
+    def test_a_decision_applied_is_followed_by_none(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}))
+        snapshot = applied(snapshot, decide(snapshot, Policy()))
+        decision = decide(snapshot, Policy()).pipelines[0]
+        assert decision.outcome is Outcome.STEADY
+
+    def test_a_demand_that_fell_is_held_with_the_time_it_is_released(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        memory = PipelineMemory(demand=50, samples=(DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),))
+        decision = decided(a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory))
+        assert decision.demand == 50
+        assert [(hold.reason, hold.until_s) for hold in decision.holds] == [(HoldReason.STABILIZING, NOW_S + 200)]
+
+    def test_the_same_snapshot_is_decided_the_same_way(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        snapshot: Snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}))
+        assert decide(snapshot, Policy()) == decide(snapshot, Policy())

@@ -1,0 +1,101 @@
+"""Stabilisation acts on demand: D = clamp(previous D, lowest over the up window, highest over the down window)."""
+
+from collections.abc import Sequence
+
+import pytest
+from builders import NOW_S, a_placement, a_scaling, a_spec, a_stage, a_state
+
+from controller.core.demand import DemandState, horizon_s, stabilised_demand
+from controller.core.memory import DemandSample, PipelineMemory
+from profiler.samples import Absence, AbsenceReason, Reading
+
+MISSING = Absence(reason=AbsenceReason.MISSING)
+
+
+@pytest.fixture(autouse=True)
+def last_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecast the last value, so that a test says exactly what is forecast."""
+
+    def forecast(samples: Sequence[tuple[float, float]], now_s: float, horizon_s: float) -> float:
+        return samples[-1][1]
+
+    monkeypatch.setattr("controller.core.demand.forecast", forecast)
+
+
+def follow(*readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval_s: float = 15.0) -> list[DemandState]:
+    memory, found = PipelineMemory(), []
+    spec = a_spec(scaling=a_scaling(up_s=up_s, down_s=down_s))
+    for index, reading in enumerate(readings):
+        state = a_state(spec, demand=reading, memory=memory)
+        answer = stabilised_demand(state, NOW_S + index * interval_s, interval_s)
+        memory = PipelineMemory(demand=answer.demand, samples=answer.samples)
+        found.append(answer)
+    return found
+
+
+def demands(found: list[DemandState]) -> list[float | None]:
+    return [answer.demand for answer in found]
+
+
+def test_demand_rises_at_once_without_a_scale_up_window() -> None:
+    assert demands(follow(10.0, 20.0, 50.0)) == [10, 20, 50]
+
+
+def test_demand_rises_to_the_lowest_of_the_scale_up_window() -> None:
+    assert demands(follow(10.0, 50.0, 40.0, 60.0, up_s=30.0)) == [10, 10, 10, 40]
+
+
+def test_demand_falls_to_the_highest_of_the_scale_down_window() -> None:
+    assert demands(follow(50.0, 10.0, 20.0, 10.0, 10.0, 10.0, down_s=60.0)) == [50, 50, 50, 50, 50, 20]
+
+
+def test_a_held_demand_says_when_it_is_released() -> None:
+    assert follow(50.0, 10.0)[-1].falls_at_s == NOW_S + 60
+    assert follow(10.0, 10.0)[-1].falls_at_s is None
+
+
+@pytest.mark.parametrize("reading", [MISSING, float("nan"), float("inf"), -1.0])
+def test_without_a_usable_reading_demand_stays(reading: Reading) -> None:
+    answer = follow(10.0, reading)[-1]
+    assert answer.demand == 10
+    assert answer.forecast is None
+    assert isinstance(answer.observed, Absence)
+
+
+def test_demand_never_seen_is_not_zero() -> None:
+    assert demands(follow(MISSING, MISSING)) == [None, None]
+
+
+def test_a_gap_does_not_shorten_the_scale_down_window() -> None:
+    found = follow(50.0, *[MISSING] * 8, 10.0, 10.0)
+    assert demands(found)[-1] == 50
+
+
+def test_what_is_remembered_is_bounded_and_keeps_the_extremes() -> None:
+    readings = [100.0 if index == 200 else float(index % 7) for index in range(3600)]
+    found = follow(*readings, down_s=3600.0, interval_s=1.0)
+    assert max(len(answer.samples) for answer in found) < 400
+    assert found[-1].demand == 100
+
+
+def test_what_is_decided_now_has_to_serve_after_the_slowest_start_up() -> None:
+    stages = (
+        a_stage("a", a_placement("cpu", startup_s=5.0)),
+        a_stage("b", a_placement("cpu"), a_placement("gpu", startup_s=40.0), after=["a"]),
+    )
+    assert horizon_s(a_spec(*stages), 15.0) == 55.0
+
+
+def test_the_forecast_sees_only_what_was_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[tuple[float, float]]] = []
+
+    def forecast(samples: Sequence[tuple[float, float]], now_s: float, horizon_s: float) -> float:
+        asked.append(samples)
+        return 7.0
+
+    monkeypatch.setattr("controller.core.demand.forecast", forecast)
+    held = DemandSample(t_s=NOW_S - 15, observed=None, forecast=9.0)
+    old = DemandSample(t_s=NOW_S - 30, observed=5.0, forecast=9.0)
+    state = a_state(demand=6.0, memory=PipelineMemory(demand=9.0, samples=(old, held)))
+    assert stabilised_demand(state, NOW_S, 15.0).forecast == 7.0
+    assert asked == [[(NOW_S - 30, 5.0), (NOW_S, 6.0)]]

@@ -1,0 +1,183 @@
+"""What a person reads: one line, columns, conditions, Events, and the five questions."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from builders import (
+    ENCODER,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_rule,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    default_stages,
+    seen,
+)
+from planning import Planner
+
+from controller.core.cycle import decide
+from controller.core.decision import Decision, PipelineDecision
+from controller.core.explain import ConditionValue, conditions, events, explain, reason_sentence, summary
+from controller.core.memory import DemandSample, PipelineMemory
+from controller.core.policy import Policy
+from controller.core.snapshot import PipelineState, TargetMissing
+from controller.core.spec import DemandUnit, Mode
+from optimizer.model import StageName
+from optimizer.plan import Limit, LimitKind, PlacementStep, Step
+from profiler.samples import Absence, AbsenceReason
+
+MISSING = Absence(reason=AbsenceReason.STALE, detail="newest sample 90 s old")
+
+
+def decision_of(state: PipelineState) -> Decision:
+    return decide(a_snapshot(state), Policy())
+
+
+def growing(planner: Planner) -> PipelineState:
+    planner.wants({VAD: 4, ENCODER: 4})
+    spec = replace(a_spec(budget=20.0), unit=DemandUnit.STREAMS, chunk_s=1.0)
+    memory = PipelineMemory(demand=310.0, samples=(DemandSample(t_s=NOW_S - 15, observed=310.0, forecast=310.0),))
+    return replace(a_state(spec, demand=420.0, replicas={VAD: 4, ENCODER: 2}, memory=memory), latency_s=0.268)
+
+
+def by_type(decision: PipelineDecision) -> Mapping[str, ConditionValue]:
+    return {condition.type: condition for condition in conditions(decision)}
+
+
+def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None:
+    decision = decision_of(growing(planner)).pipelines[0]
+    demand = f"310 → {decision.demand:.0f} streams"
+    assert reason_sentence(decision) == (
+        f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; $2.50/h of $20.00/h"
+    )
+
+
+def test_the_columns_tell_health_demand_latency_limit_and_cost(planner: Planner) -> None:
+    columns = summary(decision_of(growing(planner)).pipelines[0])
+    assert columns.health == "Scaling"
+    assert columns.demand.endswith(" streams")
+    assert columns.latency == "268 ms / 500 ms"
+    assert columns.limited_by == "-"
+    assert columns.cost == "$2.50/h / $20.00/h"
+    assert columns.replicas == "vad:4 encoder:2→4"
+
+
+def test_a_composed_latency_is_labelled(planner: Planner) -> None:
+    spec = a_spec(a_stage("vad", a_placement("cpu")))
+    decision = decision_of(a_state(spec, replicas={VAD: 1}, samples={VAD: seen(latency_p95=0.04)})).pipelines[0]
+    assert summary(decision).latency == "40 ms (composed) / 500 ms"
+
+
+def test_all_is_well(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    found = by_type(decision_of(state).pipelines[0])
+    assert {name: condition.status for name, condition in found.items()} == {
+        "Ready": "True",
+        "SLAMet": "True",
+        "MetricsAvailable": "True",
+        "TargetsFound": "True",
+        "WithinBudget": "True",
+        "RuleMetricMissing": "False",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "condition", "status", "reason"),
+    [
+        (a_state(demand=MISSING, replicas={VAD: 1, ENCODER: 1}), "MetricsAvailable", "False", "MetricsMissing"),
+        (a_state(demand=MISSING, replicas={VAD: 1, ENCODER: 1}), "Ready", "False", "MetricsMissing"),
+        (a_state(replicas={VAD: TargetMissing(reason="gone")}), "TargetsFound", "False", "TargetMissing"),
+        (replace(a_state(), latency_s=0.7), "SLAMet", "False", "Measured"),
+        (replace(a_state(), latency_s=MISSING), "SLAMet", "Unknown", "Missing"),
+        (a_state(a_spec(budget=1.0), replicas={VAD: 1, ENCODER: 4}), "WithinBudget", "False", "Draining"),
+        (a_state(a_spec(a_stage("vad", a_placement("trainium")))), "Ready", "False", "PoolNotFound"),
+        (
+            a_state(a_spec(*default_stages(vad_rules=[a_rule()])), samples={VAD: seen(rx_queue_pressure=MISSING)}),
+            "RuleMetricMissing",
+            "True",
+            "MetricsMissing",
+        ),
+        (a_state(a_spec(mode=Mode.PAUSED)), "Ready", "True", "Paused"),
+    ],
+)
+def test_what_is_wrong_is_a_condition(
+    planner: Planner, state: PipelineState, condition: str, status: str, reason: str
+) -> None:
+    found = by_type(decision_of(state).pipelines[0])[condition]
+    assert (found.status, found.reason) == (status, reason)
+
+
+def test_an_event_is_written_for_changes_and_for_conditions_that_flip(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    steady = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    missed = replace(steady, latency_s=0.7)
+    well = {name: condition.status for name, condition in by_type(decision_of(steady).pipelines[0]).items()}
+    assert events(decision_of(steady).pipelines[0], well) == ()
+    assert events(decision_of(steady).pipelines[0], {}) == ()
+    (event,) = events(decision_of(missed).pipelines[0], well)
+    assert (event.warning, event.reason) == (True, "NotSLAMet")
+    (event,) = events(decision_of(steady).pipelines[0], {**well, "SLAMet": "False"})
+    assert (event.warning, event.reason) == (False, "SLAMet")
+    scaled = replace(steady, targets={**steady.targets, **a_state(replicas={ENCODER: 2}).targets})
+    assert events(decision_of(scaled).pipelines[0], well)[0].reason == "Scaled"
+
+
+def section(lines: list[str], title: str) -> str:
+    start = lines.index(title)
+    end = next((i for i in range(start + 1, len(lines)) if not lines[i].startswith("  ")), len(lines))
+    return "\n".join(lines[start + 1 : end])
+
+
+def test_the_five_questions_are_answered_when_the_budget_binds(planner: Planner) -> None:
+    planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
+    state = growing(planner)
+    lines = explain(decision_of(state), state.spec.key)
+    assert "encoder 2→4 on inferentia" in section(lines, "What")
+    assert "p95 268 ms of 500 ms" in section(lines, "Why")
+    assert "limited by Budget: 75% of the demand" in section(lines, "Why not more")
+    assert "the ingress admits" in section(lines, "Why not more")
+    assert section(lines, "Why not now").strip() == "-"
+    assert "a budget above $20.00/h" in section(lines, "What would change it")
+
+
+def test_a_hold_says_why_not_now_and_for_how_long(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    memory = PipelineMemory(demand=50, samples=(DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),))
+    state = a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory)
+    why = section(explain(decision_of(state), state.spec.key), "Why not now")
+    assert "the scale-down window still holds a higher demand, for 200 s more" in why
+
+
+def test_a_plan_that_is_held_is_told(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 8})
+    state = a_state(a_spec(mode=Mode.RECOMMEND), replicas={VAD: 4, ENCODER: 4})
+    lines = explain(decision_of(state), state.spec.key)
+    assert "encoder on inferentia would go 4→8" in section(lines, "What")
+    assert "mode: Auto" in section(lines, "What would change it")
+
+
+def test_the_steps_of_the_plan_and_the_next_dollar_are_told(planner: Planner) -> None:
+    step = Step(
+        stage=StageName("encoder"),
+        changes=(PlacementStep(pool=ENCODER[1], before=1, after=2, batch=8),),
+        latency_saved_s=0.06,
+        cost_added_per_hour=0.38,
+    )
+    decision = decision_of(growing(planner))
+    pipeline = decision.pipelines[0]
+    assert pipeline.plan is not None
+    told = replace(decision, pipelines=(replace(pipeline, plan=replace(pipeline.plan, steps=(step,), next_step=step)),))
+    lines = explain(told, pipeline.key)
+    words = "encoder 1→2 on inferentia with batches of 8: 60 ms less latency, $0.38/h more"
+    assert words in section(lines, "Why")
+    assert words in section(lines, "Why not more")
+
+
+def test_a_pipeline_that_was_not_decided_is_an_error(planner: Planner) -> None:
+    with pytest.raises(KeyError):
+        explain(decision_of(a_state()), a_spec(name="other").key)
