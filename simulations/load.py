@@ -21,7 +21,7 @@ from simulations.traces import Column, read_trace
 def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
     """Return the schedule of every pipeline that has load, by namespace/name; spikes are in it.
 
-    `scale` thins the sessions to that share of them. The same seed gives the same sessions whatever else is in the file.
+    `scale` thins the sessions to that share of them. A seed gives the same sessions whatever else is in the file.
 
     Raises:
         InvalidTrace: a trace that cannot be read.
