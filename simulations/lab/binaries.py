@@ -167,7 +167,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _built(module: _Module, go: _Go, progress: Callable[[str], None]) -> Path:
-    cache = _cache_folder()
+    cache = cache_folder()
     target = cache / f"{module.name}-{_fingerprint(module, go)}"
     if target.is_dir():
         return target
@@ -188,7 +188,8 @@ def _built(module: _Module, go: _Go, progress: Callable[[str], None]) -> Path:
     return target
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Return the folder that holds what the lab keeps between runs."""
     given = os.environ.get("SLUICE_LAB_CACHE")
     if given:
         return Path(given).resolve()

@@ -68,6 +68,11 @@ class Cluster:
         """Return where Prometheus answers, without the fault proxy."""
         return self._prometheus.url
 
+    @property
+    def operator_url(self) -> str:
+        """Return where the operator serves its metrics and probes."""
+        return f"http://{LOOPBACK}:{self.operator_port}"
+
     def start(self) -> Self:
         """Start the control plane and Prometheus, install Sluice's resources, and start the node agent.
 
@@ -158,10 +163,6 @@ class Cluster:
             },
             command="operator",
         )
-
-    def start_module(self, name: str, module: str, flags: Mapping[str, object]) -> Child:
-        """Start `python -m module --flag value …` as a part of the lab, logging to `processes/NAME.log`."""
-        return self._start_module(name, module, flags)
 
     def _start_module(
         self, name: str, module: str, flags: Mapping[str, object], *, command: str | None = None

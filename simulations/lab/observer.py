@@ -54,9 +54,7 @@ class Observation:
 class Observer:
     """Observes in a thread of its own until closed; `observations` grows, `latest` is its last."""
 
-    def __init__(
-        self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...], on_observation: Callable[[Observation], None]
-    ) -> None:
+    def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
         self.observations: list[Observation] = []
         self._api = config.new_client_from_config(str(kubeconfig))
         self._core, self._apps, self._custom = (
@@ -65,16 +63,25 @@ class Observer:
             client.CustomObjectsApi(self._api),
         )
         self._pipelines = pipelines
-        self._on_observation = on_observation
         self._began = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
-        self.failure: Exception | None = None
+        self._failure: Exception | None = None
 
-    def begin(self) -> None:
-        """Make now the zero of time, and forget what was seen before."""
-        self._began = time.monotonic()
-        self.observations.clear()
+    def begin(self, start_s: float) -> None:
+        """Make `start_s` on the monotonic clock the zero of time, and forget what was seen before."""
+        self._began = start_s
+        self.observations[:] = [self.observe()]
+
+    @property
+    def latest(self) -> Observation:
+        """Return the last observation since `begin`."""
+        return self.observations[-1]
+
+    def check(self) -> None:
+        """Raise what has ended the observation, if something has."""
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -92,10 +99,9 @@ class Observer:
             try:
                 seen = self.observe()
             except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
-                self.failure = error
+                self._failure = error
                 return
             self.observations.append(seen)
-            self._on_observation(seen)
 
     def observe(self) -> Observation:
         """Return the cluster as it is now."""

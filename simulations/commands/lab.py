@@ -1,0 +1,170 @@
+"""`sluice lab`: a real Kubernetes control plane, Prometheus and stage workers on this machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from controller.resources.translate import pipeline_spec
+from controller.resources.validation import validate_files
+from simulations.lab.binaries import BuildError, cache_folder, ensure
+from simulations.lab.deployments import UnsupportedManifest
+from simulations.lab.faults import UnsupportedFault
+from simulations.lab.processes import LOOPBACK, ProcessError
+from simulations.lab.run import MAX_LAG_S, Options, run
+from simulations.lab.standing import State
+from simulations.lab.view import LineView, LiveView, View
+from simulations.scenario import InvalidScenario, Scenario, load_scenario
+
+_UP_S = 1200.0
+_DOWN_S = 30.0
+_POLL_S = 0.1
+
+
+def prepare_environment() -> None:
+    """Keep clients away from proxies on their way to this machine."""
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Return the scenario in `path`; exit with status 1 and one line per mistake when it is invalid."""
+    try:
+        return load_scenario(path)
+    except InvalidScenario as error:
+        for finding in error.findings:
+            click.echo(str(finding), err=True)
+        raise click.exceptions.Exit(1) from None
+
+
+def execute(scenario: Scenario, options: Options, folder: Path) -> dict[str, object]:
+    """Run `scenario` before the eyes of whoever called; exit with status 1 and a reason when it cannot be run."""
+    prepare_environment()
+    # A reader of stdout is after the report; what happens meanwhile goes where people look.
+    console = Console(stderr=not sys.stdout.isatty())
+    with ExitStack() as parts:
+        view: View = LineView(console)
+        if console.is_terminal:
+            specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+            view = parts.enter_context(LiveView(console, specs))
+        try:
+            return run(scenario, options, folder, ensure(view.say), view)
+        except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest) as error:
+            raise click.ClickException(str(error)) from None
+
+
+def write_report(report: dict[str, object], path: Path) -> None:
+    """Write the report, and its path as the last line of stdout."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    click.echo(f"report: {path.resolve()}")
+
+
+@click.group()
+def lab() -> None:
+    """Run a real Kubernetes with Sluice in it on this machine: no cluster, root or container engine."""
+
+
+@lab.command()
+def build() -> None:
+    """Build the lab's programs (once; about six minutes on two cores) into the user's cache."""
+    try:
+        programs = ensure(lambda line: click.echo(line, err=True))
+    except BuildError as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"the lab's programs are in {programs.kube_apiserver.parent} and {programs.prometheus.parent}")
+
+
+@lab.command("run")
+@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of the sessions to keep.")
+@click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first.")
+@click.option("--interval", type=click.FloatRange(0.5), default=2.0, show_default=True, help="Seconds between cycles.")
+@click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales.")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report.")
+def run_(
+    scenario: Path, *, scale: float, seed: int | None, interval: float, operator: bool, report: Path | None
+) -> None:
+    """Run SCENARIO live and write a JSON report.
+
+    Exit status: 0 done; 1 the scenario is invalid or asks for what the lab cannot do, or its load was late.
+    """
+    loaded = read_scenario(scenario)
+    options = Options(
+        seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
+    )
+    with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder:
+        result = execute(loaded, options, Path(folder))
+    write_report(result, report or Path("reports") / f"{loaded.file.name}-{options.seed}.json")
+    lag_s = result["summary"]["generator_lag_p99_s"]  # type: ignore[index]
+    if lag_s > MAX_LAG_S:
+        click.echo(
+            f"invalid: the load generator was late by {lag_s * 1000:.1f} ms (p99), more than {MAX_LAG_S * 1000:g} ms: "
+            "this machine cannot carry the load; use --scale",
+            err=True,
+        )
+        raise click.exceptions.Exit(1)
+
+
+@lab.command()
+@click.argument("manifests", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def up(manifests: tuple[Path, ...]) -> None:
+    """Start a lab that stays up, with MANIFESTS applied, and print where it is."""
+    findings = validate_files(manifests).findings
+    for finding in findings:
+        click.echo(str(finding), err=True)
+    if findings:
+        raise click.exceptions.Exit(1)
+    prepare_environment()
+    folder = _standing_folder()
+    state = State.read(folder)
+    if state is not None:
+        raise click.ClickException(f"a lab is up already (process {state.pid}); end it with: sluice lab down")
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "lab.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "simulations.lab.standing", str(folder), *map(str, manifests)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _UP_S
+    while (state := State.read(folder)) is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise click.ClickException(f"the lab did not come up; last lines of {log}:\n  {tail}")
+        time.sleep(_POLL_S)
+    click.echo(f"kubectl:    {state.kubectl} --kubeconfig {state.kubeconfig}")
+    click.echo(f"kubeconfig: {state.kubeconfig}")
+    click.echo(f"prometheus: {state.prometheus_url}")
+    click.echo(f"operator:   {state.operator_url}/metrics")
+
+
+@lab.command()
+def down() -> None:
+    """End the lab that `sluice lab up` started."""
+    state = State.read(_standing_folder())
+    if state is None:
+        click.echo("no lab is up")
+        return
+    os.kill(state.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _DOWN_S
+    while State.read(_standing_folder()) is not None:
+        if time.monotonic() > deadline:
+            raise click.ClickException(f"process {state.pid} did not end within {_DOWN_S:g} s")
+        time.sleep(_POLL_S)
+    click.echo("the lab is down")
+
+
+def _standing_folder() -> Path:
+    return cache_folder() / "standing"

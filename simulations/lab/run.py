@@ -1,0 +1,296 @@
+"""A scenario on the lab: set everything up, replay the load, cause the faults, watch, and report."""
+
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.core.spec import PipelineSpec, PoolSpec
+from controller.resources.manifests import load_documents
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PipelineKey
+from simulations import schedule as schedules
+from simulations.lab import faults
+from simulations.lab.binaries import Binaries
+from simulations.lab.cluster import KUBERNETES_VERSION, Cluster
+from simulations.lab.decisions import DecisionLog, LoggedDecision
+from simulations.lab.generator import GeneratorConfig, PipelineLoad
+from simulations.lab.loads import load_schedule, static_peak_cost
+from simulations.lab.observer import Observer
+from simulations.lab.processes import Child, ProcessError, Processes, free_ports
+from simulations.lab.records import read_records
+from simulations.lab.report import LiveRun, build_report
+from simulations.lab.topology import IngressConfig, pipeline_topology
+from simulations.lab.view import Moment, OperatorMetrics, View, window_line
+from simulations.scenario import Scenario
+from simulations.schedule import Schedule
+from simulations.scoring import Interval
+
+MAX_LAG_S = 0.005
+"""A generator that was later than this (p99) measured itself, not the system."""
+
+_READY_S = 30.0
+_TICK_S = 0.25
+_LEAD_S = 2.0  # a Python process starts within
+_SETTLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to run: `scale` is the share of the sessions that is kept; without `operator` nothing rescales.
+
+    `keep` leaves the cluster up after the load has ended, until Ctrl-C.
+    """
+
+    seed: int
+    scale: float = 1.0
+    operator: bool = True
+    keep: bool = False
+    interval_s: float = 2.0
+    scrape_interval_s: float = 1.0
+
+
+def run(scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View) -> dict[str, Any]:
+    """Run `scenario` on a lab in `folder` and return its report; every part ends with the call.
+
+    Raises:
+        UnsupportedFault: the scenario has a fault that the lab cannot cause.
+        UnsupportedManifest: the manifests ask for what the lab does not run.
+        ProcessError: a part of the lab ended by itself.
+    """
+    faults.check_supported(scenario.file)
+    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    pools = tuple(pool_spec(resource) for resource in scenario.pools)
+    with ExitStack() as parts:
+        view.say("starting Kubernetes and Prometheus")
+        cluster = parts.enter_context(
+            Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s)
+        )
+        view.say(f"Kubernetes {KUBERNETES_VERSION} is up: kubectl --kubeconfig {cluster.kubeconfig}")
+        documents = [document.data for path in scenario.manifests for document in load_documents(path)]
+        cluster.apply(documents, pipelines, pools)
+        return _Run(scenario, options, cluster, pipelines, pools, view).execute()
+
+
+class _Run:
+    """One run on a cluster that is up."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        options: Options,
+        cluster: Cluster,
+        pipelines: tuple[PipelineSpec, ...],
+        pools: tuple[PoolSpec, ...],
+        view: View,
+    ) -> None:
+        self._scenario = scenario
+        self._options = options
+        self._cluster = cluster
+        self._pipelines = pipelines
+        self._pools = pools
+        self._view = view
+        self._loads = {
+            pipeline.key: load_schedule(scenario, pipeline, seed=options.seed, scale=options.scale)
+            for pipeline in pipelines
+        }
+        self._began_s = 0.0
+        self._decisions: list[LoggedDecision] = []
+
+    def execute(self) -> dict[str, Any]:
+        """Run from the first pod to the report."""
+        with (
+            closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
+            Observer(self._cluster.kubeconfig, self._pipelines) as observer,
+        ):
+            if self._options.operator:
+                self._cluster.start_operator(interval_s=self._options.interval_s)
+            if self._options.operator:
+                self._wait_for_every_stage(observer)
+            self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
+            start_s = time.monotonic() + _LEAD_S
+            self._began_s = time.time() + _LEAD_S
+            load.begin(start_s)
+            observer.begin(start_s)
+            self._follow(observer, load, start_s)
+            load.end()
+            report = self._report(observer, load)
+        if self._options.keep:
+            self._stay()
+        return report
+
+    def _stay(self) -> None:
+        self._view.say(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {self._cluster.kubeconfig}")
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                self._cluster.check()
+                time.sleep(_TICK_S)
+
+    def _wait_for_every_stage(self, observer: Observer) -> None:
+        """Return when every stage has a replica that serves, so that no item meets an empty stage."""
+        self._view.say("waiting for the operator to give every stage a replica")
+        deadline = time.monotonic() + _READY_S
+        while True:
+            self._cluster.check()
+            ready: dict[tuple[PipelineKey, str], int] = {}
+            for (key, stage, _), replicas in observer.observe().placements.items():
+                ready[key, stage] = ready.get((key, stage), 0) + replicas.ready
+            if all(ready.values()):
+                return
+            if time.monotonic() > deadline:
+                empty = ", ".join(f"{key} {stage}" for (key, stage), count in ready.items() if not count)
+                raise ProcessError(
+                    f"no replica was ready after {_READY_S:g} s in: {empty}; see {self._cluster.operator_log}"
+                )
+            time.sleep(_TICK_S)
+
+    def _follow(self, observer: Observer, load: "_Load", start_s: float) -> None:
+        """Show the run and cause its faults until the load has ended."""
+        clock = self._scenario.file.clock
+        log = DecisionLog(self._cluster.operator_log)
+        metrics = OperatorMetrics(self._cluster.operator_url)
+        due = faults.actions(self._scenario.file, self._cluster, self._pipelines)
+        windows, words = 0, ""
+        while (now_s := time.monotonic() - start_s) < clock.duration_s + _SETTLE_S:
+            self._cluster.check()
+            observer.check()
+            if now_s < clock.duration_s:
+                load.check()
+            while due and due[0].at_s <= now_s:
+                action = due.pop(0)
+                self._view.say(f"{now_s:5.0f}s  fault: {action.words}")
+                action.do()
+            for decision in log.latest():
+                self._decisions.append(decision)
+                if decision.changes:
+                    words = decision.reason
+            metrics.refresh()
+            ended = int((now_s - _TICK_S - clock.warmup_s) // clock.window_s)
+            line = None
+            if ended > windows and now_s < clock.duration_s:
+                windows = ended
+                budget = sum(observer.latest.budget_per_hour.values())
+                line = window_line(self._report(observer, load)["windows"][ended - 1], budget)
+            self._view.show(
+                Moment(
+                    seen=observer.latest,
+                    duration_s=clock.duration_s,
+                    stages=dict(metrics.stages),
+                    totals=dict(metrics.totals),
+                    decision=words,
+                    window=line,
+                )
+            )
+            time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
+
+    def _report(self, observer: Observer, load: "_Load") -> dict[str, Any]:
+        observations = tuple(observer.observations)
+        return build_report(
+            LiveRun(
+                scenario=self._scenario.file.name,
+                kubernetes=KUBERNETES_VERSION,
+                clock=self._scenario.file.clock,
+                began_s=self._began_s,
+                pipelines=self._pipelines,
+                items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
+                faults=tuple(fault.interval for fault in self._scenario.file.faults),
+                excused=_excused(self._scenario, self._pipelines, self._options.interval_s),
+                observations=observations,
+                decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
+                sessions_cut=load.sessions_cut,
+                static_peak_cost=static_peak_cost(
+                    self._scenario, self._pipelines, self._pools, self._loads, observations
+                ),
+                generator_lag_p99_s=load.lag_p99_s,
+            )
+        )
+
+
+class _Load:
+    """The ingress, and the generators that replay the schedules against it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        scenario: Scenario,
+        pipelines: tuple[PipelineSpec, ...],
+        schedule_of: Mapping[PipelineKey, Schedule],
+        seed: int,
+    ) -> None:
+        """Start the ingress; the load begins with `begin`."""
+        folder = cluster.folder
+        ports = free_ports(len(pipelines))
+        self.records = folder / "records.bin"
+        self.lag_p99_s = 0.0
+        self.sessions_cut = 0
+        self._summary = folder / "ingress-summary.json"
+        self._lag = folder / "generator-report.json"
+        # A process group of its own: the generator ends by itself, which the other parts never do.
+        self._processes = Processes(folder / "load")
+        self._generator: Child | None = None
+        ingress = folder / "ingress.json"
+        ingress.write_text(
+            IngressConfig(
+                metrics_port=cluster.ingress_port,
+                records=self.records,
+                summary=self._summary,
+                pipelines=tuple(
+                    pipeline_topology(pipeline, port=port, seed=schedules.derived_seed(seed, index))
+                    for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True))
+                ),
+            ).to_json()
+        )
+        loads = []
+        for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True)):
+            path = folder / f"schedule-{index}.npz"
+            schedule_of[pipeline.key].save(path)
+            seed_of_phases = schedules.derived_seed(seed, len(pipelines) + index)
+            loads.append(PipelineLoad(port=port, schedule=path, chunk_s=pipeline.chunk_s, seed=seed_of_phases))
+        self._config = folder / "generator.json"
+        self._config.write_text(
+            GeneratorConfig(
+                duration_s=scenario.file.clock.duration_s,
+                drain_s=_SETTLE_S,
+                report=self._lag,
+                loads=tuple(loads),
+            ).to_json()
+        )
+        self._ingress = self._start("ingress", {"config": ingress, "kubeconfig": cluster.kubeconfig})
+
+    def begin(self, start_s: float) -> None:
+        """Start the generator; its first item is due `start_s` on the monotonic clock, or later."""
+        self._generator = self._start("generator", {"config": self._config, "start-at": start_s})
+
+    def check(self) -> None:
+        """Raise `ProcessError` if ingress or generator has ended."""
+        self._ingress.check()
+        if self._generator is not None:
+            self._generator.check()
+
+    def end(self) -> None:
+        """Stop both and read what they found."""
+        self._processes.stop()
+        self.lag_p99_s = json.loads(self._lag.read_text())["lag_p99_s"]
+        self.sessions_cut = sum(pipeline["sessions_cut"] for pipeline in json.loads(self._summary.read_text()))
+
+    def close(self) -> None:
+        """Stop both, whatever they found."""
+        self._processes.stop()
+
+    def _start(self, name: str, flags: Mapping[str, object]) -> Child:
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+
+
+def _excused(scenario: Scenario, pipelines: Iterable[PipelineSpec], interval_s: float) -> tuple[Interval, ...]:
+    """Return when spend above the cap is forgiven: the drain and two cycles after a change of resources."""
+    drain_s = max((pipeline.scaling.drain_s for pipeline in pipelines), default=0.0)
+    changes = [fault.interval for fault in scenario.file.faults if fault.set_ is not None]
+    moments = {moment for span in changes for moment in (span.from_s, span.until_s) if math.isfinite(moment)}
+    return tuple(Interval(from_s=moment, until_s=moment + drain_s + 2 * interval_s) for moment in sorted(moments))
