@@ -1,0 +1,283 @@
+"""Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.composition import shape_of
+from optimizer.greedy import TOLERANCE, Case, Choice, Walk, cheapest, search
+from optimizer.latency import StageLoad
+from optimizer.merge import TooLarge, cheapest_exact, lower_bound
+from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.options import Mixing, Supply, stage_options
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_PRICE_ROUNDS = 8
+_POLISH_ROUNDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a pipeline is served: the question as it was asked and the way to the choice made."""
+
+    case: Case
+    walk: Walk
+    mixing: Mixing = Mixing.OVERFLOW
+
+    @property
+    def choice(self) -> Choice:
+        """Return the choice made."""
+        return self.walk.answer
+
+    @property
+    def cost_per_hour(self) -> float:
+        """Return what the replicas cost, in USD per hour."""
+        return self.case.cost_per_hour(self.choice)
+
+    @property
+    def use(self) -> Counts:
+        """Return the units taken of each pool."""
+        return self.case.use(self.choice)
+
+
+Answers = Mapping[PipelineKey, Answer]
+
+
+def serve(case: Case, budget_per_hour: float) -> Walk | None:
+    """Return the way to the cheapest choice found that meets the latency within room and budget, or None."""
+    walk = search(case)
+    try:
+        exact = cheapest_exact(case, np.inf if walk is None else case.price(walk.answer))
+    except TooLarge:
+        exact = None
+    if exact is not None and (walk is None or case.price(exact) < case.price(walk.answer) - TOLERANCE):
+        start = walk or Walk(visited=(cheapest(case) or exact,))
+        walk = start.to(exact)
+    if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
+        return walk
+    costs = tuple(table.cost_per_hour for table in case.tables)
+    if all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True)):
+        return None
+    return serve(case.priced(costs), budget_per_hour)  # what saves switching may be what breaks the budget
+
+
+class Fleet:
+    """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state."""
+
+    def __init__(self, problem: Problem, supply: Supply) -> None:
+        self.problem = problem
+        self.supply = supply
+        self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
+        self._answers: dict[tuple[PipelineKey, float, bytes], Answer | None] = {}
+
+    def case(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Case:
+        """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
+        key = (pipeline.key, share, mixing)
+        if key not in self._cases:
+            demand = pipeline.demand.scaled(share)
+            tables = tuple(
+                stage_options(
+                    stage,
+                    StageLoad(
+                        rate_rps=demand.entry_rate_rps * pipeline.visit_ratios[stage.name],
+                        sessions=demand.sessions,
+                        arrival_cv2=demand.arrival_cv2,
+                        periodic=demand.sessions is not None and pipeline.visit_ratios[stage.name] == 1,
+                    ),
+                    self.supply,
+                    percentile=pipeline.sla.percentile,
+                    max_wer=pipeline.max_wer,
+                    switching_cost_per_hour=self.problem.switching_cost_per_hour,
+                    mixing=mixing,
+                )
+                for stage in pipeline.stages
+            )
+            self._cases[key] = Case(
+                tables=tables,
+                prices=tuple(table.objective_per_hour for table in tables),
+                shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
+                composition=self.problem.composition,
+                percentile=pipeline.sla.percentile,
+                latency_s=pipeline.sla.latency_s if demand.entry_rate_rps > 0 else np.inf,
+                room=self.supply.limits,
+            )
+        return self._cases[key]
+
+    def alone(self, pipeline: Pipeline, share: float, room: Counts) -> Answer | None:
+        """Return how `share` of the pipeline's demand is served within `room` and its own budget, or None."""
+        key = (pipeline.key, share, room.tobytes())
+        if key not in self._answers:
+            self._answers[key] = self._alone(pipeline, share, room)
+        return self._answers[key]
+
+    def together(self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float) -> Answers | None:
+        """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found."""
+        asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
+        answers: dict[PipelineKey, Answer] = {}
+        for pipeline in asked:
+            answer = self.alone(pipeline, shares[pipeline.key], room)
+            if answer is None:
+                return None
+            answers[pipeline.key] = answer
+        if _cost(answers) > budget_per_hour + TOLERANCE and self.problem.switching_cost_per_hour == 0:
+            return None
+        if not _within(answers, room):
+            found = self._contended(asked, shares, room)
+            if found is None:
+                return None
+            answers = dict(found)
+        return answers if _cost(answers) <= budget_per_hour + TOLERANCE else None
+
+    def lower_bound_per_hour(self, answers: Answers) -> float | None:
+        """Return a proven floor of what serving everything costs, given one way to do it."""
+        mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
+        cases = {p.key: self.case(p, 1.0, mixing) for p in self.problem.pipelines}
+
+        def bound(pool_prices: Array) -> float:
+            total = -float(pool_prices @ self.supply.limits)
+            for key, case in cases.items():
+                priced = case.priced([table.cost_per_hour + table.use @ pool_prices for table in case.tables])
+                at_most = answers[key].cost_per_hour + float(answers[key].use @ pool_prices)
+                total += lower_bound(priced, at_most * (1 + TOLERANCE) + TOLERANCE)
+            return total
+
+        best = bound(np.zeros(len(self.supply.pools)))
+        cost = _cost(answers)
+        if len(answers) > 1 and best < cost - TOLERANCE:
+            # Lagrange: at any prices of the pools, what is cheapest then less what the pools earn is a bound.
+            for pool_prices in self._pool_prices(
+                list(self.problem.pipelines), dict.fromkeys(answers, 1.0), self.supply.limits
+            ):
+                best = max(best, bound(pool_prices))
+        return best if np.isfinite(best) else None
+
+    def _alone(self, pipeline: Pipeline, share: float, room: Counts) -> Answer | None:
+        budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
+        case = self.case(pipeline, share)
+        walk = serve(case, budget)
+        if walk is None:
+            # A stage that reaches a pool's limit overflows already; stages that compete for one may need any mix.
+            return self._mixed(pipeline, share, room, budget) if self._competing(case) else None
+        if np.all(case.use(walk.answer) <= room):
+            return Answer(case=case.within(room), walk=walk)
+        limited = case.within(room)
+        walk = serve(limited, budget)
+        if walk is not None:
+            return Answer(case=limited, walk=walk)
+        return self._mixed(pipeline, share, room, budget)
+
+    def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
+        case = self.case(pipeline, share, Mixing.ANY).within(room)
+        walk = serve(case, budget)
+        return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)
+
+    def _competing(self, case: Case) -> bool:
+        """Return whether the pools' limits, rather than anything else, leave no plan."""
+        if any(len(table) == 0 for table in case.tables):
+            return False
+        unlimited = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
+        return search(unlimited) is not None
+
+    def _contended(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+    ) -> Answers | None:
+        """Return the cheapest of several ways to share pools that cannot give everyone what suits it best."""
+        ways = [self._in_turn(asked, shares, room, prices) for prices in self._pool_prices(asked, shares, room)]
+        found = [self._polished(asked, shares, room, way) for way in ways if way is not None]
+        return min(found, key=_price, default=None)
+
+    def _pool_prices(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+    ) -> Sequence[Array]:
+        """Return prices per unit of each pool that make the pipelines' wishes fit better and better (subgradient)."""
+        prices, step = np.zeros(len(room)), 0.5
+        visited = [prices]
+        for _ in range(_PRICE_ROUNDS):
+            wishes = [self._wish(pipeline, shares[pipeline.key], prices) for pipeline in asked]
+            excess = np.sum([use for _, use in wishes], axis=0) - room
+            norm = float(excess @ excess)
+            if norm == 0:
+                break
+            change = step * sum(price for price, _ in wishes) * excess / norm * 0.2
+            updated = np.maximum(prices + change, 0.0)
+            if np.array_equal(updated, prices):
+                break
+            prices, step = updated, step * 0.8
+            visited.append(prices)
+        return visited
+
+    def _wish(self, pipeline: Pipeline, share: float, pool_prices: Array) -> tuple[float, Counts]:
+        """Return cost and use of what the pipeline would take at these prices of the pools."""
+        case = self.case(pipeline, share)
+        priced = case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables])
+        walk = search(priced)
+        if walk is None:
+            return 0.0, np.zeros_like(case.room)
+        return case.price(walk.answer), case.use(walk.answer)
+
+    def _in_turn(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, pool_prices: Array
+    ) -> dict[PipelineKey, Answer] | None:
+        """Serve one after the other, at prices for the pools, leaving the next at least what they cannot do without."""
+        least = {p.key: _least(self.case(p, shares[p.key])) for p in asked}
+        answers: dict[PipelineKey, Answer] = {}
+        for position, pipeline in enumerate(asked):
+            later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(room))
+            left = room - _use(answers, room) - later
+            budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
+            case = self.case(pipeline, shares[pipeline.key]).within(left)
+            walk = serve(case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables]), budget)
+            answer = Answer(case=case, walk=walk) if walk else self.alone(pipeline, shares[pipeline.key], left)
+            if answer is None:
+                return None
+            answers[pipeline.key] = answer
+        return answers
+
+    def _polished(
+        self,
+        asked: Sequence[Pipeline],
+        shares: Mapping[PipelineKey, float],
+        room: Counts,
+        answers: dict[PipelineKey, Answer],
+    ) -> dict[PipelineKey, Answer]:
+        """Serve each again in the room that the others leave."""
+        answers = dict(answers)
+        for _ in range(_POLISH_ROUNDS):
+            for pipeline in asked:
+                others = {key: answer for key, answer in answers.items() if key != pipeline.key}
+                again = self.alone(pipeline, shares[pipeline.key], room - _use(others, room))
+                now = answers[pipeline.key]
+                if again is not None and again.case.price(again.choice) < now.case.price(now.choice) + TOLERANCE:
+                    answers[pipeline.key] = again
+        return answers
+
+
+def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+    """Return the pipelines, the most important first, equals by name."""
+    return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
+
+
+def _least(case: Case) -> Counts:
+    if any(len(table) == 0 for table in case.tables):
+        return np.zeros_like(case.room)
+    return np.asarray(sum(table.use.min(axis=0) for table in case.tables), dtype=np.int64)
+
+
+def _use(answers: Answers, room: Counts) -> Counts:
+    return np.asarray(sum((answer.use for answer in answers.values()), np.zeros_like(room)), dtype=np.int64)
+
+
+def _within(answers: Answers, room: Counts) -> bool:
+    return bool(np.all(_use(answers, room) <= room))
+
+
+def _cost(answers: Answers) -> float:
+    return sum(answer.cost_per_hour for answer in answers.values())
+
+
+def _price(answers: Answers) -> float:
+    return sum(answer.case.price(answer.choice) for answer in answers.values())
