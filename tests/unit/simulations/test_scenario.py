@@ -1,0 +1,178 @@
+"""Scenario files: what is accepted, and how mistakes are told."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from simulations.scenario import InvalidScenario, load_scenario
+from simulations.scoring import Clock, Interval
+
+DEMO = Path(__file__).parents[3] / "simulations" / "scenarios" / "demo"
+SCENARIO = """\
+name: test
+manifests: [pools.yaml, captions.yaml]
+duration: 4m
+load:
+  - pipeline: speech/captions
+    trace: azure_llm_2023_code_1s.csv.gz
+    column: arrivals
+    session: {mean: 60s, cv: "1.3"}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    for name in ("pools.yaml", "captions.yaml"):
+        (tmp_path / name).write_text((DEMO / name).read_text())
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def findings(path: Path, text: str) -> list[str]:
+    path.write_text(text)
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(path)
+    assert all(finding.file == path for finding in caught.value.findings)
+    return [str(finding).removeprefix(f"{path}:") for finding in caught.value.findings]
+
+
+def test_the_bundled_scenario_is_valid() -> None:
+    scenario = load_scenario(DEMO / "scenario.yaml")
+
+    assert [pipeline.metadata.name for pipeline in scenario.pipelines] == ["captions"]
+    assert [pool.metadata.name for pool in scenario.pools] == ["cpu", "inferentia", "gpu"]
+    assert all(path.is_file() for path in scenario.manifests)
+
+
+def test_what_is_not_given_has_a_default(scenario: Path) -> None:
+    file = load_scenario(scenario).file
+
+    assert file.clock == Clock(duration_s=240, warmup_s=0, window_s=10)
+    assert (file.seeds, file.policies, file.faults, file.what_if) == ([1], ["sluice"], [], [])
+
+
+FAULTS = [
+    ("poolUnavailable: inferentia", "poolUnavailable"),
+    ("poolLost: gpu", "poolLost"),
+    ('metricsLost: "*"', "metricsLost"),
+    ("metricsStale: speech/captions", "metricsStale"),
+    ('metricsPartial: {share: "0.5"}', "metricsPartial"),
+    ('metricsNoisy: {cv: "0.3", pipeline: speech/captions}', "metricsNoisy"),
+    ("spike: {pipeline: speech/captions, factor: 3}", "spike"),
+    ('slowStart: {pool: gpu, factor: "2.5"}', "slowStart"),
+    ("slowStage: {stage: decoder, factor: 2}", "slowStage"),
+    ("slowStage: {stage: speech/captions/decoder, factor: 2}", "slowStage"),
+    ('spotReclaim: {pool: gpu, share: "0.5"}', "spotReclaim"),
+    ('set: {ComputePool/gpu: {spec: {price: {perHour: "1.6"}}}}', "set"),
+    ("set: {SpeechPipeline/speech/captions: {spec: {sla: {maxWer: null}}}}", "set"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), FAULTS, ids=[fault for fault, _ in FAULTS])
+def test_every_kind_of_fault_is_understood(scenario: Path, fault: str, kind: str) -> None:
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, for: 30s, {fault}}}\n")
+
+    parsed = load_scenario(scenario).file.faults[0]
+
+    assert parsed.kind == kind
+    assert parsed.interval == Interval(from_s=60, until_s=90)
+
+
+def test_a_patch_may_remove_a_field(scenario: Path) -> None:
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, {FAULTS[-1][0]}}}\n")
+
+    assert load_scenario(scenario).file.faults[0].set_ == {
+        "SpeechPipeline/speech/captions": {"spec": {"sla": {"maxWer": None}}}
+    }
+
+
+def test_a_fault_without_an_end_lasts_unless_it_happens_at_once(scenario: Path) -> None:
+    lasting, at_once = FAULTS[0][0], FAULTS[-2][0]
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 60s, {lasting}}}\n  - {{at: 60s, {at_once}}}\n")
+
+    first, second = load_scenario(scenario).file.faults
+
+    assert first.interval.until_s == math.inf
+    assert second.interval.until_s == 60
+
+
+MISTAKES = [
+    ("duration: 4m", "durration: 4m", '3: durration: "4m": unknown field; did you mean duration?'),
+    ("duration: 4m", "duration: 1d", '3: duration: "1d": must be a duration such as 160ms or 1m30s'),
+    ("duration: 4m", "duration: 4m\nwarmup: 5m", '4: warmup: "5m": must be shorter than duration (4m)'),
+    ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
+    ("speech/captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
+    ("speech/captions", "speech/caption", "no such pipeline in the manifests; did you mean speech/captions?"),
+    ("column: arrivals", "column: requests", '7: load[0].column: "requests": must be arrivals, streams or rate_per_s'),
+    ("column: arrivals", "column: streams", "has no column 'streams'"),
+    ("column: arrivals", "column: arrivals\n    copies: 0", "8: load[0].copies: 0: must be at least 1"),
+    ("column: arrivals", "column: arrivals\n    speed: 1.5", "8: load[0].speed: 1.5: must be a whole number or a dec"),
+    ("column: arrivals", "column: arrivals\n    speed: 0", "8: load[0].speed: 0: must be above 0"),
+    ("column: arrivals", "column: arrivals\n    offset: 2h", '8: load[0].offset: "2h": must be within the trace'),
+    ("azure_llm_2023_code_1s.csv.gz", "no.csv", "nor a bundled trace"),
+    ('    session: {mean: 60s, cv: "1.3"}\n', "", "load[0].session: (absent): required: the pipeline takes Streams"),
+    ("name: test", "name: test\nfaults: [{at: 1m}]", "2: faults[0]: "),
+    ("name: test", "name: test\nfaults: [{at: 5m, poolLost: gpu}]", 'faults[0].at: "5m": must begin before the run'),
+    ("name: test", "name: test\nfaults: [{at: 1m, poolLost: gpx}]", "no such pool in the manifests; did you mean gpu?"),
+    ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: all}]", 'must be "*" or name a pipeline'),
+    ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: a/b}]", "no such pipeline in the manifests"),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, slowStage: {stage: x, factor: 2}}]",
+        "no such stage in the manifests",
+    ),
+    ("name: test", "name: test\nfaults: [{at: 1m, spotReclaim: {pool: gpu, share: 2}}]", "2: must be at most 1"),
+    ("name: test", "name: test\nfaults: [{at: 1m, set: {gpu: {}}}]", "gpu: must be KIND/NAME or KIND/NAMESPACE/NAME"),
+    ("name: test", "name: test\nfaults: [{at: 1m, set: {ComputePool/gpx: {}}}]", "did you mean ComputePool/gpu?"),
+    ("name: test", "name: test\nwhatIf: [{name: a}]", "must have set or load, or it changes nothing"),
+    ("name: test", "name: test\nwhatIf: [{name: a, set: {ComputePool/x: {}}}]", "no such resource in the manifests"),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, load: {copies: 2}}, {name: a, load: {copies: 3}}]",
+        "whatIf[1].name",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), MISTAKES, ids=[message for _, _, message in MISTAKES])
+def test_a_mistake_has_one_message_with_its_line_field_value_and_rule(
+    scenario: Path, old: str, new: str, message: str
+) -> None:
+    found = findings(scenario, SCENARIO.replace(old, new))
+
+    assert len(found) == 1, found
+    assert message in found[0]
+
+
+def test_a_fault_of_two_kinds_is_refused_with_both_of_them(scenario: Path) -> None:
+    found = findings(scenario, SCENARIO + 'faults: [{at: 1m, poolLost: gpu, metricsLost: "*"}]\n')
+
+    assert len(found) == 1
+    assert "must have exactly one of" in found[0]
+    assert found[0].endswith("not poolLost and metricsLost")
+
+
+def test_every_mistake_is_told_at_once(scenario: Path) -> None:
+    text = SCENARIO.replace("duration: 4m", "duration: 4x").replace("60s", "sixty")
+
+    assert [line.split(":")[0] for line in findings(scenario, text)] == ["3", "8"]
+
+
+def test_mistakes_in_the_manifests_are_those_of_the_manifests(scenario: Path) -> None:
+    manifest = scenario.parent / "pools.yaml"
+    manifest.write_text(manifest.read_text().replace('"0.34"', "0.34"))
+
+    with pytest.raises(InvalidScenario, match=r"pools\.yaml:9: spec\.price\.perHour"):
+        load_scenario(scenario)
+
+
+def test_a_file_that_is_no_yaml_or_not_there_is_one_message(scenario: Path) -> None:
+    assert len(findings(scenario, "a: [")) == 1
+    with pytest.raises(InvalidScenario, match="cannot be read"):
+        load_scenario(scenario.parent / "missing.yaml")
+
+
+def test_two_documents_are_no_scenario(scenario: Path) -> None:
+    assert "must be one document, not 2" in findings(scenario, f"{SCENARIO}---\n{SCENARIO}")[0]
