@@ -4,8 +4,7 @@ Transitions are those against the stored status, so a restart tells nothing twic
 """
 
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from controller.core.decision import Decision, PipelineDecision
 from controller.core.explain import events
@@ -24,7 +23,7 @@ from controller.kube.gateway import (
 )
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import invalid_status, pipeline_status, pool_status
+from controller.kube.status import invalid_status, pipeline_status, pool_status, written_at_s
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey
 
@@ -42,14 +41,11 @@ class Reporter:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """What is written is put into the stores at once: the watches tell it later."""
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
-        self._clock = clock
-        self._refreshed_s: dict[str, float] = {}
 
     def report(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         """Write the status of everything, and return the pipelines that may be acted on.
@@ -61,7 +57,7 @@ class Reporter:
             resource = observation.pools[pool.name]
             old = _status(resource)
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
-            if self._write(POOLS, resource, status):
+            if self._write(POOLS, resource, status, now_s):
                 self._tell_verdict(resource, old, status)
         for kind, invalid in ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools)):
             for found in invalid:
@@ -70,7 +66,7 @@ class Reporter:
         for state in snapshot.pipelines:
             resource = observation.pipelines[state.spec.key]
             status = pipeline_status(snapshot, state, decision, _status(resource))
-            if self._write(PIPELINES, resource, status):
+            if self._write(PIPELINES, resource, status, now_s):
                 writable.add(state.spec.key)
         self._forget_all_but(observation)
         return frozenset(writable)
@@ -95,19 +91,19 @@ class Reporter:
         metadata, old = found.resource["metadata"], _status(found.resource)
         _LOG.warning("%s %s cannot be used: %s", kind.plural, metadata["name"], found.problem)
         status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.problem, now_s)
-        if self._write(kind, found.resource, status):
+        if self._write(kind, found.resource, status, now_s):
             self._tell_verdict(found.resource, old, status)
 
-    def _write(self, kind: Resource, resource: Json, status: Json) -> bool:
+    def _write(self, kind: Resource, resource: Json, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
         metadata, old = resource["metadata"], _status(resource)
-        uid, now_s = metadata["uid"], self._clock()
-        since_s = now_s - self._refreshed_s.get(uid, float("-inf"))
         patch = merge_patch(old, status)
-        if not patch or not worth_writing(old, status, since_s):
+        if not patch or not worth_writing(old, status, now_s - written_at_s(old)):
             return True
         try:
-            written = self._gateway.patch_status(kind, metadata.get("namespace"), metadata["name"], uid, patch)
+            written = self._gateway.patch_status(
+                kind, metadata.get("namespace"), metadata["name"], metadata["uid"], patch
+            )
         except (NotFound, Conflict):
             self._stores[kind].remove(resource)
             return False
@@ -118,7 +114,6 @@ class Reporter:
             # A status that is refused is our mistake or a missing right; the pipeline is served all the same.
             _LOG.error("status of %s was refused: %s", metadata["name"], error)
             return True
-        self._refreshed_s[uid] = now_s
         self._stores[kind].put(written)
         return True
 
@@ -135,7 +130,6 @@ class Reporter:
             resource["metadata"]["uid"]
             for resource in (*observation.pipelines.values(), *observation.pools.values(), *invalid)
         }
-        self._refreshed_s = {uid: at_s for uid, at_s in self._refreshed_s.items() if uid in uids}
         self._events.forget_all_but(uids)
 
 

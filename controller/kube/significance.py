@@ -14,7 +14,7 @@ _MOVED = 0.1  # share by which a number must differ to count as another one
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
-def worth_writing(old: Json, new: Json, since_refresh_s: float) -> bool:
+def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether `new` should replace `old`: at once for what was decided, now and then for what was observed."""
     try:
         memory_from(old.get("memory"))
@@ -22,7 +22,7 @@ def worth_writing(old: Json, new: Json, since_refresh_s: float) -> bool:
         return True
     if _decided(old) != _decided(new):
         return True
-    return since_refresh_s >= REFRESH_S and _moved(_condensed(old), _condensed(new))
+    return written_s_ago >= REFRESH_S and _moved(_condensed(old), _condensed(new))
 
 
 def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:

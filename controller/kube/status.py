@@ -15,6 +15,7 @@ from controller.core.memory import PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.kube.durable import memory_document
 from controller.kube.gateway import Json
+from controller.kube.workloads import seconds
 from optimizer.model import PoolName, StageName
 from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan
@@ -104,6 +105,14 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "reason": memory.reason or None,
         }
     )
+
+
+def written_at_s(status: Json) -> float:
+    """Return when a pipeline's status was last written, in seconds since the epoch; long ago where it does not tell."""
+    try:
+        return seconds(status["memory"]["explanation"]["time"])
+    except (KeyError, TypeError, ValueError):  # the schema leaves it open, so anything may stand there
+        return float("-inf")
 
 
 def number(value: Reading | None, *, relied_on: bool = False) -> str | None:

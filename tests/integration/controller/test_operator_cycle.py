@@ -107,6 +107,12 @@ class World:
         self.resync()
         return self.loop.cycle()
 
+    def settle(self, name: str) -> None:
+        """Run cycles, and what they ask for, until one changes nothing."""
+        while self.cycle()[0].pipelines[0].outcome is Outcome.SCALE:
+            self.serve(name, self.replicas(name))
+        self.cycle()
+
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
@@ -115,9 +121,8 @@ class World:
         nodes.remove(self._core, nodes.node_names(self._nodes))
 
     def add_pool(self) -> None:
-        self._nodes = nodes.PoolNodes(
-            name=self.pool, device="CPU", node_selector={"sluice.dev/pool": self.pool}, instances=10
-        )
+        selector = {"sluice.dev/pool": self.pool}
+        self._nodes = nodes.PoolNodes(name=self.pool, device="CPU", node_selector=selector, instances=10)
         nodes.create(self._core, [self._nodes])
         self._objects.create_cluster_custom_object(
             GROUP,
@@ -300,9 +305,7 @@ def test_cycles_and_restarts_with_nothing_changed_write_nothing(world: World) ->
     world.add_workload("captions")
     world.add_pipeline("captions")
     world.metrics.offered = {"captions": 100.0}
-    while world.cycle()[0].pipelines[0].outcome is Outcome.SCALE:
-        world.serve("captions", world.replicas("captions"))
-    world.cycle()
+    world.settle("captions")
     before = world.versions()
 
     for _ in range(3):
@@ -319,8 +322,7 @@ def test_a_restart_does_not_forget_what_demand_the_window_still_holds(world: Wor
     world.add_workload("captions")
     world.add_pipeline("captions")
     world.metrics.offered = {"captions": 100.0}
-    world.cycle()
-    world.serve("captions", world.replicas("captions"))
+    world.settle("captions")
     replicas = world.replicas("captions")
 
     world.metrics.offered = {"captions": 1.0}

@@ -87,26 +87,26 @@ NOISE: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", DECIDED)
 def test_what_was_decided_is_written_at_once(name: str) -> None:
-    assert worth_writing(STATUS, after(DECIDED[name]), since_refresh_s=0)
+    assert worth_writing(STATUS, after(DECIDED[name]), written_s_ago=0)
 
 
 @pytest.mark.parametrize("name", OBSERVED)
 def test_what_was_observed_is_written_once_a_minute(name: str) -> None:
-    assert not worth_writing(STATUS, after(OBSERVED[name]), since_refresh_s=59)
-    assert worth_writing(STATUS, after(OBSERVED[name]), since_refresh_s=60)
+    assert not worth_writing(STATUS, after(OBSERVED[name]), written_s_ago=59)
+    assert worth_writing(STATUS, after(OBSERVED[name]), written_s_ago=60)
 
 
 @pytest.mark.parametrize("name", NOISE)
 def test_noise_is_never_written(name: str) -> None:
-    assert not worth_writing(STATUS, after(NOISE[name]), since_refresh_s=1e9)
+    assert not worth_writing(STATUS, after(NOISE[name]), written_s_ago=1e9)
 
 
 def test_the_first_status_is_written() -> None:
-    assert worth_writing({}, STATUS, since_refresh_s=0)
+    assert worth_writing({}, STATUS, written_s_ago=0)
 
 
 def test_a_memory_that_cannot_be_read_is_replaced_at_once() -> None:
-    assert worth_writing(after(lambda s: s["memory"].update(samples="many")), STATUS, since_refresh_s=0)
+    assert worth_writing(after(lambda s: s["memory"].update(samples="many")), STATUS, written_s_ago=0)
 
 
 def merged(document: Any, patch: Any) -> Any:

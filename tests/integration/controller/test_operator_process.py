@@ -1,0 +1,171 @@
+"""`sluice operator` as a process, under its own ServiceAccount, on the real API server."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+import yaml
+from kubernetes import client
+
+from controller.kube.gateway import PIPELINES
+from simulations.lab.binaries import Binaries
+from simulations.lab.control_plane import ControlPlane
+
+pytestmark = pytest.mark.lab
+
+GROUP, VERSION = PIPELINES.api_version.split("/")
+DEADLINE_S = 30.0
+NOWHERE = "http://127.0.0.1:1"
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class OperatorProcess:
+    """A running `sluice operator` with a cycle every second."""
+
+    def __init__(self, kubeconfig: Path, log: Path, *flags: str) -> None:
+        self._log = log
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "controller", "operator", "--kubeconfig", str(kubeconfig)),
+                    *("--prometheus-url", NOWHERE, "--interval", "1s", "--port", "0", "--log-format", "json", *flags),
+                ],
+                stderr=stderr,
+            )
+        until(lambda: self._address() or self._process.poll() is not None)
+        self._url = self._address()
+
+    def log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urlopen(f"{self._url}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def ready(self) -> bool:
+        return self.get("/readyz")[0] == 200
+
+    def end(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(DEADLINE_S)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _address(self) -> str | None:
+        found = re.search(r"metrics and probes at (http://[0-9.:]+)", self._log.read_text())
+        return found and found[1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., OperatorProcess]]:
+    started: list[OperatorProcess] = []
+
+    def start(kubeconfig: Path, *flags: str) -> OperatorProcess:
+        started.append(OperatorProcess(kubeconfig, tmp_path / "operator.log", *flags))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def a_pipeline(name: str) -> dict[str, Any]:
+    placement = {
+        "pool": "nowhere",
+        "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "replicas": {"max": 5},
+        "serviceTime": {"fixed": "50ms"},
+        "startup": "1s",
+        "perInstance": 1,
+    }
+    return {
+        "apiVersion": PIPELINES.api_version,
+        "kind": "SpeechPipeline",
+        "metadata": {"name": name},
+        "spec": {
+            "demand": {"unit": "Requests", "query": "offered"},
+            "sla": {"latency": "500ms"},
+            "budget": {"perHour": "10"},
+            "stages": [{"name": "asr", "placements": [placement]}],
+        },
+    }
+
+
+def test_it_serves_pipelines_as_they_come_and_go_even_without_prometheus(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
+) -> None:
+    operator = run(operator_kubeconfig, "--namespaces", namespace)
+    until(operator.ready)
+    assert operator.get("/livez") == (200, "ok\n")
+    objects = client.CustomObjectsApi(admin)
+    captions = (GROUP, VERSION, namespace, "speechpipelines", "captions")
+
+    objects.create_namespaced_custom_object(*captions[:-1], a_pipeline("captions"))
+
+    until(lambda: "status" in objects.get_namespaced_custom_object(*captions))
+    until(lambda: 'pipeline="captions"' in operator.get("/metrics")[1])
+    conditions = objects.get_namespaced_custom_object(*captions)["status"]["conditions"]
+    assert [condition["status"] for condition in conditions if condition["type"] == "Ready"] == ["False"]
+    records = [line["record"] for line in operator.log() if "record" in line]
+    assert records[-1]["schema"].startswith("sluice.dev/decision-record/")
+    assert f"{namespace}/captions" in records[-1]["decision"]["pipelines"]
+
+    objects.delete_namespaced_custom_object(*captions)
+
+    until(lambda: 'pipeline="captions"' not in operator.get("/metrics")[1])
+    assert operator.end() == 0
+
+
+def test_it_waits_for_an_api_server_that_is_away_and_says_so(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    away = yaml.safe_load(operator_kubeconfig.read_text())
+    away["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    kubeconfig = tmp_path / "away.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(away))
+    operator = run(kubeconfig)
+
+    until(lambda: "refused" in operator.get("/readyz")[1])
+
+    assert operator.get("/readyz")[0] == 503
+    assert operator.get("/livez")[0] == 200
+    until(lambda: 'sluice_cycles_total{outcome="failure"} 2' in operator.get("/metrics")[1])
+    assert operator.end() == 0
+
+
+def test_it_tells_that_the_crds_are_missing_and_that_the_server_has_gone(
+    run: Callable[..., OperatorProcess], binaries: Binaries, tmp_path: Path
+) -> None:
+    with ControlPlane(tmp_path / "cluster", binaries) as cluster:
+        operator = run(cluster.kubeconfig)
+        until(lambda: "apply Sluice's CRDs first" in operator.get("/readyz")[1])
+        subprocess.run(
+            [binaries.kubectl, "--kubeconfig", cluster.kubeconfig, "apply", "-f", "crds"],
+            cwd=Path(__file__).parents[3],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        until(operator.ready)
+    until(lambda: not operator.ready())
+    operator.kill()

@@ -1,0 +1,80 @@
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from controller.kube.events import EventRecorder
+from controller.kube.gateway import Forbidden, Gateway, KubeError
+
+
+@dataclass
+class EventLog:
+    """Takes Events as the gateway does."""
+
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    error: KubeError | None = None
+
+    def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+        if self.error:
+            raise self.error
+        self.events.append((namespace, event))
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def a_recorder() -> tuple[EventRecorder, EventLog, Clock]:
+    log, clock = EventLog(), Clock()
+    return EventRecorder(cast(Gateway, log), clock), log, clock
+
+
+def an_object(name: str = "captions", **metadata: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "SpeechPipeline",
+        "metadata": {"name": name, "uid": f"uid-{name}", **metadata},
+    }
+
+
+def test_the_same_words_are_said_once_in_two_minutes() -> None:
+    recorder, log, clock = a_recorder()
+    for now_s in (0, 60, 119):
+        clock.now_s = now_s
+        recorder.record(an_object(), "Warning", "MetricsMissing", "no demand")
+    assert len(log.events) == 1
+    clock.now_s = 121
+    recorder.record(an_object(), "Warning", "MetricsMissing", "no demand")
+    assert len(log.events) == 2
+
+
+def test_an_object_that_flaps_for_an_hour_gets_a_bounded_number_of_events() -> None:
+    recorder, log, clock = a_recorder()
+    for second in range(0, 3600, 15):
+        clock.now_s = second
+        recorder.record(an_object(), "Warning", "Flapping", f"for the {second}th time")
+    assert len(log.events) == 25 + 3600 // 300 - 1
+
+
+def test_one_object_that_talks_does_not_silence_another() -> None:
+    recorder, log, _ = a_recorder()
+    for index in range(100):
+        recorder.record(an_object(), "Normal", "Scaled", str(index))
+    recorder.record(an_object("batch"), "Normal", "Scaled", "1")
+    assert log.events[-1][1]["involvedObject"]["name"] == "batch"
+
+
+def test_an_event_is_where_its_object_is_and_that_of_a_cluster_scoped_one_in_default() -> None:
+    recorder, log, _ = a_recorder()
+    recorder.record(an_object(namespace="speech"), "Normal", "Scaled", "x" * 5000)
+    recorder.record(an_object("gpu"), "Warning", "CannotDeliver", "no nodes")
+    assert [namespace for namespace, _ in log.events] == ["speech", "default"]
+    assert "namespace" not in log.events[1][1]["involvedObject"]
+    assert len(log.events[0][1]["message"]) == 1024
+
+
+def test_an_event_that_cannot_be_written_is_no_failure_of_the_cycle() -> None:
+    recorder, log, _ = a_recorder()
+    log.error = Forbidden("no")
+    recorder.record(an_object(), "Normal", "Scaled", "1")

@@ -1,0 +1,163 @@
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+
+from controller.core.cycle import decide
+from controller.core.policy import Policy
+from controller.core.snapshot import Snapshot
+from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.events import EventRecorder
+from controller.kube.gateway import Conflict, Gateway, Invalid, KubeError, Listing, NotFound, Resource, Unavailable
+from controller.kube.reader import InvalidObject, Observation
+from controller.kube.reporter import Reporter
+from controller.kube.store import ResourceStore
+from optimizer.model import PipelineKey
+
+CAPTIONS = PipelineKey("speech/captions")
+
+
+@dataclass
+class StatusLog:
+    """Merges status patches into the objects as the API server does, and notes Events."""
+
+    objects: dict[str, dict[str, Any]]
+    error: KubeError | None = None
+    patches: list[str] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)
+
+    def patch_status(
+        self, resource: Resource, namespace: str | None, name: str, uid: str, status: dict[str, Any]
+    ) -> dict[str, Any]:
+        if self.error:
+            raise self.error
+        self.patches.append(name)
+        before = self.objects[name]
+        version = str(int(before["metadata"]["resourceVersion"]) + 1)
+        self.objects[name] = {
+            **before,
+            "metadata": {**before["metadata"], "resourceVersion": version},
+            "status": _merged(before.get("status", {}), status),
+        }
+        return self.objects[name]
+
+    def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+        self.events.append((event["involvedObject"]["name"], event["reason"]))
+
+
+def _merged(document: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = _merged(result.get(key), value)
+    return result
+
+
+class World:
+    """The default snapshot of the builders, its resources, and a reporter."""
+
+    def __init__(self) -> None:
+        self.snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
+        names = [("SpeechPipeline", "captions", {"namespace": "speech"})]
+        names += [("ComputePool", name, {}) for name in self.snapshot.pools]
+        self.log = StatusLog(
+            {
+                name: {
+                    "apiVersion": "sluice.dev/v1alpha1",
+                    "kind": kind,
+                    "metadata": {"name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1", **scope},
+                }
+                for kind, name, scope in names
+            }
+        )
+        self.pipelines, self.pools = ResourceStore(), ResourceStore()
+        for name, resource in self.log.objects.items():
+            (self.pipelines if name == "captions" else self.pools).put(resource)
+        gateway = cast(Gateway, self.log)
+        self.reporter = Reporter(gateway, EventRecorder(gateway), pipelines=self.pipelines, pools=self.pools)
+
+    def observation(self, snapshot: Snapshot) -> Observation:
+        return Observation(
+            snapshot=snapshot,
+            pipelines={CAPTIONS: self.pipelines.snapshot()["speech", "captions"]},
+            pools={name: self.pools.snapshot()["", name] for name in snapshot.pools},
+            invalid_pipelines=(),
+            invalid_pools=(),
+        )
+
+    def report(self, snapshot: Snapshot | None = None, *writes: Write) -> frozenset[PipelineKey]:
+        snapshot = snapshot or self.snapshot
+        observation, decision = self.observation(snapshot), decide(snapshot, Policy())
+        writable = self.reporter.report(observation, decision)
+        self.reporter.tell(observation, [each for each in decision.pipelines if each.key in writable], writes)
+        return writable
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_cycle_like_the_one_before_writes_nothing(world: World) -> None:
+    steady = a_snapshot(a_state(demand=1.0, replicas={VAD: 1, ENCODER: 1}))
+    world.report(steady)
+    world.log.patches.clear()
+    for cycle in range(1, 10):
+        world.report(replace(steady, now_s=NOW_S + 15 * cycle))
+    assert world.log.patches == []
+
+
+def test_a_pipeline_that_is_gone_is_not_acted_on_and_forgotten(world: World) -> None:
+    world.log.error = NotFound("gone")
+    assert world.report() == frozenset()
+    assert world.pipelines.snapshot() == {}
+
+
+def test_a_pipeline_that_is_another_one_by_now_is_not_acted_on(world: World) -> None:
+    world.log.error = Conflict("the uid differs")
+    assert world.report() == frozenset()
+
+
+def test_what_must_last_is_written_or_nothing_is_done(world: World) -> None:
+    world.log.error = Unavailable("timeout")
+    assert world.report() == frozenset()
+
+
+def test_a_status_that_the_server_refuses_does_not_keep_a_pipeline_from_being_served(world: World) -> None:
+    world.log.error = Invalid("status.gap: must match")
+    assert world.report() == {CAPTIONS}
+
+
+def test_a_scaling_is_told_when_it_was_made_and_its_failure_when_it_was_not(world: World) -> None:
+    change = decide(world.snapshot, Policy()).pipelines[0].changes[0]
+    world.report(None, Write(pipeline=CAPTIONS, change=change, outcome=WriteOutcome.CONFLICT, detail="set to 7"))
+    assert ("captions", "ScaleConflict") in world.log.events
+    assert ("captions", "Scaled") not in world.log.events
+
+
+def test_an_unusable_resource_is_told_once(world: World) -> None:
+    resource = world.pipelines.snapshot()["speech", "captions"]
+    for _ in range(3):
+        observation = Observation(
+            snapshot=Snapshot(now_s=NOW_S, pipelines=(), pools={}),
+            pipelines={},
+            pools={},
+            invalid_pipelines=(InvalidObject(resource=resource, problem="spec.stages: required"),),
+            invalid_pools=(),
+        )
+        world.reporter.report(observation, decide(observation.snapshot, Policy()))
+        resource = world.pipelines.snapshot()["speech", "captions"]
+    assert world.log.patches == ["captions"]
+    assert world.log.events == [("captions", "InvalidSpec")]
+
+
+def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:
+    world.report()
+    assert world.pipelines.snapshot()["speech", "captions"]["status"]["demand"] == "50"
+    world.pipelines.resync(Listing(items=(world.log.objects["captions"],), resource_version="9"))
+    assert world.pipelines.snapshot()["speech", "captions"]["metadata"]["resourceVersion"] == "2"

@@ -1,0 +1,123 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, default_pools
+
+from controller.core.cycle import decide
+from controller.core.memory import PoolMemory
+from controller.core.policy import Policy
+from controller.core.snapshot import Snapshot, TargetMissing
+from controller.kube.durable import memory_from
+from controller.kube.status import invalid_status, number, pipeline_status, pool_status, timestamp
+from controller.resources.pipeline_status import PipelineStatus
+from controller.resources.pool import PoolStatus
+from optimizer.model import PoolName
+from profiler.samples import Absence, AbsenceReason
+
+
+def status_of(snapshot: Snapshot, old: dict[str, Any] | None = None) -> dict[str, Any]:
+    return pipeline_status(snapshot, snapshot.pipelines[0], decide(snapshot, Policy()), old or {})
+
+
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each for each in status["conditions"] if each["type"] == kind)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1234.0, "1200"),
+        (0.1268, "0.13"),
+        (0.000_012_34, "0.000012"),
+        (9.96, "10"),
+        (-2.55, "-2.6"),
+        (1.0, "1"),
+        (float("nan"), None),
+        (None, None),
+        (Absence(reason=AbsenceReason.STALE), None),
+    ],
+)
+def test_an_observed_number_has_two_significant_digits_and_no_exponent(value: Any, text: str | None) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.9996, "0.999"), (419.9, "419"), (1.0, "1")])
+def test_what_may_be_relied_on_is_rounded_down(value: float, text: str) -> None:
+    assert number(value, relied_on=True) == text
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})),
+        a_snapshot(a_state(demand=Absence(reason=AbsenceReason.MISSING))),
+        a_snapshot(a_state(replicas={VAD: TargetMissing(reason="gone")})),
+        a_snapshot(a_state(a_spec(budget=0.6), demand=500.0, replicas={VAD: 1})),
+    ],
+    ids=["scaling", "blind", "missing", "overloaded"],
+)
+def test_a_status_is_what_the_resource_declares_without_nulls_and_floats(snapshot: Snapshot) -> None:
+    status = status_of(snapshot)
+    interface = {key: value for key, value in status.items() if key != "memory"}
+    assert PipelineStatus.model_validate(interface, extra="forbid")
+    text = json.dumps(interface, allow_nan=False)
+    assert "null" not in text
+    assert not [value for value in _scalars(json.loads(text)) if isinstance(value, float)]
+
+
+def _scalars(document: Any) -> list[Any]:
+    if isinstance(document, dict):
+        return [scalar for value in document.values() for scalar in _scalars(value)]
+    if isinstance(document, list):
+        return [scalar for value in document for scalar in _scalars(value)]
+    return [document]
+
+
+def test_a_condition_keeps_the_time_of_its_last_transition() -> None:
+    snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}))
+    first = status_of(snapshot)
+    later = status_of(replace(snapshot, now_s=NOW_S + 60), first)
+    assert condition(later, "TargetsFound") == condition(first, "TargetsFound")
+    lost = a_snapshot(a_state(replicas={VAD: TargetMissing(reason="gone")}), now_s=NOW_S + 120)
+    assert condition(status_of(lost, later), "TargetsFound")["lastTransitionTime"] == timestamp(NOW_S + 120)
+
+
+def test_the_last_decision_stays_until_there_is_another() -> None:
+    changing = status_of(a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})))
+    assert changing["lastDecision"]["reason"] in {"Demand", "Sla"}
+    steady = status_of(a_snapshot(a_state(a_spec(), replicas={VAD: 1, ENCODER: 1}, demand=1.0)), changing)
+    assert steady["lastDecision"] == changing["lastDecision"]
+
+
+def test_what_must_last_is_in_the_status() -> None:
+    snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
+    assert memory_from(status_of(snapshot)["memory"]) == decide(snapshot, Policy()).pipelines[0].memory
+
+
+def test_an_unusable_resource_keeps_what_was_remembered() -> None:
+    old = status_of(a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})))
+    status = invalid_status(old, 7, "Ready", "spec.stages: required", NOW_S + 60)
+    assert status["memory"] == old["memory"]
+    assert status["observedGeneration"] == 7
+    ready = condition(status, "Ready")
+    assert (ready["status"], ready["reason"], ready["observedGeneration"]) == ("False", "InvalidSpec", 7)
+    assert len([each for each in status["conditions"] if each["type"] == "Ready"]) == 1
+
+
+@pytest.mark.parametrize(("until_s", "verdict"), [(None, "True"), (NOW_S + 60, "False"), (NOW_S - 60, "Unknown")])
+def test_a_pool_that_cannot_deliver_says_so_until_it_has_proved_otherwise(until_s: float | None, verdict: str) -> None:
+    memory = PoolMemory(unavailable_until_s=until_s, backoff_s=600.0, reason="pod-1: no nodes") if until_s else None
+    fleet = default_pools()
+    gpu = PoolName("gpu")
+    if memory:
+        fleet = {**fleet, gpu: replace(fleet[gpu], memory=memory)}
+    snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=fleet)
+    decided = next(pool for pool in decide(snapshot, Policy()).pools if pool.name == gpu)
+    status = pool_status(snapshot.pools[gpu], decided, {}, NOW_S)
+    assert PoolStatus.model_validate(status, extra="forbid")
+    assert condition(status, "Available")["status"] == verdict
+    assert status.get("unavailableUntil") == (timestamp(until_s) if until_s else None)

@@ -1,0 +1,56 @@
+from builders import ENCODER, VAD, a_snapshot, a_state
+
+from controller.core.cycle import decide
+from controller.core.policy import Policy
+from controller.core.snapshot import Snapshot
+from controller.telemetry import Telemetry
+from profiler.samples import Absence, AbsenceReason
+
+
+def exposed(telemetry: Telemetry) -> list[str]:
+    return telemetry.exposition().decode().splitlines()
+
+
+def after(telemetry: Telemetry, snapshot: Snapshot) -> list[str]:
+    telemetry.succeeded(snapshot, decide(snapshot, Policy()), 0.2, invalid=1)
+    return exposed(telemetry)
+
+
+def test_the_last_decision_can_be_scraped() -> None:
+    lines = after(Telemetry(), a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 3})))
+    assert 'sluice_pipeline_demand{namespace="speech",pipeline="captions"} 50.0' in lines
+    assert (
+        'sluice_stage_replicas_ready{namespace="speech",pipeline="captions",pool="inferentia",stage="encoder"} 3.0'
+        in [line for line in lines if "replicas_ready" in line]
+    )
+    assert "sluice_last_success_timestamp_seconds 10000.0" in lines
+    assert "sluice_invalid_resources 1.0" in lines
+
+
+def test_the_series_of_a_deleted_pipeline_end_with_it() -> None:
+    telemetry = Telemetry()
+    after(telemetry, a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1})))
+    empty = Snapshot(now_s=10_015.0, pipelines=(), pools={})
+    assert not [line for line in after(telemetry, empty) if 'pipeline="captions"' in line]
+
+
+def test_a_number_that_does_not_exist_has_no_series() -> None:
+    lines = after(Telemetry(), a_snapshot(a_state(demand=Absence(reason=AbsenceReason.MISSING))))
+    assert not [
+        line for line in lines if line.startswith(("sluice_pipeline_demand", "sluice_pipeline_observed_demand"))
+    ]
+    assert not [line for line in lines if "nan" in line.lower()]
+
+
+def test_failures_are_counted_and_the_series_of_the_last_decision_stay() -> None:
+    telemetry = Telemetry()
+    after(telemetry, a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1})))
+    telemetry.failed(10.0)
+    lines = exposed(telemetry)
+    assert 'sluice_cycles_total{outcome="failure"} 1.0' in lines
+    assert [line for line in lines if line.startswith("sluice_pipeline_demand{")]
+
+
+def test_cycles_are_counted_from_zero_before_the_first_one() -> None:
+    assert 'sluice_cycles_total{outcome="failure"} 0.0' in exposed(Telemetry())
+    assert not [line for line in exposed(Telemetry()) if "_created" in line]
