@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from optimizer.evaluate import capacity_rps
-
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
 from controller.core.guards import Aim
 from controller.core.ledger import Ledger
 from controller.core.snapshot import TargetMissing
 from controller.core.spec import PlacementKey
+from optimizer.latency import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 

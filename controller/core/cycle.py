@@ -18,13 +18,16 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     cases = tuple(assess(state, snapshot, memories, policy) for state in snapshot.pipelines)
     fleet = plan_fleet(cases, snapshot.pools, policy)
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    crowded = frozenset(name for name in snapshot.pools if ledger.overfull(name))
+    crowded = frozenset(
+        name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
+    )
     aims = {
         case.key: find_aim(
             case,
             fleet.pipelines[case.key],
             fleet.problems[case.key],
             snapshot.pools,
+            policy,
             crowded=any(pool in crowded for (_, pool), count in case.current.items() if count),
         )
         for case in cases

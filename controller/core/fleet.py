@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from optimizer.allocate import allocate
-
 from controller.core.assessment import Assessment
 from controller.core.ledger import EPSILON, entries
 from controller.core.policy import Policy
 from controller.core.problem import NO_REPLICAS, pool_problem
 from controller.core.snapshot import PoolState
 from controller.core.spec import PipelineSpec, PlacementKey
+from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan, Plan
@@ -52,7 +51,10 @@ def _problem(
     held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = [(case.spec, case.current) for case in others]
-    left = {name: pool_problem(pool.spec, max(0, pool.limit - _instances(name, held))) for name, pool in pools.items()}
+    left = {
+        name: pool_problem(pool.spec, max(0, _limit(pool, cases) - _instances(name, held)))
+        for name, pool in pools.items()
+    }
     kept = _affordable(group, left, budget)
     return Problem(
         pipelines=tuple(case.problem(policy, at_least=kept.get(case.key, NO_REPLICAS)) for case in group),
@@ -61,6 +63,16 @@ def _problem(
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
     )
+
+
+def _limit(pool: PoolState, cases: Sequence[Assessment]) -> int:
+    """Return the instances to plan with: a pool bounded by its ready nodes alone keeps what is placed there.
+
+    A node that is not ready for a moment is no reason to give up the replicas on it; those that stay pending are.
+    """
+    if pool.spec.instances is not None:
+        return pool.spec.instances
+    return max(pool.ready_instances, _instances(pool.spec.name, [(case.spec, case.current) for case in cases]))
 
 
 def _affordable(

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-from optimizer.evaluate import evaluate
+from dataclasses import dataclass, replace
 
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
 from controller.core.ledger import EPSILON
+from controller.core.policy import Policy
 from controller.core.rules import floors
 from controller.core.snapshot import PoolState
 from controller.core.spec import PlacementKey, StageSpec, StepPolicy
-from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.evaluate import predicted_latency_s
+from optimizer.model import Pipeline, Placement, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
 
 
@@ -35,13 +35,19 @@ class Aim:
 
 
 def find_aim(
-    case: Assessment, plan: PipelinePlan, problem: Pipeline, pools: Mapping[PoolName, PoolState], *, crowded: bool
+    case: Assessment,
+    plan: PipelinePlan,
+    problem: Pipeline,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    *,
+    crowded: bool,
 ) -> Aim:
     """Return where to take a pipeline; `crowded` says that it uses a pool beyond its limit."""
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in case.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    follows_plan = planned == case.current or crowded or _worth_it(case, plan, problem, planned, pools)
+    follows_plan = planned == case.current or crowded or _worth_it(case, plan, problem, planned, pools, policy)
     if case.demand_missing:
         final = _at_least_bounds(case, planned)
     elif follows_plan:
@@ -62,7 +68,7 @@ def find_aim(
             final[key] = case.current[key]
     target, limited = _stepped(case, final)
     holds.extend(Hold(reason=HoldReason.STEP_LIMITED, stage=stage) for stage in limited)
-    if case.demand.falls_at_s is not None and target == case.current:
+    if _held_high(case) and target == case.current:
         holds.append(Hold(reason=HoldReason.STABILIZING, until_s=case.demand.falls_at_s))
     return Aim(
         target=target,
@@ -75,12 +81,21 @@ def find_aim(
     )
 
 
+def _held_high(case: Assessment) -> bool:
+    """Whether the scale-down window holds a demand so far above the forecast that it matters."""
+    demand, forecast = case.demand.demand, case.demand.forecast
+    if case.demand.falls_at_s is None or demand is None or forecast is None:
+        return False
+    return forecast < demand * (1 - case.spec.scaling.tolerance)
+
+
 def _worth_it(
     case: Assessment,
     plan: PipelinePlan,
     problem: Pipeline,
     planned: Mapping[PlacementKey, int],
     pools: Mapping[PoolName, PoolState],
+    policy: Policy,
 ) -> bool:
     """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
     if _out_of_bounds(case):
@@ -90,8 +105,9 @@ def _worth_it(
         for stage in plan.stages
         for placement in stage.placements
     }
-    now = evaluate(problem, case.current, batches, share=plan.served_fraction)
-    if now.latency_s is None or now.latency_s > problem.sla.latency_s + EPSILON:
+    served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
+    latency_s = predicted_latency_s(served, case.current, batches, composition=policy.composition)
+    if latency_s is None or latency_s > problem.sla.latency_s + EPSILON:
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
@@ -109,10 +125,17 @@ def _out_of_bounds(case: Assessment) -> bool:
             return True
         for placement in stage.placements:
             key = (stage.name, placement.pool)
-            most = min(placement.prior.max_replicas, case.at_most.get(key, placement.prior.max_replicas))
+            most = _most(case, key, placement.prior)
             if not min(placement.prior.min_replicas, most) <= case.current[key] <= most:
                 return True
     return False
+
+
+def _most(case: Assessment, key: PlacementKey, prior: Placement) -> int:
+    """Return how many replicas a placement may have: none where its model makes too many errors."""
+    if case.spec.max_wer is not None and prior.wer is not None and prior.wer > case.spec.max_wer:
+        return 0
+    return min(prior.max_replicas, case.at_most.get(key, prior.max_replicas))
 
 
 def _at_least_bounds(case: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
@@ -169,7 +192,7 @@ def _rooms(
     for placement in stage.placements:
         key = (stage.name, placement.pool)
         price = prices[placement.pool] / placement.prior.per_instance
-        most = min(placement.prior.max_replicas, case.at_most.get(key, placement.prior.max_replicas))
+        most = _most(case, key, placement.prior)
         stays = max(0, min(case.current[key], most) - replicas[key])
         kept.append((key, price, stays))
         (grown if replicas[key] + stays > 0 else started).append((key, price, max(0, most - replicas[key] - stays)))

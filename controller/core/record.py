@@ -2,6 +2,7 @@
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.decision import Decision
+from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
 
@@ -19,6 +20,7 @@ def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
             "pipelines": {
                 pipeline.key: {
                     "outcome": pipeline.outcome.value,
+                    "message": reason_sentence(pipeline),
                     **{
                         name: encode(getattr(pipeline, name))
                         for name in (

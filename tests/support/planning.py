@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 from controller.core.spec import PlacementKey
-from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
 
 
 @dataclass
 class Planner:
-    """Stands for `allocate` and `evaluate`.
+    """Stands for `allocate` and `predicted_latency_s`.
 
     `wanted` is the plan of each pipeline (by name; the minimums where it is not named); `latency_s` what is predicted
     for the replicas that run (None: too few to carry the load). `problems` keeps what was asked.
@@ -43,8 +42,8 @@ class Planner:
             lower_bound_per_hour=None,
         )
 
-    def evaluate(self, pipeline: Pipeline, *_: object, share: float) -> SimpleNamespace:
-        return SimpleNamespace(latency_s=self.latency_s)
+    def predicted_latency_s(self, *_: object, composition: Composition) -> float | None:
+        return self.latency_s
 
     def _plan(self, pipeline: Pipeline, problem: Problem) -> PipelinePlan:
         wanted = self.wanted.get(pipeline.key.removeprefix("speech/"), {})

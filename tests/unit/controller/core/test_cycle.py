@@ -136,6 +136,11 @@ class TestPrecedence:
         )
         assert moves(decided(state)) == {ENCODER: (10, 3)}
 
+    def test_on_missing_data_a_cap_takes_only_what_it_must(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 1})
+        state = a_state(replicas={VAD: 4, ENCODER: 6}, samples={ENCODER: BLIND})
+        assert moves(decided(state, Policy(budget_per_hour=5.0))) == {ENCODER: (6, 4)}
+
     def test_missing_data_goes_before_the_declared_maximum(self, planner: Planner) -> None:
         planner.wants({VAD: 1, ENCODER: 1})
         state = a_state(demand=MISSING, replicas={VAD: 30, ENCODER: 30}, memory=PipelineMemory(demand=10))
@@ -230,6 +235,14 @@ class TestTolerance:
         )
         decision = decided(a_state(a_spec(*stages), replicas={VAD: 2, ENCODER: 1}))
         assert [(change.after, change.reason) for change in decision.changes] == [(3, ChangeReason.BOUNDS)]
+
+    def test_a_model_that_makes_too_many_errors_is_left_whatever_the_tolerance(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER_GPU: 4}, runs_well=True)
+        vad, encoder = default_stages()
+        poor = replace(encoder.placements[0], prior=replace(encoder.placements[0].prior, wer=0.2))
+        spec = a_spec(vad, replace(encoder, placements=(poor, encoder.placements[1])))
+        state = a_state(replace(spec, max_wer=0.1), replicas={VAD: 1, ENCODER: 4})
+        assert moves(decided(state)) == {ENCODER_GPU: (0, 4)}
 
 
 class TestSteps:
@@ -378,6 +391,11 @@ class TestPools:
         fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=2), a_pool("gpu"))
         spec = a_spec(scaling=a_scaling(tolerance=1.0))
         assert moves(decided(a_state(spec, replicas={VAD: 4, ENCODER: 4}), fleet=fleet)) == {ENCODER: (4, 2)}
+
+    def test_nodes_that_are_not_ready_for_a_moment_cost_no_replica(self, planner: Planner) -> None:
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=None, ready=0), a_pool("gpu"))
+        decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4}), fleet=fleet), Policy())
+        assert planner.problems[-1].pools[PoolName("inferentia")].instances == 4
 
 
 class TestRestart:

@@ -1,5 +1,7 @@
 """Rules are floors: they fire once, hold until clear for a cooldown, and wait where there is no data."""
 
+from dataclasses import replace
+
 import pytest
 from builders import (
     ENCODER,
@@ -28,13 +30,11 @@ STAGE = StageName("vad")
 MISSING = Absence(reason=AbsenceReason.STALE, detail="90 s old")
 
 
-def with_rule(
-    rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMemory | None = None, **readings: Reading
-) -> PipelineState:
+def with_rule(rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMemory | None = None) -> PipelineState:
     return a_state(
         a_spec(*default_stages(vad_rules=[rule])),
         replicas={VAD: replicas, ENCODER: 1},
-        samples={VAD: seen(rx_queue_pressure=reading, **readings)},
+        samples={VAD: seen(rx_queue_pressure=reading)},
         memory=PipelineMemory(rules={} if memory is None else {(STAGE, rule.name): memory}),
     )
 
@@ -110,7 +110,8 @@ def test_below_fires_when_the_reading_is_below() -> None:
 )
 def test_every_metric_reads_its_quantity(metric: RuleMetric, quantity: str) -> None:
     rule = a_rule(metric=metric, above=10.0)
-    assert floor_and_memory(with_rule(rule, 0.0, **{quantity: 11.0}))[0] == 5
+    state = with_rule(rule, MISSING)
+    assert floor_and_memory(replace(state, samples={**state.samples, VAD: seen(**{quantity: 11.0})}))[0] == 5
 
 
 def test_a_query_is_read_in_the_metrics_stead() -> None:

@@ -1,0 +1,58 @@
+"""What a given allocation is predicted to do: the same latency model as the search, for replicas that run."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from optimizer.composition import Latency, end_to_end, shape_of
+from optimizer.latency import StageLoad, predict_all
+from optimizer.model import Composition, Pipeline, PoolName, Stage, StageName
+
+Placed = tuple[StageName, PoolName]
+
+
+def predicted_latency_s(
+    pipeline: Pipeline,
+    replicas: Mapping[Placed, int],
+    batches: Mapping[Placed, int],
+    *,
+    composition: Composition = Composition.SUM,
+) -> float | None:
+    """Return the end-to-end latency at the SLA's percentile when `replicas` serve the pipeline's demand, in seconds.
+
+    None where a stage has no replica, is overloaded or lacks session slots. `replicas` and `batches` default to 0
+    replicas and to the placement's largest batch.
+    """
+    parts: list[Latency] = []
+    for stage in pipeline.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        counts = np.array([[replicas.get(key, 0) for key in keys]])
+        answer = predict_all(
+            stage_load(pipeline, stage),
+            stage.placements,
+            counts,
+            [
+                batches.get(key, placement.batch_sizes[-1])
+                for key, placement in zip(keys, stage.placements, strict=True)
+            ],
+            routing=stage.routing,
+            percentile=pipeline.sla.percentile,
+        )
+        parts.append(Latency(mean_s=answer.mean_s[0], percentile_s=answer.percentile_s[0]))
+        if not counts.any() or not np.isfinite(parts[-1].percentile_s):
+            return None
+    shape = shape_of([(stage.name, stage.after) for stage in pipeline.stages])
+    whole = end_to_end(shape, parts, composition=composition, percentile=pipeline.sla.percentile)
+    return float(whole.percentile_s)
+
+
+def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
+    """Return what arrives at `stage`. Streams are periodic until a stage before has dropped some of their items."""
+    visits = pipeline.visit_ratios[stage.name]
+    demand = pipeline.demand
+    return StageLoad(
+        rate_rps=demand.entry_rate_rps * visits,
+        sessions=demand.sessions,
+        arrival_cv2=demand.arrival_cv2,
+        periodic=demand.sessions is not None and visits >= 1,
+    )
