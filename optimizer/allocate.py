@@ -138,8 +138,7 @@ def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> S
 
 
 def _steps(case: Case, answer: Answer) -> tuple[Step, ...]:
-    visited = answer.walk.visited
-    return tuple(_step(case, before, after) for before, after in pairwise(visited))
+    return tuple(_step(case, before, after) for before, after in pairwise(answer.walk.direct(answer.case).visited))
 
 
 def _step(case: Case, before: Choice, after: Choice) -> Step:

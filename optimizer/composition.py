@@ -62,13 +62,14 @@ def end_to_end(shape: Shape, stages: Sequence[Latency], *, composition: Composit
     """
 
     def series(parts: Sequence[Latency]) -> Latency:
-        mean = np.sum(np.broadcast_arrays(*(part.mean_s for part in parts)), axis=0)
+        mean = sum((part.mean_s for part in parts[1:]), parts[0].mean_s)
         if composition is Composition.SUM:
-            return Latency(
-                mean_s=mean, percentile_s=np.sum(np.broadcast_arrays(*(part.percentile_s for part in parts)), axis=0)
-            )
-        excess = np.broadcast_arrays(*((part.percentile_s - part.mean_s) ** 2 for part in parts))
-        return Latency(mean_s=mean, percentile_s=mean + np.sqrt(np.sum(excess, axis=0)))
+            return Latency(mean_s=mean, percentile_s=sum((p.percentile_s for p in parts[1:]), parts[0].percentile_s))
+        excess = sum(
+            ((part.percentile_s - part.mean_s) ** 2 for part in parts[1:]),
+            (parts[0].percentile_s - parts[0].mean_s) ** 2,
+        )
+        return Latency(mean_s=mean, percentile_s=mean + np.sqrt(excess))
 
     def slowest(branches: Sequence[Chain]) -> Latency:
         ends = [series([local[stage] for stage in branch]) for branch in branches]

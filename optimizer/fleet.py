@@ -47,22 +47,27 @@ class Answer:
 Answers = Mapping[PipelineKey, Answer]
 
 
-def serve(case: Case, budget_per_hour: float) -> Walk | None:
-    """Return the way to the cheapest choice found that meets the latency within room and budget, or None."""
-    walk = search(case)
-    try:
-        exact = cheapest_exact(case, np.inf if walk is None else case.price(walk.answer))
-    except TooLarge:
-        exact = None
-    if exact is not None and (walk is None or case.price(exact) < case.price(walk.answer) - TOLERANCE):
-        start = walk or Walk(visited=(cheapest(case) or exact,))
-        walk = start.to(exact)
+def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
+    """Return the way to a choice that meets the latency within room and budget, or None when there is none.
+
+    It is the cheapest choice there is when `exact` and no branches join, otherwise the cheapest that was found.
+    """
+    costs = tuple(table.cost_per_hour for table in case.tables)
+    prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True))
+    at_most = budget_per_hour if prices_are_costs else np.inf
+    walk = search(case, at_most)
+    if exact or walk is None:
+        try:
+            best = cheapest_exact(case, at_most if walk is None else case.price(walk.answer))
+        except TooLarge:
+            best = None
+        if best is not None and (walk is None or case.price(best) < case.price(walk.answer) - TOLERANCE):
+            walk = (walk or Walk(visited=(cheapest(case) or best,))).to(best)
     if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
         return walk
-    costs = tuple(table.cost_per_hour for table in case.tables)
-    if all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True)):
-        return None
-    return serve(case.priced(costs), budget_per_hour)  # what saves switching may be what breaks the budget
+    if prices_are_costs:
+        return serve(case, budget_per_hour) if not exact else None
+    return serve(case.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
 
 
 class Fleet:
@@ -72,7 +77,7 @@ class Fleet:
         self.problem = problem
         self.supply = supply
         self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
-        self._answers: dict[tuple[PipelineKey, float, bytes], Answer | None] = {}
+        self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
 
     def case(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Case:
         """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
@@ -107,26 +112,30 @@ class Fleet:
             )
         return self._cases[key]
 
-    def alone(self, pipeline: Pipeline, share: float, room: Counts) -> Answer | None:
+    def alone(self, pipeline: Pipeline, share: float, room: Counts, *, exact: bool = True) -> Answer | None:
         """Return how `share` of the pipeline's demand is served within `room` and its own budget, or None."""
-        key = (pipeline.key, share, room.tobytes())
+        key = (pipeline.key, share, room.tobytes(), exact)
         if key not in self._answers:
-            self._answers[key] = self._alone(pipeline, share, room)
+            self._answers[key] = self._alone(pipeline, share, room, exact)
         return self._answers[key]
 
-    def together(self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float) -> Answers | None:
+    def together(
+        self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float, *, exact: bool = True
+    ) -> Answers | None:
         """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found."""
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: dict[PipelineKey, Answer] = {}
         for pipeline in asked:
-            answer = self.alone(pipeline, shares[pipeline.key], room)
+            answer = self.alone(pipeline, shares[pipeline.key], room, exact=exact)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
+        if not exact and _cost(answers) > budget_per_hour + TOLERANCE:
+            return self.together(shares, room, budget_per_hour)
         if _cost(answers) > budget_per_hour + TOLERANCE and self.problem.switching_cost_per_hour == 0:
             return None
         if not _within(answers, room):
-            found = self._contended(asked, shares, room)
+            found = self._contended(asked, shares, room, exact)
             if found is None:
                 return None
             answers = dict(found)
@@ -155,39 +164,50 @@ class Fleet:
                 best = max(best, bound(pool_prices))
         return best if np.isfinite(best) else None
 
-    def _alone(self, pipeline: Pipeline, share: float, room: Counts) -> Answer | None:
+    def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
         budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
         case = self.case(pipeline, share)
-        walk = serve(case, budget)
+        walk = serve(case, budget, exact=exact)
         if walk is None:
-            # A stage that reaches a pool's limit overflows already; stages that compete for one may need any mix.
-            return self._mixed(pipeline, share, room, budget) if self._competing(case) else None
+            return self._mixed(pipeline, share, room, budget) if self._may_mix(case, share, budget) else None
         if np.all(case.use(walk.answer) <= room):
             return Answer(case=case.within(room), walk=walk)
         limited = case.within(room)
-        walk = serve(limited, budget)
+        walk = serve(limited, budget, exact=exact)
         if walk is not None:
             return Answer(case=limited, walk=walk)
         return self._mixed(pipeline, share, room, budget)
 
     def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
         case = self.case(pipeline, share, Mixing.ANY).within(room)
-        walk = serve(case, budget)
+        walk = serve(case, budget, exact=False)
         return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)
 
-    def _competing(self, case: Case) -> bool:
-        """Return whether the pools' limits, rather than anything else, leave no plan."""
+    def _may_mix(self, case: Case, share: float, budget: float) -> bool:
+        """Return whether to look at any mix of pools where overflow alone leaves no plan.
+
+        Stages may compete for a pool that none of them fills. Money justifies a mix only when not all can be served:
+        otherwise a smaller budget could find a cheaper plan than a larger one.
+        """
         if any(len(table) == 0 for table in case.tables):
             return False
         unlimited = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
-        return search(unlimited) is not None
+        return serve(unlimited, budget if share >= 1 else np.inf, exact=False) is not None
 
     def _contended(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
     ) -> Answers | None:
-        """Return the cheapest of several ways to share pools that cannot give everyone what suits it best."""
-        ways = [self._in_turn(asked, shares, room, prices) for prices in self._pool_prices(asked, shares, room)]
-        found = [self._polished(asked, shares, room, way) for way in ways if way is not None]
+        """Return a way to share pools that cannot give everyone what suits it best; when `exact`, the best of many."""
+        if np.any(sum(_least(self.case(p, shares[p.key])) for p in asked) > room):
+            return None
+        prices = self._pool_prices(asked, shares, room)
+        found: list[dict[PipelineKey, Answer]] = []
+        for pool_prices in prices if exact else prices[:: max(1, len(prices) - 1)]:
+            way = self._in_turn(asked, shares, room, pool_prices)
+            if way is not None and not exact:
+                return way
+            if way is not None:
+                found.append(self._polished(asked, shares, room, way))
         return min(found, key=_price, default=None)
 
     def _pool_prices(
@@ -230,8 +250,11 @@ class Fleet:
             left = room - _use(answers, room) - later
             budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
             case = self.case(pipeline, shares[pipeline.key]).within(left)
-            walk = serve(case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables]), budget)
-            answer = Answer(case=case, walk=walk) if walk else self.alone(pipeline, shares[pipeline.key], left)
+            priced = case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables])
+            walk = serve(priced, budget, exact=False)
+            answer = (
+                Answer(case=case, walk=walk) if walk else self.alone(pipeline, shares[pipeline.key], left, exact=False)
+            )
             if answer is None:
                 return None
             answers[pipeline.key] = answer

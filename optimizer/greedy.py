@@ -6,7 +6,7 @@ is the engine and the explanation; `optimizer.merge` proves how good it is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,13 +113,42 @@ class Walk:
                 visited.append(_with(visited[-1], stage, row))
         return Walk(visited=tuple(visited))
 
+    def direct(self, case: Case) -> "Walk":
+        """Return the walk without its detours: moves that a later move of the same stage made cheaper again."""
+        moves = [
+            (stage, new[stage])
+            for old, new in pairwise(self.visited)
+            for stage in range(len(new))
+            if old[stage] != new[stage]
+        ]
+        visited = [self.visited[0]]
+        for position, (stage, row) in enumerate(moves):
+            later = [next_row for other, next_row in moves[position + 1 :] if other == stage]
+            detour = any(case.prices[stage][after] < case.prices[stage][row] + TOLERANCE for after in later)
+            if not detour and visited[-1][stage] != row:
+                visited.append(_with(visited[-1], stage, row))
+        return Walk(visited=tuple(visited))
 
-def search(case: Case) -> Walk | None:
-    """Return the way to a cheap choice that meets the latency within the room, or None when none was found."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What changing one stage at a time leads to, from one choice: per row of each stage, prices, latency, room."""
+
+    stages: tuple[int, ...]
+    added: tuple[Array, ...]
+    latencies: tuple[Array, ...]
+    fits: tuple[Mask, ...]
+
+
+def search(case: Case, at_most: float = np.inf) -> Walk | None:
+    """Return the way to a cheap choice that meets the latency within the room, or None when none was found.
+
+    It does not look beyond the price `at_most`.
+    """
     start = cheapest(case)
-    if start is None:
+    if start is None or (case.shape.serial and _best_latency(case) > case.latency_s):
         return None
-    walk = _descend(case, Walk(visited=(start,)))
+    walk = _descend(case, Walk(visited=(start,)), at_most)
     return None if walk is None else _tighten(case, walk)
 
 
@@ -151,12 +180,24 @@ def cheapest(case: Case) -> Choice | None:
 
 def steepest(case: Case, choice: Choice) -> Choice | None:
     """Return the change of one stage that buys most latency for its price, or None when nothing does."""
-    now = case.latency(choice)
+    return _steepest(_view(case, choice), choice, case.latency(choice))
+
+
+def _view(case: Case, choice: Choice) -> _View:
+    stages = _by_name(case)
+    return _View(
+        stages=stages,
+        added=tuple(case.prices[stage] - case.prices[stage][choice[stage]] for stage in stages),
+        latencies=tuple(case.latencies(choice, stage) for stage in stages),
+        fits=tuple(case.fitting(choice, stage) for stage in stages),
+    )
+
+
+def _steepest(view: _View, choice: Choice, now: float) -> Choice | None:
     best: tuple[float, float, Choice] | None = None
-    for stage in _by_name(case):
-        saved = now - case.latencies(choice, stage)
-        added = case.prices[stage] - case.prices[stage][choice[stage]]
-        useful = (saved > TOLERANCE) & case.fitting(choice, stage)
+    for stage, added, latencies, fits in zip(view.stages, view.added, view.latencies, view.fits, strict=True):
+        saved = now - latencies
+        useful = (saved > TOLERANCE) & fits
         per_dollar = np.where(useful, saved / np.maximum(added, TOLERANCE), 0.0)
         row = int(np.argmax(per_dollar))
         gain = float(per_dollar[row]), float(saved[row])
@@ -165,38 +206,40 @@ def steepest(case: Case, choice: Choice) -> Choice | None:
     return None if best is None else best[2]
 
 
-def _descend(case: Case, walk: Walk) -> Walk | None:
+def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
+    """Return the cheapest change of one stage that meets the latency."""
+    best: tuple[float, Choice] | None = None
+    for stage, added, latencies, fits in zip(view.stages, view.added, view.latencies, view.fits, strict=True):
+        enough = (latencies <= latency_s) & fits
+        if enough.any():
+            row = int(np.argmin(np.where(enough, added, np.inf)))
+            if best is None or added[row] < best[0] - TOLERANCE:
+                best = float(added[row]), _with(choice, stage, row)
+    return None if best is None else best[1]
+
+
+def _descend(case: Case, walk: Walk, at_most: float) -> Walk | None:
     """Go down the steepest edges; at every point note the cheapest single change that already suffices."""
     best: Walk | None = None
-    while True:
-        met = case.latency(walk.answer) <= case.latency_s
-        last = None if met else _completion(case, walk.answer)
-        complete = walk if met else None if last is None else Walk(visited=(*walk.visited, last))
-        if complete and (best is None or case.price(complete.answer) < case.price(best.answer) - TOLERANCE):
-            best = complete
-        step = None if met else steepest(case, walk.answer)
+    while case.price(walk.answer) <= at_most + TOLERANCE:
+        now = case.latency(walk.answer)
+        if now <= case.latency_s:
+            return walk
+        view = _view(case, walk.answer)
+        last = _completion(view, walk.answer, case.latency_s)
+        if last is not None and case.price(last) < at_most - TOLERANCE:
+            best, at_most = Walk(visited=(*walk.visited, last)), case.price(last)
+        step = _steepest(view, walk.answer, now)
         if step is None:
             return best
         walk = Walk(visited=(*walk.visited, step))
-
-
-def _completion(case: Case, choice: Choice) -> Choice | None:
-    """Return the cheapest change of one stage that meets the latency."""
-    best: tuple[float, Choice] | None = None
-    for stage in _by_name(case):
-        enough = (case.latencies(choice, stage) <= case.latency_s) & case.fitting(choice, stage)
-        if enough.any():
-            row = int(np.argmin(np.where(enough, case.prices[stage], np.inf)))
-            candidate = _with(choice, stage, row)
-            if best is None or case.price(candidate) < best[0] - TOLERANCE:
-                best = (case.price(candidate), candidate)
-    return None if best is None else best[1]
+    return best
 
 
 def _tighten(case: Case, walk: Walk) -> Walk:
     """Take back what is not needed, one stage and then two at a time, until nothing more is saved."""
     while True:
-        better = _completion(case, walk.answer)
+        better = _completion(_view(case, walk.answer), walk.answer, case.latency_s)
         if better is None or case.price(better) >= case.price(walk.answer) - TOLERANCE:
             better = _exchange(case, walk.answer)
         if better is None:
@@ -231,6 +274,17 @@ def _with(choice: Choice, stage: int, row: int) -> Choice:
     return (*choice[:stage], row, *choice[stage + 1 :])
 
 
-def _by_name(case: Case) -> list[int]:
+def _best_latency(case: Case) -> float:
+    """Return a latency that no choice undercuts."""
+    parts = [
+        Latency(mean_s=table.mean_s.min(), percentile_s=table.mean_s.min() + (table.percentile_s - table.mean_s).min())
+        if case.composition is Composition.RSS
+        else Latency(mean_s=table.mean_s.min(), percentile_s=table.percentile_s.min())
+        for table in case.tables
+    ]
+    return float(end_to_end(case.shape, parts, composition=case.composition, percentile=case.percentile).percentile_s)
+
+
+def _by_name(case: Case) -> tuple[int, ...]:
     """Return the stages in an order that does not depend on the one they were given in."""
-    return sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name)
+    return tuple(sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name))

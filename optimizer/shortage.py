@@ -91,7 +91,7 @@ def blame(fleet: Fleet, pipeline: Pipeline, share: float, room: Counts, budget_p
         ]
         supply = replace(fleet.supply, limits=np.array(limits, dtype=np.int64))
         problem = replace(fleet.problem, pipelines=(relaxed,))
-        return Fleet(problem, supply).alone(relaxed, share, supply.limits) is not None
+        return Fleet(problem, supply).alone(relaxed, share, supply.limits, exact=False) is not None
 
     budget = Limit(kind=LimitKind.BUDGET)
     physical = [*_pool_limits(pipeline), *_bound_limits(pipeline)]
@@ -116,10 +116,11 @@ class _Group:
     room: Counts
     budget_per_hour: float
 
-    def attempt(self, shares: Mapping[PipelineKey, float]) -> Mapping[PipelineKey, Answer] | None:
-        """Return how `shares` are served beside the others' answers, or None."""
-        others = {key: answer for key, answer in self.answers.items() if key not in shares}
-        return self.fleet.together(shares, self.room - _use(others, self.room), self.budget_per_hour - _cost(others))
+    def attempt(self, keys: list[PipelineKey], share: float, *, exact: bool) -> Mapping[PipelineKey, Answer] | None:
+        """Return how `share` of the demand of each of `keys` is served beside the others' answers, or None."""
+        others = {key: answer for key, answer in self.answers.items() if key not in keys}
+        room, budget_per_hour = self.room - _use(others, self.room), self.budget_per_hour - _cost(others)
+        return self.fleet.together(dict.fromkeys(keys, share), room, budget_per_hour, exact=exact)
 
 
 def _raise(group: _Group, served: dict[PipelineKey, float], keys: list[PipelineKey]) -> None:
@@ -128,14 +129,14 @@ def _raise(group: _Group, served: dict[PipelineKey, float], keys: list[PipelineK
     found: Mapping[PipelineKey, Answer] | None = None
     level = RESOLUTION
     while high - low > 1:
-        answer = group.attempt(dict.fromkeys(keys, level / RESOLUTION))
+        answer = group.attempt(keys, level / RESOLUTION, exact=False)
         if answer is None:
             high = level
         else:
             low, found = level, answer
         level = (low + high) // 2
     if found is not None:
-        group.answers.update(found)
+        group.answers.update(group.attempt(keys, low / RESOLUTION, exact=True) or found)
         served.update(dict.fromkeys(keys, low / RESOLUTION))
 
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_BISECTIONS = 40
+_BISECTIONS = 30
 _GRID = 65  # points of the quadrature for the mean of a maximum
 _FLOOR = 1e-9
-_erf = np.frompyfunc(math.erf, 1, 1)
+_ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
 def normal_quantile(percentile: float) -> float:
@@ -63,8 +63,13 @@ def _lognormal(means: Array, percentiles: Array, percentile: float) -> tuple[Arr
 
 
 def _cdf(times: Array, mu: Array, sigma: Array) -> Array:
+    """Return the lognormal distribution function, to 1e-7 (Abramowitz and Stegun 7.1.26)."""
     scaled = (np.log(np.maximum(times, _FLOOR)) - mu) / (sigma * math.sqrt(2))
-    return np.asarray(0.5 * (1 + np.asarray(_erf(scaled), dtype=np.float64)))
+    size = np.abs(scaled)
+    t = 1 / (1 + 0.3275911 * size)
+    series = t * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))
+    beyond = 0.5 * series * np.exp(-np.minimum(size * size, 700.0))
+    return np.asarray(np.where(scaled < 0, beyond, 1 - beyond))
 
 
 def _bisect(low: Array, high: Array, cdf: Callable[[Array], Array], percentile: float) -> Array:
