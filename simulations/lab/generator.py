@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from simulations.lab.ingress import LOOPBACK, arrival_payload, say
+from simulations.lab.ingress import arrival_payload, say
+from simulations.lab.processes import LOOPBACK
 from simulations.lab.timers import Timers
 from simulations.lab.wire import NO_SESSION, Client, Status
 from simulations.schedule import Schedule, chunk_times

@@ -25,13 +25,13 @@ from prometheus_client.registry import Collector
 from controller.core.spec import DemandUnit
 from simulations.lab.dataplane import Pipeline, Record, Stream
 from simulations.lab.kube_api import KubeApi, KubeApiError
+from simulations.lab.processes import LOOPBACK
 from simulations.lab.records import RecordWriter
 from simulations.lab.topology import IngressConfig
 from simulations.lab.upstream import Pod
 from simulations.lab.wire import NO_SESSION, Connection, Kind, Status
 from simulations.scoring import Outcome
 
-LOOPBACK = "127.0.0.1"
 _PAYLOAD = struct.Struct("!dd")
 _FLUSH_S = 1.0
 _ADMISSIBLE_S = 1.0
