@@ -32,6 +32,10 @@ def set_up_logging(style: Literal["text", "json"]) -> None:
         JsonFormatter() if style == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # Both tell about every request they make.
-    for chatty in ("kopf", "urllib3"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    # Both tell about every request they make; kopf also that signals are not its business here.
+    for name, level in (
+        ("kopf", logging.WARNING),
+        ("kopf._core.reactor.running", logging.ERROR),
+        ("urllib3", logging.WARNING),
+    ):
+        logging.getLogger(name).setLevel(level)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from controller.core.cycle import decide
 from controller.core.decision import Decision, Hold, PipelineDecision
+from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
 from controller.core.record import decision_record
 from controller.health import Health
@@ -98,13 +99,14 @@ class ControlLoop:
 
     def _record(self, observation: Observation, decision: Decision) -> None:
         """Log the decision with all it was made from, when a pipeline's has changed."""
-        now = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
-        changed = [key for key, gist in now.items() if self._recorded.get(key) != gist]
-        self._recorded = now
+        gists = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
+        changed = [
+            pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != gists[pipeline.key]
+        ]
+        self._recorded = gists
         if changed:
-            _RECORDS.info(
-                "decided for %s", ", ".join(changed), extra={"record": decision_record(observation.snapshot, decision)}
-            )
+            words = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed)
+            _RECORDS.info(words, extra={"record": decision_record(observation.snapshot, decision)})
 
 
 def _gist(decision: PipelineDecision) -> object:

@@ -86,6 +86,7 @@ class Reader:
         self._clock = clock
         self._memories: dict[str, PipelineMemory] = {}
         self._pool_memories: dict[str, PoolMemory] = {}
+        self._problems: tuple[str, ...] = ()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
@@ -104,8 +105,7 @@ class Reader:
         nodes = self._gateway.list_all(NODES).items
         workloads = self._workloads([spec for spec, _ in pipelines], now_s)
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
-        for problem in answer.problems:
-            _LOG.warning("metrics: %s", problem)
+        self._log_new(answer.problems)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
@@ -127,6 +127,13 @@ class Reader:
             observation.pipelines[pipeline.key]["metadata"]["uid"]: pipeline.memory for pipeline in decision.pipelines
         }
         self._pool_memories = {observation.pools[pool.name]["metadata"]["uid"]: pool.memory for pool in decision.pools}
+
+    def _log_new(self, problems: tuple[str, ...]) -> None:
+        """Log the problems that the cycle before did not have."""
+        for problem in problems:
+            if problem not in self._problems:
+                _LOG.warning("metrics: %s", problem)
+        self._problems = problems
 
     def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, Json]], tuple[InvalidObject, ...]]:
         usable, invalid = [], []

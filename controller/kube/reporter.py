@@ -89,7 +89,6 @@ class Reporter:
 
     def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> None:
         metadata, old = found.resource["metadata"], _status(found.resource)
-        _LOG.warning("%s %s cannot be used: %s", kind.plural, metadata["name"], found.problem)
         status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.problem, now_s)
         if self._write(kind, found.resource, status, now_s):
             self._tell_verdict(found.resource, old, status)
