@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simulations.lab.topology import PipelineTopology
-from simulations.lab.upstream import Faults, Item, Pod, Session, Upstream
+from simulations.lab.upstream import Item, Pod, Recoveries, Session, Upstream
 from simulations.scoring import LOST_AFTER_SLAS, Outcome
 
 _SWEEP_S = 0.05
@@ -77,13 +77,13 @@ class Pipeline:
         self.offered = 0
         self.active_streams = 0
         self.outcomes: Counter[Outcome] = Counter()
-        self.faults = Faults()
+        self.recoveries = Recoveries()
         self.latency = LatencyHistogram(topology.sla_s)
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._patience_s = LOST_AFTER_SLAS * topology.sla_s
         self._stages = [
-            Upstream(index, stage, topology.namespace, self.faults, seed=topology.seed + index)
+            Upstream(index, stage, topology.namespace, self.recoveries, seed=topology.seed + index)
             for index, stage in enumerate(topology.stages)
         ]
         names = [stage.name for stage in topology.stages]

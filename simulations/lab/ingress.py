@@ -124,8 +124,8 @@ class Measurements(Collector):
                 total += count
                 buckets.append((bound if isinstance(bound, str) else f"{bound:.6g}", total))
             latency.add_metric(labels, buckets, histogram.sum_s)
-            retries.add_metric(labels, pipeline.faults.retries)
-            cut.add_metric(labels, pipeline.faults.sessions_cut)
+            retries.add_metric(labels, pipeline.recoveries.retries)
+            cut.add_metric(labels, pipeline.recoveries.sessions_cut)
         yield from (streams, requests, items, latency, retries, cut)
 
 
@@ -138,8 +138,8 @@ def totals(pipeline: Pipeline) -> dict[str, Any]:
         "name": pipeline.topology.name,
         "offered": pipeline.offered,
         **counts,
-        "retries": pipeline.faults.retries,
-        "sessions_cut": pipeline.faults.sessions_cut,
+        "retries": pipeline.recoveries.retries,
+        "sessions_cut": pipeline.recoveries.sessions_cut,
     }
 
 

@@ -66,7 +66,7 @@ class Item:
 
 
 @dataclass(slots=True)
-class Faults:
+class Recoveries:
     """What went wrong and was made good."""
 
     retries: int = 0
@@ -108,15 +108,15 @@ class Backend(Replica):
 class Upstream:
     """A stage. `index` is its place in the pipeline; `pins` tells whether it keeps a stream's items on one pod."""
 
-    def __init__(self, index: int, stage: StageTopology, namespace: str, faults: Faults, *, seed: int) -> None:
-        """`faults` is where retries and cut sessions are counted."""
+    def __init__(self, index: int, stage: StageTopology, namespace: str, recoveries: Recoveries, *, seed: int) -> None:
+        """`recoveries` is where retries and cut sessions are counted."""
         self.index = index
         self.pins_streams = stage.memory or stage.routing is Routing.STICKY
         self.memory = stage.memory
         self._stage = stage
         self._namespace = namespace
         self._router = Router(stage.routing, seed)
-        self._faults = faults
+        self._recoveries = recoveries
         self._backends: dict[str, Backend] = {}
         self._changed = asyncio.Event()
         self._pullers: deque[tuple[Item, asyncio.Future[Backend | None]]] = deque()
@@ -172,7 +172,7 @@ class Upstream:
                     return False
                 await self._change()
                 continue
-            self._faults.retries += tried
+            self._recoveries.retries += tried
             tried = True
             match await self._send(backend, item.id, NO_SESSION):
                 case Status.OK:
@@ -191,7 +191,7 @@ class Upstream:
             backend = session.pins.get(self.index) or await self.attach(session, item.deadline_s)
             if backend is None:
                 return False
-            self._faults.retries += tried
+            self._recoveries.retries += tried
             tried = True
             backend.outstanding += 1
             match await self._send(backend, item.id, session.id):
@@ -300,7 +300,7 @@ class Upstream:
             del session.pins[self.index]
             backend.sessions -= 1
             backend.pinned.discard(session)
-            self._faults.sessions_cut += self.memory
+            self._recoveries.sessions_cut += self.memory
 
     # -- which pods can be used
 

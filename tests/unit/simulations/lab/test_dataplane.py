@@ -188,7 +188,7 @@ def test_an_item_refused_by_a_full_queue_is_tried_on_another_pod() -> None:
 
         await until(lambda: len(lab.results) == 2)
         assert set(lab.results.values()) == {Outcome.SERVED}
-        assert lab.pipeline.faults.retries >= 1
+        assert lab.pipeline.recoveries.retries >= 1
 
     play(use, stage(routing=Routing.ROUND_ROBIN))
 
@@ -275,7 +275,7 @@ def test_items_of_a_pod_that_vanishes_are_tried_elsewhere() -> None:
         await doomed.abort()
 
         assert await lab.outcomes(1) == {Outcome.SERVED: 1}
-        assert lab.pipeline.faults.retries == 1
+        assert lab.pipeline.recoveries.retries == 1
 
     play(use)
 
@@ -403,7 +403,7 @@ def test_streams_stay_on_a_draining_pod_while_new_ones_go_elsewhere() -> None:
         assert (leaving.served, staying.served) == (1, 1)
         lab.pipeline.end_stream(stream)
         await drain  # ends long before its limit, because the last stream has gone
-        assert (leaving.sessions_cut, lab.pipeline.faults.sessions_cut) == (0, 0)
+        assert (leaving.sessions_cut, lab.pipeline.recoveries.sessions_cut) == (0, 0)
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
@@ -424,9 +424,25 @@ def test_a_stream_cut_at_the_end_of_the_drain_reattaches_elsewhere_and_loses_no_
 
         assert await lab.outcomes(offered) == {Outcome.SERVED: offered}
         await until(lambda: staying.gauges().sessions == 1)
-        assert lab.pipeline.faults.sessions_cut == 1
+        assert lab.pipeline.recoveries.sessions_cut == 1
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
+
+
+def test_a_stream_without_state_moves_at_once_from_a_pod_that_does_not_answer() -> None:
+    async def use(lab: Lab) -> None:
+        doomed = await lab.add("asr")
+        stream, _ = await lab.open()
+        lab.offer(stream)
+        await lab.outcomes(1)
+        await lab.add("asr")
+        await doomed.abort()  # and the API server has not noticed
+        lab.offer(stream)
+
+        assert await lab.outcomes(2) == {Outcome.SERVED: 2}
+        assert (lab.pipeline.recoveries.retries, lab.pipeline.recoveries.sessions_cut) == (1, 0)
+
+    play(use, stage(routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
 
 def test_a_silent_stream_gets_a_new_slot_when_its_pod_is_gone() -> None:
@@ -438,7 +454,7 @@ def test_a_silent_stream_gets_a_new_slot_when_its_pod_is_gone() -> None:
         lab.pipeline.pod_gone(doomed.host)
 
         await until(lambda: staying.gauges().sessions == 1)
-        assert lab.pipeline.faults.sessions_cut == 1
+        assert lab.pipeline.recoveries.sessions_cut == 1
         lab.pipeline.end_stream(stream)
         await until(lambda: staying.gauges().sessions == 0)
 
