@@ -1,14 +1,14 @@
 """Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.composition import shape_of
+from optimizer.evaluate import stage_load
 from optimizer.greedy import TOLERANCE, Case, Choice, Walk, cheapest, search
-from optimizer.latency import StageLoad
 from optimizer.merge import TooLarge, cheapest_exact, lower_bound
 from optimizer.model import Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
@@ -83,16 +83,11 @@ class Fleet:
         """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
         key = (pipeline.key, share, mixing)
         if key not in self._cases:
-            demand = pipeline.demand.scaled(share)
+            asked = replace(pipeline, demand=pipeline.demand.scaled(share))
             tables = tuple(
                 stage_options(
                     stage,
-                    StageLoad(
-                        rate_rps=demand.entry_rate_rps * pipeline.visit_ratios[stage.name],
-                        sessions=demand.sessions,
-                        arrival_cv2=demand.arrival_cv2,
-                        periodic=demand.sessions is not None and pipeline.visit_ratios[stage.name] == 1,
-                    ),
+                    stage_load(asked, stage),
                     self.supply,
                     percentile=pipeline.sla.percentile,
                     max_wer=pipeline.max_wer,
@@ -107,7 +102,7 @@ class Fleet:
                 shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
                 composition=self.problem.composition,
                 percentile=pipeline.sla.percentile,
-                latency_s=pipeline.sla.latency_s if demand.entry_rate_rps > 0 else np.inf,
+                latency_s=pipeline.sla.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
                 room=self.supply.limits,
             )
         return self._cases[key]
