@@ -3,6 +3,8 @@
 import zlib
 from pathlib import Path
 
+import numpy as np
+
 from controller.resources.fields import duration_s
 from simulations.scenario import Load, Scenario, pipeline_key
 from simulations.schedule import (
@@ -19,7 +21,7 @@ from simulations.traces import Column, read_trace
 
 
 def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
-    """Return the schedule of every pipeline that has load, by namespace/name; spikes are in it.
+    """Return the schedule of every pipeline, by namespace/name; spikes are in it, and without load it is empty.
 
     `scale` thins the sessions to that share of them. A seed gives the same sessions whatever else is in the file.
 
@@ -29,16 +31,16 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
     """
     clock = scenario.file.clock
     units = {pipeline_key(pipeline): pipeline.spec.demand.unit for pipeline in scenario.pipelines}
-    schedules: dict[str, Schedule] = {}
+    nothing = np.empty(0)
+    schedules = {key: Schedule(start_s=nothing, end_s=nothing) for key in units}
     for index, load in enumerate(scenario.file.load):
         entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
         make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
         schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
-        earlier = schedules.get(load.pipeline)
-        schedules[load.pipeline] = schedule if earlier is None else earlier.merged(schedule)
+        schedules[load.pipeline] = schedules[load.pipeline].merged(schedule)
     for index, fault in enumerate(scenario.file.faults):
         spike = fault.spike
-        if spike is not None and spike.pipeline in schedules:
+        if spike is not None:
             until_s = min(fault.interval.until_s, clock.duration_s)
             schedules[spike.pipeline] = with_spike(
                 schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)

@@ -199,13 +199,14 @@ async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
     gc.freeze()
     start_s = time.monotonic() + _LEAD_S if start_at_s is None else start_at_s
     say("started", monotonic_s=start_s, items=sum(event.action is Action.ITEM for event in events))
-    playing = loop.create_task(generator.play(events, start_s))
+    this = asyncio.current_task()
+    assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, playing.cancel)
+        loop.add_signal_handler(number, this.cancel)
     progress = loop.create_task(_tell(generator, start_s))
     interrupted = False
     try:
-        await playing
+        await generator.play(events, start_s)
         await timers.sleep_until(start_s + config.duration_s)
         await generator.drain(start_s + config.duration_s + config.drain_s)
     except asyncio.CancelledError:

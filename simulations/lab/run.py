@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,7 @@ from simulations.lab.decisions import DecisionLog, LoggedDecision
 from simulations.lab.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.loads import load_schedule, static_peak_cost
 from simulations.lab.observer import Observer
-from simulations.lab.processes import Child, ProcessError, Processes, free_ports
+from simulations.lab.processes import LOOPBACK, Child, ProcessError, Processes, free_ports
 from simulations.lab.records import read_records
 from simulations.lab.report import LiveRun, build_report
 from simulations.lab.topology import IngressConfig, pipeline_topology
@@ -262,6 +263,7 @@ class _Load:
             ).to_json()
         )
         self._ingress = self._start("ingress", {"config": ingress, "kubeconfig": cluster.kubeconfig})
+        self._ingress.wait_until(lambda: _listens(cluster.ingress_port), _READY_S)
 
     def begin(self, start_s: float) -> None:
         """Start the generator; its first item is due `start_s` on the monotonic clock, or later."""
@@ -286,6 +288,11 @@ class _Load:
     def _start(self, name: str, flags: Mapping[str, object]) -> Child:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
         return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as attempt:
+        return attempt.connect_ex((LOOPBACK, port)) == 0
 
 
 def _excused(scenario: Scenario, pipelines: Iterable[PipelineSpec], interval_s: float) -> tuple[Interval, ...]:

@@ -20,7 +20,7 @@ def operator_kubeconfig(
     control_plane: ControlPlane, admin: client.ApiClient, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """Credentials of the operator's ServiceAccount, with the rights that its manifest gives, on a cluster with CRDs."""
-    manifests = [ROOT / "charts" / "sluice" / "rbac.yaml", *(ROOT / "crds").glob("*.yaml")]
+    manifests = [ROOT / "controller" / "kube" / "rbac.yaml", *(ROOT / "crds").glob("*.yaml")]
     for manifest in manifests:
         for document in yaml.safe_load_all(manifest.read_text()):
             try:
