@@ -23,12 +23,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from controller.core.spec import DemandUnit
+from simulations.lab.backend import Pod
 from simulations.lab.dataplane import Pipeline, Record, Stream
 from simulations.lab.kube_api import KubeApi, KubeApiError
 from simulations.lab.processes import LOOPBACK
 from simulations.lab.records import RecordWriter
 from simulations.lab.topology import IngressConfig
-from simulations.lab.upstream import Pod
 from simulations.lab.wire import NO_SESSION, Connection, Kind, Status
 from simulations.scoring import Outcome
 

@@ -12,13 +12,13 @@ import pytest
 
 from controller.core.spec import DemandUnit
 from optimizer.model import Routing
+from simulations.lab.backend import Pod
 from simulations.lab.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.ingress import Ingress
 from simulations.lab.processes import free_ports
 from simulations.lab.records import read_records
 from simulations.lab.timers import Timers
 from simulations.lab.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
-from simulations.lab.upstream import Pod
 from simulations.lab.worker import StageWorker, WorkerSpec
 from simulations.schedule import Schedule, chunk_times
 from simulations.scoring import Outcome

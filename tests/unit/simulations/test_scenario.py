@@ -8,13 +8,14 @@ import pytest
 from simulations.scenario import InvalidScenario, load_scenario
 from simulations.scoring import Clock, Interval
 
+CONTRACT = Path(__file__).parents[2] / "contract"
 DEMO = Path(__file__).parents[3] / "simulations" / "scenarios" / "demo"
 SCENARIO = """\
 name: test
-manifests: [pools.yaml, captions.yaml]
+manifests: [pools.yaml, live-captions.yaml]
 duration: 4m
 load:
-  - pipeline: speech/captions
+  - pipeline: speech/live-captions
     trace: azure_llm_2023_code_1s.csv.gz
     column: arrivals
     session: {mean: 60s, cv: "1.3"}
@@ -23,8 +24,8 @@ load:
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> Path:
-    for name in ("pools.yaml", "captions.yaml"):
-        (tmp_path / name).write_text((DEMO / name).read_text())
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (tmp_path / name).write_text((CONTRACT / name).read_text())
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO)
     return path
@@ -41,7 +42,16 @@ def findings(path: Path, text: str) -> list[str]:
 def test_the_bundled_scenario_is_valid() -> None:
     scenario = load_scenario(DEMO / "scenario.yaml")
 
-    assert [pipeline.metadata.name for pipeline in scenario.pipelines] == ["captions"]
+    assert scenario.file.policies == ["sluice"]
+
+
+def test_the_scenario_of_the_contract_is_valid_as_it_stands() -> None:
+    scenario = load_scenario(CONTRACT / "scenario.yaml")
+
+    assert scenario.file.clock == Clock(duration_s=3000, warmup_s=120, window_s=10)
+    assert [fault.kind for fault in scenario.file.faults] == ["poolUnavailable", "metricsLost", "set"]
+    assert [what_if.name for what_if in scenario.file.what_if] == ["half-budget", "no-inferentia", "double-load"]
+    assert [pipeline.metadata.name for pipeline in scenario.pipelines] == ["live-captions"]
     assert [pool.metadata.name for pool in scenario.pools] == ["cpu", "inferentia", "gpu"]
     assert all(path.is_file() for path in scenario.manifests)
 
@@ -57,16 +67,16 @@ FAULTS = [
     ("poolUnavailable: inferentia", "poolUnavailable"),
     ("poolLost: gpu", "poolLost"),
     ('metricsLost: "*"', "metricsLost"),
-    ("metricsStale: speech/captions", "metricsStale"),
+    ("metricsStale: speech/live-captions", "metricsStale"),
     ('metricsPartial: {share: "0.5"}', "metricsPartial"),
-    ('metricsNoisy: {cv: "0.3", pipeline: speech/captions}', "metricsNoisy"),
-    ("spike: {pipeline: speech/captions, factor: 3}", "spike"),
+    ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', "metricsNoisy"),
+    ("spike: {pipeline: speech/live-captions, factor: 3}", "spike"),
     ('slowStart: {pool: gpu, factor: "2.5"}', "slowStart"),
     ("slowStage: {stage: decoder, factor: 2}", "slowStage"),
-    ("slowStage: {stage: speech/captions/decoder, factor: 2}", "slowStage"),
+    ("slowStage: {stage: speech/live-captions/decoder, factor: 2}", "slowStage"),
     ('spotReclaim: {pool: gpu, share: "0.5"}', "spotReclaim"),
     ('set: {ComputePool/gpu: {spec: {price: {perHour: "1.6"}}}}', "set"),
-    ("set: {SpeechPipeline/speech/captions: {spec: {sla: {maxWer: null}}}}", "set"),
+    ("set: {SpeechPipeline/speech/live-captions: {spec: {sla: {maxWer: null}}}}", "set"),
 ]
 
 
@@ -84,7 +94,7 @@ def test_a_patch_may_remove_a_field(scenario: Path) -> None:
     scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, {FAULTS[-1][0]}}}\n")
 
     assert load_scenario(scenario).file.faults[0].set_ == {
-        "SpeechPipeline/speech/captions": {"spec": {"sla": {"maxWer": None}}}
+        "SpeechPipeline/speech/live-captions": {"spec": {"sla": {"maxWer": None}}}
     }
 
 
@@ -103,8 +113,12 @@ MISTAKES = [
     ("duration: 4m", "duration: 1d", '3: duration: "1d": must be a duration such as 160ms or 1m30s'),
     ("duration: 4m", "duration: 4m\nwarmup: 5m", '4: warmup: "5m": must be shorter than duration (4m)'),
     ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
-    ("speech/captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
-    ("speech/captions", "speech/caption", "no such pipeline in the manifests; did you mean speech/captions?"),
+    ("speech/live-captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
+    (
+        "speech/live-captions",
+        "speech/live-caption",
+        "no such pipeline in the manifests; did you mean speech/live-captions?",
+    ),
     ("column: arrivals", "column: requests", '7: load[0].column: "requests": must be arrivals, streams or rate_per_s'),
     ("column: arrivals", "column: streams", "has no column 'streams'"),
     ("column: arrivals", "column: arrivals\n    copies: 0", "8: load[0].copies: 0: must be at least 1"),

@@ -1,7 +1,9 @@
 """The load generator: what it sends, when, and that nothing slows it down."""
 
 import asyncio
+import json
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -133,3 +135,34 @@ def test_a_configuration_survives_its_file_and_a_bad_one_names_the_field() -> No
     assert GeneratorConfig.from_json(config.to_json()) == config
     with pytest.raises(ValueError, match=r"generator configuration: .*\n.*duration_s"):
         GeneratorConfig.from_json("{}")
+
+
+def test_it_ends_cleanly_when_it_is_told_to_and_says_what_it_has_sent(tmp_path: Path) -> None:
+    sink = Sink(answers=True)
+    schedule((0.0, 99.0)).save(tmp_path / "load.npz")
+
+    async def run() -> tuple[int, str]:
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(sink), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        part = PipelineLoad(port=port, schedule=tmp_path / "load.npz", chunk_s=0.01, seed=1)
+        config = GeneratorConfig(duration_s=99.0, drain_s=9.0, report=tmp_path / "report", loads=(part,))
+        (tmp_path / "config").write_text(config.to_json())
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "simulations.lab.generator", "--config", tmp_path / "config"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        while not sink.received:  # noqa: ASYNC110 - the far end of a socket
+            await asyncio.sleep(0.01)
+        process.terminate()
+        output, _ = await asyncio.wait_for(process.communicate(), 10)
+        server.close()
+        return process.returncode or 0, output.decode()
+
+    code, output = asyncio.run(run())
+
+    assert code == 0
+    report = json.loads((tmp_path / "report").read_text())
+    assert report["interrupted"]
+    assert report["sent"] >= 1
+    events = [json.loads(line)["event"] for line in output.splitlines()]
+    assert (events[0], events[-1]) == ("started", "finished")

@@ -14,12 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.core.spec import DemandUnit
 from optimizer.model import Routing
+from simulations.lab.backend import Pod
 from simulations.lab.ingress import Ingress, arrival_payload, read_pod
 from simulations.lab.processes import free_ports
 from simulations.lab.records import read_records
 from simulations.lab.timers import Timers
 from simulations.lab.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
-from simulations.lab.upstream import Pod
 from simulations.lab.wire import NO_SESSION, Client, Status
 from simulations.lab.worker import StageWorker, WorkerSpec
 from simulations.scoring import Outcome

@@ -10,19 +10,19 @@ from controller.resources.validation import validate_files
 from optimizer.model import Routing
 from simulations.lab.topology import IngressConfig, pipeline_topology
 
-DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo"
+CONTRACT = Path(__file__).parents[3] / "contract"
 
 
-def demo() -> IngressConfig:
-    (pipeline,) = validate_files([DEMO / "captions.yaml", DEMO / "pools.yaml"]).pipelines
+def captions() -> IngressConfig:
+    (pipeline,) = validate_files([CONTRACT / "live-captions.yaml", CONTRACT / "pools.yaml"]).pipelines
     topology = pipeline_topology(pipeline_spec(pipeline), port=7, seed=3)
     return IngressConfig(metrics_port=8, records=Path("items"), summary=Path("summary"), pipelines=(topology,))
 
 
 def test_the_stages_of_a_pipeline_are_taken_over_with_their_routing_and_memory() -> None:
-    topology = demo().pipelines[0]
+    topology = captions().pipelines[0]
 
-    assert (topology.namespace, topology.name, topology.sla_s) == ("speech", "captions", 0.4)
+    assert (topology.namespace, topology.name, topology.sla_s) == ("speech", "live-captions", 0.25)
     assert topology.unit is DemandUnit.STREAMS
     assert [(stage.name, stage.after) for stage in topology.stages] == [
         ("vad", ()),
@@ -40,15 +40,15 @@ def test_the_stages_of_a_pipeline_are_taken_over_with_their_routing_and_memory()
 
 
 def test_a_replica_weighs_what_it_can_serve() -> None:
-    inferentia, gpu = demo().pipelines[0].stages[1].placements
+    inferentia, gpu = captions().pipelines[0].stages[1].placements
 
-    assert inferentia.weight == pytest.approx(8 / (0.024 + 8 * 0.006))
-    assert gpu.weight == pytest.approx(16 / (0.012 + 16 * 0.002))
+    assert inferentia.weight == pytest.approx(8 / (0.014 + 8 * 0.003))
+    assert gpu.weight == pytest.approx(16 / (0.008 + 16 * 0.001))
     assert (inferentia.limit, gpu.limit) == (8, 16)
 
 
 def test_a_placement_is_the_pods_with_its_labels() -> None:
-    placement = demo().pipelines[0].stages[1].placements[0]
+    placement = captions().pipelines[0].stages[1].placements[0]
 
     assert placement.selects({"app": "encoder-inferentia", "pod-template-hash": "x"})
     assert not placement.selects({"app": "encoder-gpu"})
@@ -56,7 +56,7 @@ def test_a_placement_is_the_pods_with_its_labels() -> None:
 
 
 def test_a_configuration_survives_its_file() -> None:
-    assert IngressConfig.from_json(demo().to_json()) == demo()
+    assert IngressConfig.from_json(captions().to_json()) == captions()
 
 
 def test_a_configuration_that_cannot_be_read_names_the_field() -> None:
