@@ -1,12 +1,12 @@
 """One reconcile: what to do about the world as it is. Every step is a function from values to values."""
 
 from controller.core.actuation import Move, schedule
+from controller.core.aims import find_aims
 from controller.core.answer import pipeline_decision, pool_decision
 from controller.core.assessment import Assessment, assess
 from controller.core.availability import pool_memories
 from controller.core.decision import Decision
 from controller.core.fleet import plan_fleet
-from controller.core.guards import find_aim
 from controller.core.ledger import Ledger
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
@@ -18,21 +18,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     cases = tuple(assess(state, snapshot, memories, policy) for state in snapshot.pipelines)
     fleet = plan_fleet(cases, snapshot.pools, policy)
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    crowded = frozenset(
-        name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
-    )
-    aims = {
-        case.key: find_aim(
-            case,
-            fleet.pipelines[case.key],
-            fleet.problems[case.key],
-            snapshot.pools,
-            policy,
-            crowded=any(pool in crowded for (_, pool), count in case.current.items() if count),
-        )
-        for case in cases
-        if case.plannable
-    }
+    aims = find_aims(cases, fleet, snapshot, policy)
     excused = {case.key: _excused_until_s(case, ledger, snapshot.now_s, policy) for case in cases}
     moves = [
         Move(case=case, aim=aims[case.key], plan=fleet.pipelines[case.key], problem=fleet.problems[case.key])

@@ -41,27 +41,25 @@ def find_aim(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     *,
-    crowded: bool,
+    pressed: bool,
 ) -> Aim:
-    """Return where to take a pipeline; `crowded` says that it uses a pool beyond its limit."""
+    """Return where to take a pipeline; `pressed` says that others need what it could do without."""
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in case.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    follows_plan = planned == case.current or crowded or _worth_it(case, plan, problem, planned, pools, policy)
-    if case.demand_missing:
+    follows_plan = planned == case.current or pressed or _worth_it(case, plan, problem, planned, pools, policy)
+    if case.demand_missing or (unreachable and not pressed):
         final = _at_least_bounds(case, planned)
-    elif follows_plan:
-        final = dict(planned)
     else:
-        final = dict(case.current)
+        final = dict(planned if follows_plan else case.current)
+    if unreachable and final != planned:
+        holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
+    elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    lifted = _lifted(case, final, pools)
-    final = dict(lifted)
-    if case.never_down or unreachable:
+    final = _lifted(case, final, pools)
+    if case.never_down:
         final = {key: max(count, _keep(case, key)) for key, count in final.items()}
     holds.extend(_absences(case))
-    if unreachable and final != lifted:
-        holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     frozen = {stage for stage, _ in case.targets_missing}
     for key in final:
         if key[0] in frozen:
@@ -107,7 +105,8 @@ def _worth_it(
     }
     served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, case.current, batches, composition=policy.composition)
-    if latency_s is None or latency_s > problem.sla.latency_s + EPSILON:
+    # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
+    if latency_s is None or latency_s > case.spec.sla.latency_s + EPSILON:
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
@@ -157,7 +156,7 @@ def _keep(case: Assessment, key: PlacementKey) -> int:
 
 def _lifted(
     case: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
-) -> Mapping[PlacementKey, int]:
+) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
 
     First what runs already stays, then pools in use grow, then the others, each in the order of preference.

@@ -54,6 +54,12 @@ class Ledger:
         self._fleet_budget = fleet_budget_per_hour
         self.after = {name: entry.desired for name, entry in self._entries.items()}
 
+    def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
+        """Ask for `replicas` of `pipeline`, as far as they are in the books."""
+        for key, count in replicas.items():
+            if (pipeline, key) in self.after:
+                self.after[(pipeline, key)] = count
+
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
         return sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))

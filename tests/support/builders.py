@@ -206,11 +206,14 @@ def a_target(
 
 
 def seen(**readings: Reading) -> PlacementSamples:
-    """Return samples of a stage that reports its throughput, and `readings` named as the quantities are."""
+    """Return samples of a stage that reports its throughput, and `readings` named as the quantities are.
+
+    So few items that nothing is corrected by them.
+    """
     return PlacementSamples(
         readings={
-            Quantity.ARRIVAL_RATE: 1.0,
-            Quantity.COMPLETION_RATE: 1.0,
+            Quantity.ARRIVAL_RATE: 0.1,
+            Quantity.COMPLETION_RATE: 0.1,
             **{Quantity[name.upper()]: reading for name, reading in readings.items()},
         }
     )

@@ -244,6 +244,16 @@ class TestTolerance:
         state = a_state(replace(spec, max_wer=0.1), replicas={VAD: 1, ENCODER: 4})
         assert moves(decided(state)) == {ENCODER_GPU: (0, 4)}
 
+    def test_tolerance_keeps_nothing_that_another_pipeline_needs(self, planner: Planner) -> None:
+        for name, replicas in (("rich", 4), ("poor", 2)):
+            planner.wants({VAD: 4, ENCODER: replicas}, name=name, runs_well=True)
+        spec = a_spec(name="rich", scaling=a_scaling(tolerance=0.9))
+        rich, poor = a_state(spec, replicas={VAD: 4, ENCODER: 5}), a_state(a_spec(name="poor"), replicas={VAD: 4})
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=6), a_pool("gpu"))
+        first, second = decide(a_snapshot(rich, poor, fleet=fleet), Policy()).pipelines
+        assert moves(first) == {ENCODER: (5, 4)}
+        assert moves(second) == {ENCODER: (0, 1)}
+
 
 class TestSteps:
     def test_a_stage_gains_and_loses_at_most_one_step_per_cycle(self, planner: Planner) -> None:

@@ -20,6 +20,7 @@ def last_value(monkeypatch: pytest.MonkeyPatch) -> None:
         return samples[-1][1]
 
     monkeypatch.setattr("controller.core.demand.forecast", forecast)
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: 0.0, raising=False)
 
 
 def follow(*readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval_s: float = 15.0) -> list[DemandState]:
