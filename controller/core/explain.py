@@ -145,20 +145,19 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
 def events(decision: PipelineDecision, before: Mapping[str, str]) -> tuple[EventValue, ...]:
     """Return the Events of this cycle: its changes, and every condition that flipped.
 
-    `before` maps the types of the last cycle's conditions to their status; a condition seen first is no transition
-    unless it is bad.
+    `before` maps the types of the last cycle's conditions to their status. What is bad from the start, or bad again
+    after it could not be known, is told; what is well from the start is not.
     """
     found: list[EventValue] = []
     if decision.changes:
         found.append(EventValue(warning=False, reason="Scaled", message=reason_sentence(decision)))
     for condition in conditions(decision):
-        good = "False" if condition.type == "RuleMetricMissing" else "True"
-        if condition.status != before.get(condition.type, good) and "Unknown" not in {
-            condition.status,
-            before.get(condition.type),
-        }:
-            reason = condition.type if condition.status == "True" else f"Not{condition.type}"
-            found.append(EventValue(warning=condition.status != good, reason=reason, message=condition.message))
+        bad = "True" if condition.type == "RuleMetricMissing" else "False"
+        was_bad = before.get(condition.type) == bad
+        if (condition.status == bad) == was_bad or (was_bad and condition.status == "Unknown"):
+            continue
+        reason = condition.type if condition.status == "True" else f"Not{condition.type}"
+        found.append(EventValue(warning=condition.status == bad, reason=reason, message=condition.message))
     return tuple(found)
 
 

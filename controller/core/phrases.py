@@ -14,7 +14,7 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.METRICS_MISSING: "metrics are missing: nothing scales down",
     HoldReason.TARGET_MISSING: "a workload cannot be read: its stage stays, nothing scales down",
     HoldReason.STABILIZING: "the scale-down window still holds a higher demand",
-    HoldReason.WITHIN_TOLERANCE: "what runs meets the SLA, and the saving is below the tolerance",
+    HoldReason.WITHIN_TOLERANCE: "what runs serves as much within the SLA, and the saving is below the tolerance",
     HoldReason.STEP_LIMITED: "the step of one cycle is used up",
     HoldReason.AWAITING_CAPACITY: "waiting",
     HoldReason.POOL_NOT_FOUND: "a pool does not exist: nothing changes",

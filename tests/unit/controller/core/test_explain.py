@@ -123,6 +123,8 @@ def test_an_event_is_written_for_changes_and_for_conditions_that_flip(planner: P
     assert (event.warning, event.reason) == (True, "NotSLAMet")
     (event,) = events(decision_of(steady).pipelines[0], {**well, "SLAMet": "False"})
     assert (event.warning, event.reason) == (False, "SLAMet")
+    assert len(events(decision_of(missed).pipelines[0], {**well, "SLAMet": "Unknown"})) == 1
+    assert events(decision_of(steady).pipelines[0], {**well, "SLAMet": "Unknown"}) == ()
     scaled = replace(steady, targets={**steady.targets, **a_state(replicas={ENCODER: 2}).targets})
     assert events(decision_of(scaled).pipelines[0], well)[0].reason == "Scaled"
 
