@@ -1,14 +1,14 @@
 """`sluice demo`: the operator rescales a live pipeline, on the lab, under a recorded load."""
 
-import tempfile
+import contextlib
+import signal
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 import click
 
-from simulations.commands.lab import execute, read_scenario, write_report
-from simulations.lab.run import Options
+from simulations.commands.lab import Report, executed, read_scenario, write_report
+from simulations.lab.run import MAX_LAG_S, Options
 
 
 @click.command()
@@ -22,27 +22,30 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
 
     Exit status 1 when the operator changed nothing, lost a request or spent above the budget.
     """
-    with as_file(files("simulations.scenarios") / "demo") as folder, tempfile.TemporaryDirectory("-sluice") as work:
+    with as_file(files("simulations.scenarios") / "demo") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
         options = Options(
             seed=scenario.file.seeds[0] if seed is None else seed,
             operator=operator,
             interval_s=interval,
-            keep=keep,
         )
-        result: dict[str, Any] = execute(scenario, options, Path(work))
-    summary = result["summary"]
-    for line in verdict(summary):
-        click.echo(line)
-    write_report(result, report or Path("reports") / f"demo-{options.seed}.json")
-    failures = broken_promises(summary)
+        with executed(scenario, options) as (result, cluster):
+            for line in verdict(result["summary"]):
+                click.echo(line)
+            if keep:
+                click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
+            write_report(result, report or Path("reports") / f"demo-{options.seed}.json")
+            if keep:
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.pause()
+    failures = broken_promises(result["summary"])
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
     if failures:
         raise click.exceptions.Exit(1)
 
 
-def verdict(summary: dict[str, Any]) -> list[str]:
+def verdict(summary: Report) -> list[str]:
     """Return the result in words, a line for each question a person asks."""
     met, cost, static = summary["sla_windows_met"], summary["cost"], summary["static_peak_cost"]
     lines = [
@@ -50,21 +53,17 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         "items: {offered} offered = {served} served + {filtered} filtered by VAD + {shed} shed + {lost} lost"
         " + {in_flight} in flight".format(**summary),
         f"cost: ${cost:.4f}"
-        + (
-            ""
-            if static is None
-            else f", ${static:.4f} with a static allocation for the peak ({cost / static:.0%} of it)"
-        ),
+        + ("" if not static else f", ${static:.4f} with a static allocation for the peak ({cost / static:.0%} of it)"),
         "{replica_changes} replica changes, {sessions_cut} sessions cut, {cap_violations} cap violations".format(
             **summary
         ),
     ]
-    if summary["generator_lag_p99_s"] > 0.005:
+    if summary["generator_lag_p99_s"] > MAX_LAG_S:
         lines.append(f"warning: the load was late by {summary['generator_lag_p99_s'] * 1000:.1f} ms (p99)")
     return lines
 
 
-def broken_promises(summary: dict[str, Any]) -> list[str]:
+def broken_promises(summary: Report) -> list[str]:
     """Return what the demo promises and this run did not keep."""
     return [
         words

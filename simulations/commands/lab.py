@@ -1,5 +1,6 @@
 """`sluice lab`: a real Kubernetes control plane, Prometheus and stage workers on this machine."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -16,17 +19,22 @@ from rich.console import Console
 from controller.resources.translate import pipeline_spec
 from controller.resources.validation import validate_files
 from simulations.lab.binaries import BuildError, cache_folder, ensure
+from simulations.lab.cluster import Cluster
 from simulations.lab.deployments import UnsupportedManifest
-from simulations.lab.faults import UnsupportedFault
+from simulations.lab.faults import FaultRefused, UnsupportedFault
 from simulations.lab.processes import LOOPBACK, ProcessError
-from simulations.lab.run import MAX_LAG_S, Options, run
-from simulations.lab.standing import State
+from simulations.lab.run import MAX_LAG_S, Options, check, run
+from simulations.lab.standing import Occupied, State, is_occupied, occupy
 from simulations.lab.view import LineView, LiveView, View
 from simulations.scenario import InvalidScenario, Scenario, load_scenario
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
 _POLL_S = 0.1
+_TAIL_LINES = 15
+_INTERRUPTED = 128 + signal.SIGINT
+
+Report = dict[str, Any]
 
 
 def prepare_environment() -> None:
@@ -45,23 +53,34 @@ def read_scenario(path: Path) -> Scenario:
         raise click.exceptions.Exit(1) from None
 
 
-def execute(scenario: Scenario, options: Options, folder: Path) -> dict[str, object]:
-    """Run `scenario` before the eyes of whoever called; exit with status 1 and a reason when it cannot be run."""
+@contextlib.contextmanager
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Cluster]]:
+    """Run `scenario` before the eyes of whoever called; give its report and its lab, which ends with the block.
+
+    Exits with status 1 and a reason when it cannot be run, and with 130, as shells do, on Ctrl-C.
+    """
     prepare_environment()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a CI sends is to clean up as Ctrl-C does
     # A reader of stdout is after the report; what happens meanwhile goes where people look.
     console = Console(stderr=not sys.stdout.isatty())
-    with ExitStack() as parts:
-        view: View = LineView(console)
-        if console.is_terminal:
-            specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
-            view = parts.enter_context(LiveView(console, specs))
-        try:
-            return run(scenario, options, folder, ensure(view.say), view)
-        except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest) as error:
-            raise click.ClickException(str(error)) from None
+    try:
+        check(scenario)
+        with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
+            with ExitStack() as shown:
+                view: View = LineView(console)
+                if console.is_terminal:
+                    specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+                    view = shown.enter_context(LiveView(console, specs))
+                done = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
+            yield done
+    except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest, FaultRefused) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def write_report(report: dict[str, object], path: Path) -> None:
+def write_report(report: Report, path: Path) -> None:
     """Write the report, and its path as the last line of stdout."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
@@ -101,10 +120,9 @@ def run_(
     options = Options(
         seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
     )
-    with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder:
-        result = execute(loaded, options, Path(folder))
-    write_report(result, report or Path("reports") / f"{loaded.file.name}-{options.seed}.json")
-    lag_s = result["summary"]["generator_lag_p99_s"]  # type: ignore[index]
+    with executed(loaded, options) as (result, _):
+        write_report(result, report or Path("reports") / f"{loaded.file.name}-{options.seed}.json")
+    lag_s = result["summary"]["generator_lag_p99_s"]
     if lag_s > MAX_LAG_S:
         click.echo(
             f"invalid: the load generator was late by {lag_s * 1000:.1f} ms (p99), more than {MAX_LAG_S * 1000:g} ms: "
@@ -125,10 +143,10 @@ def up(manifests: tuple[Path, ...]) -> None:
         raise click.exceptions.Exit(1)
     prepare_environment()
     folder = _standing_folder()
-    state = State.read(folder)
-    if state is not None:
-        raise click.ClickException(f"a lab is up already (process {state.pid}); end it with: sluice lab down")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = occupy(folder)
+    except Occupied as error:
+        raise click.ClickException(str(error)) from None
     log = folder / "lab.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -137,13 +155,19 @@ def up(manifests: tuple[Path, ...]) -> None:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=[lock],
         )
-    deadline = time.monotonic() + _UP_S
-    while (state := State.read(folder)) is None:
-        if process.poll() is not None or time.monotonic() > deadline:
-            tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-15:])
-            raise click.ClickException(f"the lab did not come up; last lines of {log}:\n  {tail}")
-        time.sleep(_POLL_S)
+    os.close(lock)  # the lab holds it now
+    with contextlib.ExitStack() as unless_up:
+        unless_up.callback(process.wait)
+        unless_up.callback(process.terminate)
+        deadline = time.monotonic() + _UP_S
+        while (state := State.read(folder)) is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
+                raise click.ClickException(f"the lab did not come up; last lines of {log}:\n  {tail}")
+            time.sleep(_POLL_S)
+        unless_up.pop_all()
     click.echo(f"kubectl:    {state.kubectl} --kubeconfig {state.kubeconfig}")
     click.echo(f"kubeconfig: {state.kubeconfig}")
     click.echo(f"prometheus: {state.prometheus_url}")
@@ -153,13 +177,16 @@ def up(manifests: tuple[Path, ...]) -> None:
 @lab.command()
 def down() -> None:
     """End the lab that `sluice lab up` started."""
-    state = State.read(_standing_folder())
+    folder = _standing_folder()
+    state = State.read(folder)
     if state is None:
+        if is_occupied(folder):
+            raise click.ClickException("the lab is starting or stopping; try again in a moment")
         click.echo("no lab is up")
         return
     os.kill(state.pid, signal.SIGTERM)
     deadline = time.monotonic() + _DOWN_S
-    while State.read(_standing_folder()) is not None:
+    while is_occupied(folder):
         if time.monotonic() > deadline:
             raise click.ClickException(f"process {state.pid} did not end within {_DOWN_S:g} s")
         time.sleep(_POLL_S)

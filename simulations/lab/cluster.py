@@ -21,10 +21,8 @@ from simulations.lab.binaries import Binaries
 from simulations.lab.control_plane import ControlPlane
 from simulations.lab.deployments import deployments, pool_nodes
 from simulations.lab.metrics_proxy import MetricsProxy
-from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.processes import LOOPBACK, ProcessError, Processes, free_ports
 from simulations.lab.prometheus import PrometheusServer
-
-KUBERNETES_VERSION = "v1.36.3"
 
 _OPERATOR_NAMESPACE = "sluice-system"
 _OPERATOR_ACCOUNT = "sluice"
@@ -55,8 +53,8 @@ class Cluster:
             targets=[f"{LOOPBACK}:{self.ingress_port}"],
         )
         self._proxy_port = proxy_port
-        self._operator: Child | None = None
         self.metrics: MetricsProxy
+        self.kubernetes_version: str
 
     @property
     def kubeconfig(self) -> Path:
@@ -85,6 +83,7 @@ class Cluster:
             self.metrics = self._exit.enter_context(MetricsProxy(self._prometheus.url, self._proxy_port))
             self._exit.enter_context(self._processes)
             with self.admin() as api:
+                self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
                 self._install(api)
             self._start_module(
                 "agent",
@@ -150,7 +149,7 @@ class Cluster:
         """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy."""
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(_OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig)
-        self._operator = self._start_module(
+        self._start_module(
             "operator",
             "controller",
             {
@@ -161,16 +160,12 @@ class Cluster:
                 "port": self.operator_port,
                 "log-format": "json",
             },
-            command="operator",
+            "operator",
         )
 
-    def _start_module(
-        self, name: str, module: str, flags: Mapping[str, object], *, command: str | None = None
-    ) -> Child:
+    def _start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> None:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        return self._processes.start(
-            name, [sys.executable, "-m", module, *([] if command is None else [command]), *arguments]
-        )
+        self._processes.start(name, [sys.executable, "-m", module, *commands, *arguments])
 
     def _install(self, api: client.ApiClient) -> None:
         utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
@@ -183,7 +178,7 @@ class Cluster:
             name = crd.manifest()["metadata"]["name"]
             while not _is_established(extensions, name):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
+                    raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
                 time.sleep(_POLL_S)
 
 

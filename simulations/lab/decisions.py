@@ -1,9 +1,13 @@
-"""What the operator decided in a run, read from its own log of decision records."""
+"""What the operator decided in a run, read from its own log of decision records.
+
+A record has the decisions for all pipelines, though only one of them may be new.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from controller.core.record import SCHEMA
 
@@ -20,7 +24,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedDecision:
-    """A decision that was not the same as the one before it; `now_s` is seconds since the epoch."""
+    """A decision that differs from the last one for the same pipeline; `now_s` is seconds since the epoch."""
 
     now_s: float
     pipeline: str
@@ -34,6 +38,7 @@ class DecisionLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
+        self._gists: dict[str, object] = {}
 
     def latest(self) -> list[LoggedDecision]:
         """Return the decisions logged since the last call, in order."""
@@ -44,23 +49,38 @@ class DecisionLog:
             text = log.read()
         whole, _, _ = text.rpartition(b"\n")
         self._position += len(whole) + bool(whole)
-        return [decision for line in whole.splitlines() for decision in _decisions(line)]
+        return [decision for line in whole.splitlines() for decision in self._new(_record(line))]
+
+    def _new(self, record: Mapping[str, Any] | None) -> Iterator[LoggedDecision]:
+        if record is None:
+            return
+        for key, decision in record["decision"]["pipelines"].items():
+            gist = _gist(decision)
+            if self._gists.get(key) != gist:
+                self._gists[key] = gist
+                yield _decision(record["decision"]["now_s"], key, decision)
 
 
-def _decisions(line: bytes) -> Iterator[LoggedDecision]:
+def _record(line: bytes) -> Mapping[str, Any] | None:
     try:
         record = json.loads(line).get("record")
-    except (json.JSONDecodeError, AttributeError):
-        return  # the log has other lines, too
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        return
-    for key, decision in record["decision"]["pipelines"].items():
-        yield LoggedDecision(
-            now_s=record["decision"]["now_s"],
-            pipeline=key,
-            changes=tuple(
-                Change(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"])
-                for c in decision["changes"]
-            ),
-            reason=decision["message"],
-        )
+    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
+        return None  # the log has other lines, too
+    return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
+
+
+def _gist(decision: Mapping[str, Any]) -> object:
+    """What makes a decision another one; readings and instants move all the time."""
+    holds = sorted((hold["reason"], hold["stage"] or "") for hold in decision["holds"])
+    return decision["outcome"], decision["changes"], decision["desired"], holds
+
+
+def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDecision:
+    return LoggedDecision(
+        now_s=now_s,
+        pipeline=key,
+        changes=tuple(
+            Change(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"]) for c in decision["changes"]
+        ),
+        reason=decision["message"],
+    )

@@ -77,7 +77,8 @@ def deployments(
     """Return the Deployment of every placement, with its minimum of replicas.
 
     Raises:
-        UnsupportedManifest: a target that is not a Deployment of apps/v1, or a preset no worker speaks.
+        UnsupportedManifest: a target that is not a Deployment of apps/v1, a preset no worker speaks, or more replicas
+            per instance than nodes of the lab can tell apart.
     """
     manifests = []
     for pipeline in pipelines:
@@ -97,7 +98,12 @@ def deployments(
 def _deployment(
     pipeline: PipelineSpec, placement: PlacementSpec, worker: WorkerSpec, nodes: PoolNodes
 ) -> dict[str, Any]:
-    resources = pod_resources(nodes, placement.prior.per_instance)
+    try:
+        resources = pod_resources(nodes, placement.prior.per_instance)
+    except ValueError as error:
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.pool}: {error}"
+        ) from None
     labels = {
         "app": placement.target.name,
         "sluice.dev/pipeline": pipeline.name,

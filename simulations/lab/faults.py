@@ -1,5 +1,6 @@
 """The scenario faults that the lab can cause: what they do at their beginning, and at their end."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +9,7 @@ from kubernetes import client
 
 from controller.core.spec import PipelineSpec
 from simulations.lab.cluster import Cluster
-from simulations.lab.metrics_proxy import Loss
+from simulations.lab.metrics_proxy import Loss, TotalLoss
 from simulations.scenario import EVERYTHING, Fault, ScenarioFile
 
 SUPPORTED = ("set", "spike", "metricsLost")
@@ -19,6 +20,10 @@ _TIMEOUT_S = (3, 10)
 
 class UnsupportedFault(ValueError):
     """The lab cannot cause this fault; the message names it."""
+
+
+class FaultRefused(RuntimeError):
+    """The API server refuses the patch of a `set`; the message has its reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,19 +73,27 @@ def _of_fault(fault: Fault, cluster: Cluster, pipelines: tuple[PipelineSpec, ...
         def restore(name: str = name, before: dict[str, Any] = before) -> None:
             _patch(cluster, name, before)
 
-        yield Action(at_s=span.from_s, words=f"set {name}: {patch}", do=change)
+        yield Action(at_s=span.from_s, words=f"set {name}: {json.dumps(patch)}", do=change)
         if span.until_s > span.from_s:
             yield Action(at_s=span.until_s, words=f"undo set {name}", do=restore)
 
 
-def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss, ...]:
+def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss | TotalLoss, ...]:
     if which == EVERYTHING:
-        return (Loss(),)
+        return (TotalLoss(),)
     return tuple(
         Loss(
             namespace=pipeline.namespace,
-            pipeline=pipeline.name,
-            workloads=tuple(placement.target.name for stage in pipeline.stages for placement in stage.placements),
+            deployments=tuple(placement.target.name for stage in pipeline.stages for placement in stage.placements),
+            queries=frozenset(
+                query
+                for query in (
+                    pipeline.demand_query,
+                    pipeline.sla_query,
+                    *(rule.query for stage in pipeline.stages for rule in stage.rules),
+                )
+                if query is not None
+            ),
         )
         for pipeline in pipelines
         if pipeline.key == which
@@ -88,18 +101,22 @@ def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss, ...]
 
 
 def _patch(cluster: Cluster, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a merge patch and return the one that undoes it."""
+    """Apply a merge patch and return the one that undoes it; FaultRefused when the API server does not take it."""
     kind, *namespace, resource = name.split("/")
     at: dict[str, str] = {"group": "sluice.dev", "version": "v1alpha1", "plural": _PLURALS[kind], "name": resource}
+    body = {"body": dict(patch), "field_validation": "Strict"}
     with cluster.admin() as api:
         custom = client.CustomObjectsApi(api)
-        if kind == "ComputePool":
-            before = custom.get_cluster_custom_object(**at, _request_timeout=_TIMEOUT_S)
-            custom.patch_cluster_custom_object(**at, body=dict(patch), _request_timeout=_TIMEOUT_S)
-        else:
-            at["namespace"] = namespace[0] if namespace else "default"
-            before = custom.get_namespaced_custom_object(**at, _request_timeout=_TIMEOUT_S)
-            custom.patch_namespaced_custom_object(**at, body=dict(patch), _request_timeout=_TIMEOUT_S)
+        try:
+            if kind == "ComputePool":
+                before = custom.get_cluster_custom_object(**at, _request_timeout=_TIMEOUT_S)
+                custom.patch_cluster_custom_object(**at, **body, _request_timeout=_TIMEOUT_S)
+            else:
+                at["namespace"] = namespace[0] if namespace else "default"
+                before = custom.get_namespaced_custom_object(**at, _request_timeout=_TIMEOUT_S)
+                custom.patch_namespaced_custom_object(**at, **body, _request_timeout=_TIMEOUT_S)
+        except client.ApiException as error:
+            raise FaultRefused(f"set {name}: {json.loads(error.body)['message']}") from None
     return _undo(patch, before)
 
 

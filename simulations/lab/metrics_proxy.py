@@ -4,6 +4,7 @@ It stands in front of the real server and never makes an answer up: it forwards,
 """
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -30,21 +31,33 @@ _PER_CONNECTION_HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What to lose: everything, or what belongs to one pipeline, known by its namespace, name and workloads."""
+    """What to lose: what belongs to one pipeline, known by its Deployments and by the queries of its own."""
 
-    namespace: str | None = None
-    pipeline: str | None = None
-    workloads: tuple[str, ...] = ()
+    namespace: str
+    deployments: tuple[str, ...]
+    queries: frozenset[str] = frozenset()
 
     def takes(self, query: str, labels: Mapping[str, str]) -> bool:
         """Whether the series with `labels` that answers `query` is lost."""
-        if self.pipeline is None:
+        if query in self.queries:
             return True
+        deployment = "|".join(map(re.escape, self.deployments))
         if "pod" in labels:
-            of_ours = any(labels["pod"].startswith(f"{workload}-") for workload in self.workloads)
-            return labels.get("namespace") == self.namespace and of_ours
-        # An aggregate without labels is known by what was asked.
-        return f'pipeline="{self.pipeline}"' in query and f'namespace="{self.namespace}"' in query
+            # <Deployment>-<template hash>-<random>: the pods of `asr-gpu` are not those of `asr`.
+            of_ours = re.fullmatch(rf"({deployment})-[a-z0-9]+-[a-z0-9]+", labels["pod"])
+            return labels.get("namespace") == self.namespace and of_ours is not None
+        # An aggregate over pods that the query names, escaped as in a regular expression.
+        named = rf'namespace=~"{re.escape(self.namespace)}", pod=~"([^"]*\|)?({deployment})-[a-z0-9]+-[a-z0-9]+[|"]'
+        return re.search(named, query.replace("\\", "")) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TotalLoss:
+    """Lose everything."""
+
+    def takes(self, query: str, labels: Mapping[str, str]) -> bool:  # noqa: ARG002
+        """Return that the series is lost."""
+        return True
 
 
 class MetricsProxy:
@@ -52,7 +65,7 @@ class MetricsProxy:
 
     def __init__(self, upstream: str, port: int) -> None:
         self.url = f"http://{LOOPBACK}:{port}"
-        self.losses: tuple[Loss, ...] = ()
+        self.losses: tuple[Loss | TotalLoss, ...] = ()
         self._upstream = upstream
         self._port = port
         self._loop = asyncio.new_event_loop()
@@ -106,14 +119,19 @@ class MetricsProxy:
                         status=answer.status, body=await answer.read(), content_type=answer.content_type
                     )
                 document = await answer.json()
-                query = request.query.get("query", "") or (await request.post()).get("query", "")
-                result = document.get("data", {}).get("result") if isinstance(document.get("data"), dict) else None
-                if isinstance(result, list):
-                    document["data"]["result"] = [
-                        series
-                        for series in result
-                        if not any(loss.takes(str(query), series.get("metric", {})) for loss in losses)
-                    ]
+                query = request.query.get("query") or (await request.post()).get("query", "")
+                _lose(losses, str(query), document.get("data"))
                 return web.json_response(document, status=answer.status)
         except aiohttp.ClientError as error:
             return web.Response(status=502, text=f"Prometheus did not answer: {error}")
+
+
+def _lose(losses: tuple[Loss | TotalLoss, ...], query: str, data: Any) -> None:
+    """Take from `data`, the answer to `query`, what is lost."""
+    match data:
+        case {"resultType": "vector" | "matrix", "result": list() as result}:
+            data["result"] = [
+                series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)
+            ]
+        case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
+            data["result"] = [at_s, "NaN"]  # what Prometheus makes of a scalar() over nothing

@@ -48,11 +48,10 @@ class Observation:
     cost_per_hour: float
     budget_per_hour: Mapping[PipelineKey, float]
     price_per_hour: Mapping[PoolName, float]
-    status: Mapping[PipelineKey, Mapping[str, Any]]
 
 
 class Observer:
-    """Observes in a thread of its own until closed; `observations` grows, `latest` is its last."""
+    """Observes in a thread of its own, from `begin` until closed; `observations` grows, `latest` is its last."""
 
     def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
         self.observations: list[Observation] = []
@@ -63,19 +62,20 @@ class Observer:
             client.CustomObjectsApi(self._api),
         )
         self._pipelines = pipelines
-        self._began = time.monotonic()
+        self._start_s = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
         self._failure: Exception | None = None
 
     def begin(self, start_s: float) -> None:
-        """Make `start_s` on the monotonic clock the zero of time, and forget what was seen before."""
-        self._began = start_s
-        self.observations[:] = [self.observe()]
+        """Observe from now on; `start_s` on the monotonic clock is the zero of time."""
+        self._start_s = start_s
+        self.observations.append(self.observe())
+        self._thread.start()
 
     @property
     def latest(self) -> Observation:
-        """Return the last observation since `begin`."""
+        """Return the last observation."""
         return self.observations[-1]
 
     def check(self) -> None:
@@ -84,14 +84,14 @@ class Observer:
             raise self._failure
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join(2 * _TIMEOUT_S[1])
+        if self._thread.is_alive():
+            self._thread.join(2 * _TIMEOUT_S[1])
         self._api.close()
 
     def _watch(self) -> None:
@@ -105,13 +105,15 @@ class Observer:
 
     def observe(self) -> Observation:
         """Return the cluster as it is now."""
-        t_s = time.monotonic() - self._began
+        t_s = time.monotonic() - self._start_s
         prices = {
             PoolName(item["metadata"]["name"]): float(item["spec"]["price"]["perHour"])
             for item in self._resources("computepools")
         }
-        resources = {
-            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): item
+        budgets = {
+            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): float(
+                item["spec"]["budget"]["perHour"]
+            )
             for item in self._resources("speechpipelines")
         }
         placements: dict[PlacementKey, Replicas] = {}
@@ -141,9 +143,8 @@ class Observer:
             placements=placements,
             spend_per_hour=spend,
             cost_per_hour=cost,
-            budget_per_hour={key: float(item["spec"]["budget"]["perHour"]) for key, item in resources.items()},
+            budget_per_hour=budgets,
             price_per_hour=prices,
-            status={key: item.get("status", {}) for key, item in resources.items()},
         )
 
     def _resources(self, plural: str) -> list[dict[str, Any]]:

@@ -2,12 +2,13 @@
 what the observer saw of the cluster. Pure: times are seconds since the run began, money is USD."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from controller.core.spec import PipelineSpec
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PoolName
 from simulations.lab.decisions import LoggedDecision
 from simulations.lab.observer import Observation
 from simulations.scoring import (
@@ -29,42 +30,33 @@ from simulations.scoring import (
 class LiveRun:
     """All that a run left behind.
 
-    `began_s` is when it began, in seconds since the epoch. `excused` are the intervals in which spend above the cap is
-    forgiven. `static_peak_cost` is that of the allocation for the peak of the same load, all the time.
+    `began_s` is when it began, in seconds since the epoch; `interval_s` is the time between the operator's cycles.
+    `peak_instances` are those of each pool that would serve the peak of the same load, None when none can.
     """
 
     scenario: str
     kubernetes: str
     clock: Clock
     began_s: float
+    interval_s: float
     pipelines: tuple[PipelineSpec, ...]
     items: Mapping[PipelineKey, Items]
     faults: tuple[Interval, ...]
-    excused: tuple[Interval, ...]
     observations: Sequence[Observation]
     decisions: Sequence[LoggedDecision]
     sessions_cut: int
-    static_peak_cost: float | None
+    peak_instances: Mapping[PoolName, float] | None
     generator_lag_p99_s: float
 
 
 def build_report(run: LiveRun) -> dict[str, Any]:
     """Return the report as JSON, with the fields that `sluice lab run --report` promises."""
-    scores = {
-        pipeline.key: score_items(
-            run.items[pipeline.key],
-            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
-            run.clock,
-            run.faults,
-        )
-        for pipeline in run.pipelines
-    }
-    windows = [window for score in scores.values() for window in score.windows]
-    cost_per_hour = _steps(run.observations, lambda seen: seen.cost_per_hour)
+    scores = _scores(run)
+    windows = [window for score in scores for window in score.windows]
     return {
         "scenario": run.scenario,
         "kubernetes": run.kubernetes,
-        "windows": [_window(run, index, scores.values()) for index in range(_window_count(scores.values()))],
+        "windows": _windows(run, scores),
         "decisions": [
             {
                 "t_s": round(decision.now_s - run.began_s, 3),
@@ -79,14 +71,14 @@ def build_report(run: LiveRun) -> dict[str, Any]:
         "summary": {
             "sla_windows_met": _share_met(windows),
             "sla_windows_met_calm": _share_met([window for window in windows if window.calm]),
-            "windows": sum(window.met is not None for window in windows),
+            "windows": sum(score.scored_windows for score in scores),
             **{
-                name: sum(getattr(score, name) for score in scores.values())
+                name: sum(getattr(score, name) for score in scores)
                 for name in ("offered", "served", "filtered", "shed", "lost", "in_flight")
             },
             "sessions_cut": run.sessions_cut,
-            "cost": cost(cost_per_hour, run.clock),
-            "static_peak_cost": run.static_peak_cost,
+            "cost": cost(_steps(run.observations, lambda seen: seen.cost_per_hour), run.clock),
+            "static_peak_cost": _static_peak_cost(run),
             "replica_changes": replica_changes(_desired(run.observations), run.clock),
             "cap_violations": sum(_cap_violations(run, pipeline) for pipeline in run.pipelines),
             "generator_lag_p99_s": run.generator_lag_p99_s,
@@ -94,12 +86,28 @@ def build_report(run: LiveRun) -> dict[str, Any]:
     }
 
 
-def _window_count(scores: Iterable[ItemScore]) -> int:
-    return max((len(score.windows) for score in scores), default=0)
+def report_windows(run: LiveRun) -> list[dict[str, Any]]:
+    """Return the report's windows alone, also while the run goes on."""
+    return _windows(run, _scores(run))
 
 
-def _window(run: LiveRun, index: int, scores: Iterable[ItemScore]) -> dict[str, Any]:
-    windows = [score.windows[index] for score in scores]
+def _scores(run: LiveRun) -> list[ItemScore]:
+    return [
+        score_items(
+            run.items[pipeline.key],
+            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
+            run.clock,
+            run.faults,
+        )
+        for pipeline in run.pipelines
+    ]
+
+
+def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> list[dict[str, Any]]:
+    return [_window(run, windows) for windows in zip(*(score.windows for score in scores), strict=True)]
+
+
+def _window(run: LiveRun, windows: Sequence[Window]) -> dict[str, Any]:
     first = windows[0]
     seen = _at(run.observations, first.t_s + first.length_s)
     return {
@@ -113,13 +121,13 @@ def _window(run: LiveRun, index: int, scores: Iterable[ItemScore]) -> dict[str, 
 
 
 def _worst_p95_s(windows: Sequence[Window]) -> float | None:
-    """The largest of the pipelines' percentiles; None when one of those with items has none."""
+    """Return the largest of the pipelines' percentiles; None when one of those with items has none."""
     with_items = [window.p95_s for window in windows if window.offered]
     return max((p95 for p95 in with_items if p95 is not None), default=None) if None not in with_items else None
 
 
 def _replicas(pipelines: Sequence[PipelineSpec], seen: Observation) -> dict[str, dict[str, dict[str, int]]]:
-    """Replicas by stage and pool; with several pipelines, a stage is named namespace/name/stage."""
+    """Return replicas by stage and pool; with several pipelines, a stage is named namespace/name/stage."""
     named: dict[str, dict[str, dict[str, int]]] = {}
     for (key, stage, pool), replicas in seen.placements.items():
         name = str(stage) if len(pipelines) == 1 else f"{key}/{stage}"
@@ -133,20 +141,48 @@ def _share_met(windows: Sequence[Window]) -> float | None:
 
 
 def _at(observations: Sequence[Observation], t_s: float) -> Observation | None:
-    """The last observation up to an instant."""
+    """Return the last observation up to an instant."""
     return next((seen for seen in reversed(observations) if seen.t_s <= t_s), None)
 
 
-def _steps(observations: Sequence[Observation], value: Any) -> Steps:
+def _steps(observations: Sequence[Observation], value: Callable[[Observation], float]) -> Steps:
     return Steps(times_s=[seen.t_s for seen in observations], values=[value(seen) for seen in observations])
 
 
 def _desired(observations: Sequence[Observation]) -> list[Steps]:
     keys = observations[0].placements.keys() if observations else ()
-    return [_steps(observations, lambda seen, key=key: seen.placements[key].desired) for key in keys]
+    return [_steps(observations, lambda seen, key=key: seen.placements[key].desired) for key in keys]  # type: ignore[misc]
+
+
+def _static_peak_cost(run: LiveRun) -> float | None:
+    """What the allocation for the peak would have cost, at the prices that held."""
+    instances = run.peak_instances
+    if instances is None:
+        return None
+
+    def cost_per_hour(seen: Observation) -> float:
+        return sum(seen.price_per_hour[pool] * count for pool, count in instances.items())
+
+    return cost(_steps(run.observations, cost_per_hour), run.clock)
 
 
 def _cap_violations(run: LiveRun, pipeline: PipelineSpec) -> int:
     spend = _steps(run.observations, lambda seen: seen.spend_per_hour[pipeline.key])
-    cap = _steps(run.observations, lambda seen: seen.budget_per_hour.get(pipeline.key, math.inf))
-    return cap_violations(spend, cap, run.clock.duration_s, run.excused)
+    cap = _steps(run.observations, lambda seen: _cap(pipeline, seen))
+    return cap_violations(spend, cap, run.clock.duration_s, _excused(run, pipeline))
+
+
+def _excused(run: LiveRun, pipeline: PipelineSpec) -> list[Interval]:
+    """Return when an excess is forgiven: from take-over, price rise or budget cut until drain + 2 cycles later."""
+    pools = {placement.pool for stage in pipeline.stages for placement in stage.placements}
+    begun_s = [seen.t_s for seen in run.observations[:1]]
+    for before, after in pairwise(run.observations):
+        dearer = any(after.price_per_hour.get(pool, 0) > before.price_per_hour.get(pool, 0) for pool in pools)
+        if dearer or _cap(pipeline, after) < _cap(pipeline, before):
+            begun_s.append(after.t_s)
+    allowed_s = pipeline.scaling.drain_s + 2 * run.interval_s
+    return [Interval(from_s=t_s, until_s=t_s + allowed_s) for t_s in begun_s]
+
+
+def _cap(pipeline: PipelineSpec, seen: Observation) -> float:
+    return seen.budget_per_hour.get(pipeline.key, math.inf)

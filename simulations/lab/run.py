@@ -6,8 +6,8 @@ import math
 import socket
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,21 @@ from optimizer.model import PipelineKey
 from simulations import schedule as schedules
 from simulations.lab import faults
 from simulations.lab.binaries import Binaries
-from simulations.lab.cluster import KUBERNETES_VERSION, Cluster
+from simulations.lab.cluster import Cluster
 from simulations.lab.decisions import DecisionLog, LoggedDecision
+from simulations.lab.deployments import deployments, pool_nodes
 from simulations.lab.generator import GeneratorConfig, PipelineLoad
-from simulations.lab.loads import load_schedule, static_peak_cost
+from simulations.lab.loads import peak_instances
 from simulations.lab.observer import Observer
-from simulations.lab.processes import LOOPBACK, Child, ProcessError, Processes, free_ports
+from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.records import read_records
-from simulations.lab.report import LiveRun, build_report
+from simulations.lab.report import LiveRun, build_report, report_windows
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
+from simulations.load import pipeline_schedules
 from simulations.scenario import Scenario
 from simulations.schedule import Schedule
-from simulations.scoring import Interval
+from simulations.scoring import Clock
 
 MAX_LAG_S = 0.005
 """A generator that was later than this (p99) measured itself, not the system."""
@@ -44,39 +46,49 @@ _SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to run: `scale` is the share of the sessions that is kept; without `operator` nothing rescales.
-
-    `keep` leaves the cluster up after the load has ended, until Ctrl-C.
-    """
+    """How to run: `scale` is the share of the sessions that is kept; without `operator` nothing rescales."""
 
     seed: int
     scale: float = 1.0
     operator: bool = True
-    keep: bool = False
     interval_s: float = 2.0
     scrape_interval_s: float = 1.0
 
 
-def run(scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View) -> dict[str, Any]:
-    """Run `scenario` on a lab in `folder` and return its report; every part ends with the call.
+def check(scenario: Scenario) -> None:
+    """Raise what `run` would, without starting anything: UnsupportedFault or UnsupportedManifest."""
+    faults.check_supported(scenario.file)
+    pipelines, pools = _specs(scenario)
+    deployments(pipelines, pool_nodes(pools), seed=0)
+
+
+@contextlib.contextmanager
+def run(
+    scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View
+) -> Iterator[tuple[dict[str, Any], Cluster]]:
+    """Run `scenario` on a lab in `folder`; give its report, and its cluster, which is there until the block ends.
 
     Raises:
         UnsupportedFault: the scenario has a fault that the lab cannot cause.
         UnsupportedManifest: the manifests ask for what the lab does not run.
+        FaultRefused: the API server does not take a patch of the scenario.
         ProcessError: a part of the lab ended by itself.
     """
-    faults.check_supported(scenario.file)
-    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
-    pools = tuple(pool_spec(resource) for resource in scenario.pools)
-    with ExitStack() as parts:
-        view.say("starting Kubernetes and Prometheus")
-        cluster = parts.enter_context(
-            Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s)
-        )
-        view.say(f"Kubernetes {KUBERNETES_VERSION} is up: kubectl --kubeconfig {cluster.kubeconfig}")
+    check(scenario)
+    pipelines, pools = _specs(scenario)
+    view.say("starting Kubernetes and Prometheus")
+    with Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
+        view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
         documents = [document.data for path in scenario.manifests for document in load_documents(path)]
         cluster.apply(documents, pipelines, pools)
-        return _Run(scenario, options, cluster, pipelines, pools, view).execute()
+        yield _Run(scenario, options, cluster, pipelines, pools, view).execute(), cluster
+
+
+def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
+    return (
+        tuple(pipeline_spec(resource) for resource in scenario.pipelines),
+        tuple(pool_spec(resource) for resource in scenario.pools),
+    )
 
 
 class _Run:
@@ -95,12 +107,10 @@ class _Run:
         self._options = options
         self._cluster = cluster
         self._pipelines = pipelines
-        self._pools = pools
         self._view = view
-        self._loads = {
-            pipeline.key: load_schedule(scenario, pipeline, seed=options.seed, scale=options.scale)
-            for pipeline in pipelines
-        }
+        schedule_of = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
+        self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
+        self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         self._began_s = 0.0
         self._decisions: list[LoggedDecision] = []
 
@@ -112,7 +122,6 @@ class _Run:
         ):
             if self._options.operator:
                 self._cluster.start_operator(interval_s=self._options.interval_s)
-            if self._options.operator:
                 self._wait_for_every_stage(observer)
             self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
             start_s = time.monotonic() + _LEAD_S
@@ -121,22 +130,15 @@ class _Run:
             observer.begin(start_s)
             self._follow(observer, load, start_s)
             load.end()
-            report = self._report(observer, load)
-        if self._options.keep:
-            self._stay()
-        return report
-
-    def _stay(self) -> None:
-        self._view.say(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {self._cluster.kubeconfig}")
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                self._cluster.check()
-                time.sleep(_TICK_S)
+            return build_report(self._live_run(observer, load))
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
-        """Return when every stage has a replica that serves, so that no item meets an empty stage."""
+        """Give the operator time to have a replica of every stage serve, so that no item meets an empty stage."""
         self._view.say("waiting for the operator to give every stage a replica")
-        deadline = time.monotonic() + _READY_S
+        startups_s = [
+            p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
+        ]
+        deadline = time.monotonic() + _READY_S + max(startups_s)
         while True:
             self._cluster.check()
             ready: dict[tuple[PipelineKey, str], int] = {}
@@ -146,9 +148,8 @@ class _Run:
                 return
             if time.monotonic() > deadline:
                 empty = ", ".join(f"{key} {stage}" for (key, stage), count in ready.items() if not count)
-                raise ProcessError(
-                    f"no replica was ready after {_READY_S:g} s in: {empty}; see {self._cluster.operator_log}"
-                )
+                self._view.say(f"starting without a ready replica of {empty}; see {self._cluster.operator_log}")
+                return
             time.sleep(_TICK_S)
 
     def _follow(self, observer: Observer, load: "_Load", start_s: float) -> None:
@@ -157,7 +158,7 @@ class _Run:
         log = DecisionLog(self._cluster.operator_log)
         metrics = OperatorMetrics(self._cluster.operator_url)
         due = faults.actions(self._scenario.file, self._cluster, self._pipelines)
-        windows, words = 0, ""
+        shown, words = 0, ""
         while (now_s := time.monotonic() - start_s) < clock.duration_s + _SETTLE_S:
             self._cluster.check()
             observer.check()
@@ -172,12 +173,11 @@ class _Run:
                 if decision.changes:
                     words = decision.reason
             metrics.refresh()
-            ended = int((now_s - _TICK_S - clock.warmup_s) // clock.window_s)
-            line = None
-            if ended > windows and now_s < clock.duration_s:
-                windows = ended
+            lines: tuple[str, ...] = ()
+            if (ended := _ended_windows(clock, now_s - _TICK_S)) > shown:
                 budget = sum(observer.latest.budget_per_hour.values())
-                line = window_line(self._report(observer, load)["windows"][ended - 1], budget)
+                windows = report_windows(self._live_run(observer, load))[shown:ended]
+                lines, shown = tuple(window_line(window, budget) for window in windows), ended
             self._view.show(
                 Moment(
                     seen=observer.latest,
@@ -185,31 +185,27 @@ class _Run:
                     stages=dict(metrics.stages),
                     totals=dict(metrics.totals),
                     decision=words,
-                    window=line,
+                    windows=lines,
                 )
             )
             time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
 
-    def _report(self, observer: Observer, load: "_Load") -> dict[str, Any]:
-        observations = tuple(observer.observations)
-        return build_report(
-            LiveRun(
-                scenario=self._scenario.file.name,
-                kubernetes=KUBERNETES_VERSION,
-                clock=self._scenario.file.clock,
-                began_s=self._began_s,
-                pipelines=self._pipelines,
-                items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
-                faults=tuple(fault.interval for fault in self._scenario.file.faults),
-                excused=_excused(self._scenario, self._pipelines, self._options.interval_s),
-                observations=observations,
-                decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
-                sessions_cut=load.sessions_cut,
-                static_peak_cost=static_peak_cost(
-                    self._scenario, self._pipelines, self._pools, self._loads, observations
-                ),
-                generator_lag_p99_s=load.lag_p99_s,
-            )
+    def _live_run(self, observer: Observer, load: "_Load") -> LiveRun:
+        """Return what the run has left behind so far."""
+        return LiveRun(
+            scenario=self._scenario.file.name,
+            kubernetes=self._cluster.kubernetes_version,
+            clock=self._scenario.file.clock,
+            began_s=self._began_s,
+            interval_s=self._options.interval_s,
+            pipelines=self._pipelines,
+            items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
+            faults=tuple(fault.interval for fault in self._scenario.file.faults),
+            observations=tuple(observer.observations),
+            decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
+            sessions_cut=load.sessions_cut,
+            peak_instances=self._peak_instances,
+            generator_lag_p99_s=load.lag_p99_s,
         )
 
 
@@ -295,9 +291,8 @@ def _listens(port: int) -> bool:
         return attempt.connect_ex((LOOPBACK, port)) == 0
 
 
-def _excused(scenario: Scenario, pipelines: Iterable[PipelineSpec], interval_s: float) -> tuple[Interval, ...]:
-    """Return when spend above the cap is forgiven: the drain and two cycles after a change of resources."""
-    drain_s = max((pipeline.scaling.drain_s for pipeline in pipelines), default=0.0)
-    changes = [fault.interval for fault in scenario.file.faults if fault.set_ is not None]
-    moments = {moment for span in changes for moment in (span.from_s, span.until_s) if math.isfinite(moment)}
-    return tuple(Interval(from_s=moment, until_s=moment + drain_s + 2 * interval_s) for moment in sorted(moments))
+def _ended_windows(clock: Clock, now_s: float) -> int:
+    """Return how many windows have ended; the last one may be shorter than the others."""
+    if now_s >= clock.duration_s:
+        return math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9))
+    return max(0, int((now_s - clock.warmup_s) // clock.window_s))

@@ -1,12 +1,11 @@
 """What a person sees of a lab run while it goes on: a live table in a terminal, a line per window elsewhere."""
 
-import time
-import urllib.error
+import http.client
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
@@ -25,7 +24,7 @@ class Moment:
     """A run at one moment: the cluster as observed, the operator's own metrics, and its last decision in words.
 
     `stages` maps (pipeline key, stage name, metric) to a number, `totals` (pipeline key, metric); what the operator
-    does not know is not in them. `window` is the line of a window that has just ended, None within one.
+    does not know is not in them. `windows` are the lines of the windows that have ended since the last moment.
     """
 
     seen: Observation
@@ -33,7 +32,7 @@ class Moment:
     stages: Mapping[tuple[str, str, str], float]
     totals: Mapping[tuple[str, str], float]
     decision: str
-    window: str | None = None
+    windows: tuple[str, ...] = ()
 
 
 class View(Protocol):
@@ -59,7 +58,7 @@ class OperatorMetrics:
         try:
             with urllib.request.urlopen(f"{self.url}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:  # noqa: S310
                 text = answer.read().decode()
-        except (urllib.error.URLError, OSError):
+        except (OSError, http.client.HTTPException):
             return
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -84,12 +83,12 @@ class LineView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """Print what was decided since, and the window that has ended."""
+        """Print what was decided since, and the windows that have ended."""
         if moment.decision != self._decision:
             self._decision = moment.decision
             self.say(f"{moment.seen.t_s:5.0f}s  {moment.decision}")
-        if moment.window is not None:
-            self.say(f"{moment.seen.t_s:5.0f}s  {moment.window}")
+        for line in moment.windows:
+            self.say(f"{moment.seen.t_s:5.0f}s  {line}")
 
 
 class LiveView:
@@ -99,7 +98,6 @@ class LiveView:
         self._console = console
         self._pipelines = pipelines
         self._live = Live(console=console, auto_refresh=False, transient=False)
-        self._drawn_s = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +116,6 @@ class LiveView:
         if not self._live.is_started:
             self._live.start()
         self._live.update(Group(*(draw(pipeline, moment) for pipeline in self._pipelines)), refresh=True)
-        self._drawn_s = time.monotonic()
 
 
 def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
@@ -169,22 +166,18 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     return Group(Text(), head, table, Text(moment.decision, style="cyan"))
 
 
-def window_line(window: Mapping[str, object], budgets: float) -> str:
+def window_line(window: Mapping[str, Any], budget_per_hour: float) -> str:
     """Return a window of the report as a line."""
-    replicas = window["replicas"]
-    assert isinstance(replicas, Mapping)
     stages = "  ".join(
         f"{stage} " + "+".join(f"{count['ready']}/{count['desired']} {pool}" for pool, count in pools.items())
         for stage, pools in (
             (stage, {pool: count for pool, count in pools.items() if count["ready"] or count["desired"]})
-            for stage, pools in replicas.items()
+            for stage, pools in window["replicas"].items()
         )
     )
-    p95_s = window["p95_s"]
-    p95 = _ms(p95_s) if isinstance(p95_s, float) else "-"
     return (
-        f"{window['offered_rps']:6.1f} items/s  p95 {p95:>7}  "
-        f"${window['spend_per_hour']:.2f}/h of ${budgets:.2f}/h  {stages}"
+        f"{window['offered_rps']:6.1f} items/s  p95 {_ms(window['p95_s']):>7}  "
+        f"${window['spend_per_hour']:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
     )
 
 
