@@ -26,6 +26,12 @@ from profiler.samples import Quantity, Reading
 _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
 _PLACEMENT = [*_STAGE, "pool"]
+_STAGE_QUANTITIES = {
+    "stage_utilization": Quantity.UTILIZATION,
+    "stage_arrival_rate": Quantity.ARRIVAL_RATE,
+    "stage_latency_seconds": Quantity.LATENCY_P95,
+    "stage_queue_depth": Quantity.QUEUE_DEPTH,
+}
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -113,6 +119,9 @@ class _Families:
                 ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
                 ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
                 ("stage_utilization", "Busy share of the replicas", _STAGE),
+                ("stage_arrival_rate", "Items offered to the stage per second", _STAGE),
+                ("stage_latency_seconds", "95th percentile of waiting and service", _STAGE),
+                ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
                 ("stage_replicas_desired", "Replicas decided", _PLACEMENT),
                 ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
                 ("pool_instances", "Instances in use", ["pool"]),
@@ -144,7 +153,8 @@ class _Families:
             self.set("pipeline_served_fraction", labels, decision.plan.served_fraction)
         for stage in decision.profile.stages:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
-            self.set("stage_utilization", [*labels, stage.name], stage.readings.get(Quantity.UTILIZATION))
+            for name, quantity in _STAGE_QUANTITIES.items():
+                self.set(name, [*labels, stage.name], stage.readings.get(quantity))
         for (stage_name, pool), target in state.targets.items():
             self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
             if isinstance(target, TargetState):

@@ -18,6 +18,7 @@ SLOPE_DAMPING = 0.7
 """Share of the slope that is believed to last: ramps end."""
 ENVELOPE = 1.5
 """A forecast is at most this many times the highest load among the samples."""
+GROWTH_SHARE = 0.9
 MIN_TRIALS = 4
 """With fewer past moments to try on, the last value stands."""
 
@@ -45,6 +46,23 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
         weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
     ) / math.fsum(weights)
     return min(ENVELOPE * highest, max(0.0, expected))
+
+
+def growth(samples: Samples, horizon_s: float, share: float = GROWTH_SHARE) -> float:
+    """Return by how much the load may rise within `horizon_s`, at most, in `share` of the cases among the samples.
+
+    A forecast is the load to expect, and is exceeded half of the time; whoever must not be short adds this. It is an
+    empirical quantile (nearest rank) of the highest rise after each past moment, so it is small for a steady load and
+    large for a bursty one. 0 with fewer than `MIN_TRIALS` past moments.
+    """
+    trials = _trials(samples, horizon_s)
+    if len(trials) < MIN_TRIALS:
+        return 0.0
+    rises = sorted(
+        max(0.0, max(load for _, load in samples[origin + 1 : target + 1]) - samples[origin][1])
+        for origin, target in trials
+    )
+    return rises[math.ceil(share * len(rises)) - 1]
 
 
 def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:

@@ -14,7 +14,9 @@ from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, S
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 
 SMOOTHING = 0.3
-"""Weight of the newest measurement in a correction: half of a change is believed after two cycles."""
+"""Weight of the newest measurement in a service factor: half of a change is believed after two cycles."""
+PASS_RATIO_TIME_CONSTANT_S = 60.0
+"""How fast a measured pass ratio is believed: what people say changes slowly, and a wrong ratio moves every stage."""
 FACTOR_BOUNDS = (0.5, 2.0)
 """Measured over prior service time is believed within these bounds; beyond them something else is wrong."""
 MIN_ITEMS = 30.0
@@ -53,14 +55,19 @@ class StageInput:
     placements: tuple[PlacementInput, ...]
 
 
-def estimate_pipeline(stages: Sequence[StageInput], *, sla: Sla, measured_latency_s: Reading | None) -> PipelineProfile:
-    """Return the profile of a pipeline whose `stages` are in topological order.
+def estimate_pipeline(
+    stages: Sequence[StageInput], *, sla: Sla, measured_latency_s: Reading | None, settled: bool, interval_s: float
+) -> PipelineProfile:
+    """Return the profile of a pipeline whose `stages` are in topological order, `interval_s` after the last one.
 
+    `settled` says that no replica came or went within the samples' window. Otherwise pass ratios stay: the counters of
+    a replica that has gone are not in a stage's sum, and the load that it had is in the others' only in part.
     `measured_latency_s` is the answer to the user's `sla.query`, None without one. A measured latency that is absent
     falls back to the composed one.
     """
     readings = {stage.name: _stage_readings(stage) for stage in stages}
-    profiles = tuple(_stage_profile(stage, stages, readings, sla) for stage in stages)
+    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S) if settled else 0.0
+    profiles = tuple(_stage_profile(stage, stages, readings, sla, weight) for stage in stages)
     if measured_latency_s is None or isinstance(measured_latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, sla.percentile), LatencySource.COMPOSED
     else:
@@ -119,6 +126,7 @@ def _stage_profile(
     stages: Sequence[StageInput],
     readings: Mapping[StageName, Mapping[Quantity, Reading]],
     sla: Sla,
+    weight: float,
 ) -> StageProfile:
     own = readings[stage.name]
     measured = _measured_pass_ratio(stage, stages, readings)
@@ -126,7 +134,7 @@ def _stage_profile(
     return StageProfile(
         name=stage.name,
         readings=own,
-        pass_ratio=before if isinstance(measured, Absence) else _smoothed(before, measured),
+        pass_ratio=before if isinstance(measured, Absence) else before + weight * (measured - before),
         pass_ratio_measured=measured,
         pressure=pressure(own, sla.latency_s),
         placements=tuple(_placement_profile(placement, stage.window_s) for placement in stage.placements),
@@ -138,7 +146,7 @@ def _placement_profile(placement: PlacementInput, window_s: float) -> PlacementP
     ratio = _measured_service_ratio(placement, window_s)
     if ratio is not None:
         low, high = FACTOR_BOUNDS
-        factor = _smoothed(factor, min(high, max(low, ratio)))
+        factor += SMOOTHING * (min(high, max(low, ratio)) - factor)
     return PlacementProfile(
         pool=placement.pool,
         readings=placement.samples.readings,
@@ -187,10 +195,6 @@ def _measured_pass_ratio(
     # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
     # all items were filtered.
     return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
-
-
-def _smoothed(before: float, measured: float) -> float:
-    return before + SMOOTHING * (measured - before)
 
 
 def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:

@@ -62,6 +62,7 @@ def _memory(
             for stage in case.profile.stages
             for placement in stage.placements
         },
+        moved_at_s=case.moved_at_s,
         pass_ratios={stage.name: stage.pass_ratio for stage in case.profile.stages},
         rules=case.rule_memories,
         batches=batches,

@@ -10,7 +10,7 @@ from controller.core.memory import PoolMemory, RuleMemory
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem
 from controller.core.rules import evaluate_rules
-from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import Mode, PipelineSpec, PlacementKey
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
@@ -27,13 +27,15 @@ class Assessment:
     """One pipeline as it is.
 
     `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those on pools
-    that cannot deliver. `blind` names the stages that run without usable samples and why, `targets_missing` the
-    placements whose workload cannot be read, `pools_missing` the pools that do not exist.
+    that cannot deliver. `moved_at_s` is when replicas last came or went. `blind` names the stages that run without
+    usable samples and why, `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools
+    that do not exist.
     """
 
     state: PipelineState
     profile: PipelineProfile
     demand: DemandState
+    moved_at_s: float | None
     rules: tuple[RuleState, ...]
     rule_memories: Mapping[tuple[StageName, str], RuleMemory]
     current: Mapping[PlacementKey, int]
@@ -97,7 +99,15 @@ def assess(
 ) -> Assessment:
     """Return what is known of one pipeline; `memories` are the pools' of this cycle."""
     spec, now_s = state.spec, snapshot.now_s
-    profile = estimate_pipeline(_stage_inputs(state), sla=spec.sla, measured_latency_s=state.latency_s)
+    moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
+    window_s = max(stage.metrics_window_s for stage in spec.stages)
+    profile = estimate_pipeline(
+        _stage_inputs(state),
+        sla=spec.sla,
+        measured_latency_s=state.latency_s,
+        settled=moved_at_s is None or moved_at_s < now_s - window_s,
+        interval_s=policy.interval_s,
+    )
     replicas = {
         stage.name: sum(state.desired(stage.name, placement.pool) for placement in stage.placements)
         for stage in spec.stages
@@ -112,6 +122,7 @@ def assess(
         state=state,
         profile=profile,
         demand=stabilised_demand(state, now_s, policy.interval_s),
+        moved_at_s=moved_at_s,
         rules=rules,
         rule_memories=rule_memories,
         current={key: state.desired(*key) for key in spec.placement_keys()},
@@ -119,6 +130,15 @@ def assess(
         blind=_blind_stages(state),
         targets_missing=missing,
         pools_missing=frozenset(pool for _, pool in spec.placement_keys() if pool not in snapshot.pools),
+    )
+
+
+def _moves(state: PipelineState) -> bool:
+    """Whether replicas are coming or going, so that rates over a window are not yet those of all work."""
+    return any(
+        target.terminating or not target.ready == target.existing == target.desired
+        for key in state.spec.placement_keys()
+        if isinstance(target := state.target(*key), TargetState)
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from controller.core.memory import DemandSample
 from controller.core.snapshot import PipelineState
 from controller.core.spec import PipelineSpec
-from profiler.demand import forecast
+from profiler.demand import forecast, growth
 from profiler.samples import Absence, AbsenceReason, Reading
 
 HISTORY_S = 300.0
@@ -49,7 +49,10 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         for sample in earlier
         if sample.observed is not None and sample.t_s >= now_s - HISTORY_S
     ]
-    expected = forecast([*history, (now_s, observed)], now_s, horizon_s(state.spec, interval_s))
+    recent = [*history, (now_s, observed)]
+    ahead_s = horizon_s(state.spec, interval_s)
+    # Between now and when a new replica serves, the load may rise as it did before.
+    expected = max(forecast(recent, now_s, ahead_s), observed + growth(recent, ahead_s))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected))
     lowest = min(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.up.stabilization_s)
     highest = max(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.down.stabilization_s)

@@ -36,8 +36,9 @@ class PipelineMemory:
     """What a pipeline remembers. Empty means: never decided before.
 
     `demand` is the stabilised demand D of the last cycle; `samples` are the forecasts within the longest
-    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections.
-    `excess_excused_until_s` is the end of the time in which spend above the cap is excused but may not rise.
+    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections. `moved_at_s`
+    is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend above the cap is
+    excused but may not rise.
     """
 
     demand: float | None = None
@@ -46,6 +47,7 @@ class PipelineMemory:
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    moved_at_s: float | None = None
     excess_excused_until_s: float | None = None
 
 

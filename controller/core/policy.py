@@ -10,12 +10,12 @@ class Policy:
     """Settings of the cycle, the same for all pipelines.
 
     `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
-    budgets). `latency_headroom` is the share of the SLA kept free for what the model does not see.
-    `switching_cost_per_hour` is what moving one replica must save to be worth it.
+    budgets). `latency_headroom` is the share of the SLA that plans leave free, for what the model does not see; what
+    runs is left alone until it uses that up. `switching_cost_per_hour` is what changing one replica must save.
     """
 
     interval_s: float = 15.0
     budget_per_hour: float | None = None
     composition: Composition = Composition.SUM
-    latency_headroom: float = 0.0
-    switching_cost_per_hour: float = 0.0
+    latency_headroom: float = 0.1
+    switching_cost_per_hour: float = 0.02

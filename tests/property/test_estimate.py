@@ -54,7 +54,7 @@ SLA = Sla(latency_s=0.25)
 def test_corrections_and_scores_stay_within_their_bounds(
     stages: tuple[StageInput, ...], latency: Reading | None
 ) -> None:
-    profile = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency)
+    profile = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0)
     low, high = FACTOR_BOUNDS
     for stage in profile.stages:
         assert 0 < stage.pass_ratio <= 1
@@ -76,8 +76,10 @@ def test_the_order_of_placements_changes_no_reading(stages: tuple[StageInput, ..
             placements=stage.placements[::-1],
         )
 
-    one = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency)
-    other = estimate_pipeline([turned(stage) for stage in stages], sla=SLA, measured_latency_s=latency)
+    one = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0)
+    other = estimate_pipeline(
+        [turned(stage) for stage in stages], sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0
+    )
     for before, after in zip(one.stages, other.stages, strict=True):
         for quantity in Quantity:
             assert _same(before.readings[quantity], after.readings[quantity])
@@ -87,7 +89,7 @@ def test_the_order_of_placements_changes_no_reading(stages: tuple[StageInput, ..
 def test_a_running_placement_that_is_silent_never_leaves_the_stage_with_a_number(
     stages: tuple[StageInput, ...],
 ) -> None:
-    for stage in estimate_pipeline(stages, sla=SLA, measured_latency_s=None).stages:
+    for stage in estimate_pipeline(stages, sla=SLA, measured_latency_s=None, settled=True, interval_s=15.0).stages:
         inputs = next(given for given in stages if given.name == stage.name)
         for quantity in Quantity:
             parts = [placed.samples.of(quantity) for placed in inputs.placements if placed.replicas > 0]

@@ -9,6 +9,7 @@ from profiler.profile import LatencySource, PipelineProfile, StageProfile
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 
 SLA = Sla(latency_s=0.25)
+INTERVAL_S = 15.0
 MISSING = Absence(reason=AbsenceReason.MISSING, detail="0 of 2 pods, 2 silent")
 STALE = Absence(reason=AbsenceReason.STALE)
 NO_TRAFFIC = Absence(reason=AbsenceReason.NO_TRAFFIC)
@@ -66,8 +67,10 @@ def stage(
     )
 
 
-def profile_of(*stages: StageInput, latency: Reading | None = None, sla: Sla = SLA) -> PipelineProfile:
-    return estimate_pipeline(stages, sla=sla, measured_latency_s=latency)
+def profile_of(
+    *stages: StageInput, latency: Reading | None = None, sla: Sla = SLA, settled: bool = True
+) -> PipelineProfile:
+    return estimate_pipeline(stages, sla=sla, measured_latency_s=latency, settled=settled, interval_s=INTERVAL_S)
 
 
 def factor_of(factor: float | None = None, batch_limit: int = 8, **changes: Any) -> float:
@@ -129,20 +132,28 @@ class TestPassRatio:
         completed: Reading = 100.0,
         prior: float = 0.6,
         last: float | None = None,
+        settled: bool = True,
     ) -> StageProfile:
         first = stage("vad", placement(completion_rate=completed), prior_pass_ratio=prior, pass_ratio=last)
-        return profile_of(first, stage("encoder", placement(arrival_rate=offered), after=["vad"])).stages[0]
+        then = stage("encoder", placement(arrival_rate=offered), after=["vad"])
+        return profile_of(first, then, settled=settled).stages[0]
 
     def test_it_is_what_the_next_stage_was_offered_per_completion_smoothed(self) -> None:
         found = self.ratio()
         assert found.pass_ratio_measured == pytest.approx(0.45)
-        assert found.pass_ratio == pytest.approx(0.6 + SMOOTHING * (0.45 - 0.6))
+        # A quarter of the time constant of 60 s: 1 - exp(-15 / 60) = 0.221 of the way from 0.6 to 0.45.
+        assert found.pass_ratio == pytest.approx(0.6 - 0.221 * 0.15, abs=1e-4)
 
     def test_it_converges_to_the_measured_one(self) -> None:
         last: float | None = None
-        for _ in range(30):
+        for _ in range(60):
             last = self.ratio(last=last).pass_ratio
         assert last == pytest.approx(0.45, rel=1e-3)
+
+    def test_while_replicas_come_and_go_it_stays_because_counters_go_with_them(self) -> None:
+        found = self.ratio(last=0.5, settled=False)
+        assert found.pass_ratio == 0.5
+        assert found.pass_ratio_measured == pytest.approx(0.45)
 
     def test_retries_do_not_make_it_more_than_all(self) -> None:
         assert self.ratio(offered=130.0).pass_ratio_measured == 1.0
