@@ -1,0 +1,214 @@
+"""`sluice lab run` and `sluice demo` as a person starts them, watched from outside while they go on."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
+
+T = TypeVar("T")
+SLUICE = Path(sys.executable).parent / "sluice"
+
+_POLL_S = 0.5
+_LIMIT_S = 240.0
+_END_S = 20.0
+_TIMEOUT_S = (3, 10)
+_MAX_LAG_S = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the API server had of the only pipeline of a run, `at_s` on the monotonic clock."""
+
+    at_s: float
+    resource: dict[str, Any]
+    events: list[dict[str, Any]]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.resource.get("status", {})
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """The condition of that type; empty as long as there is none."""
+        return next((c for c in self.status.get("conditions", []) if c["type"] == kind), {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabRun:
+    """A run that has ended. `lines` are those of standard error, each with the moment at which it was read."""
+
+    code: int
+    stdout: str
+    lines: list[tuple[float, str]]
+    seen: list[Seen]
+    report: dict[str, Any]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.report["summary"]
+        return found
+
+    @property
+    def was_late(self) -> bool:
+        """Whether the load generator was late, so that the run measured this machine."""
+        lag_s: float = self.summary["generator_lag_p99_s"]
+        return lag_s > _MAX_LAG_S
+
+    def heard_s(self, words: str) -> float:
+        """The moment of the first line with `words`."""
+        return next(at_s for at_s, line in self.lines if words in line)
+
+    def changes(self, from_s: float, until_s: float) -> list[dict[str, Any]]:
+        """What was decided to change in an interval of the run's time."""
+        return [
+            change
+            for decision in self.report["decisions"]
+            if from_s <= decision["t_s"] < until_s
+            for change in decision["changes"]
+        ]
+
+
+class Watched:
+    """A command that runs a lab, with all its files in `folder`."""
+
+    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+        self.lines: list[tuple[float, str]] = []
+        self.seen: list[Seen] = []
+        self._stdout, self._stderr, self._work = folder / "stdout", folder / "stderr", folder / "work"
+        self._work.mkdir(parents=True)
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                [SLUICE, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "TMPDIR": str(self._work)},
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def kubeconfig(self) -> Path | None:
+        """That of the run's cluster, as soon as the command has told it."""
+        told = re.search(r"is up: kubectl --kubeconfig (\S+)", self.stderr())
+        return Path(told[1]) if told else None
+
+    def stdout(self) -> str:
+        return self._stdout.read_text()
+
+    def stderr(self) -> str:
+        return self._stderr.read_text()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether the command has ended, after `timeout_s` at most; lines that have come meanwhile are read."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+        whole = self.stderr().split("\n")[:-1]
+        self.lines += [(time.monotonic(), line) for line in whole[len(self.lines) :]]
+        return self.process.returncode is not None
+
+    def wait_for(self, words: str) -> None:
+        """Wait until a line on standard error has `words`."""
+        deadline = time.monotonic() + _LIMIT_S
+        while words not in self.stderr():
+            assert not self.wait(0.1), self.stderr()
+            assert time.monotonic() < deadline, self.stderr()
+
+    def watch(self, once_scaled: Callable[[Path], None]) -> None:
+        """Look at the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change."""
+        deadline = time.monotonic() + _LIMIT_S
+        while (kubeconfig := self.kubeconfig()) is None:
+            assert not self.wait(_POLL_S), self.stderr()
+            assert time.monotonic() < deadline, self.stderr()
+        scaled = False
+        with config.new_client_from_config(str(kubeconfig)) as api:
+            while not self.wait(_POLL_S):
+                assert time.monotonic() < deadline, self.stderr()
+                with contextlib.suppress(HTTPError, client.ApiException):  # the cluster comes up, or goes down
+                    self.seen.append(_look(api))
+                if not scaled and self.seen and self.seen[-1].status.get("lastDecision"):
+                    once_scaled(kubeconfig)
+                    scaled = True
+
+    def interrupt(self) -> int:
+        """Do what Ctrl-C does; return the exit status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(_END_S)
+
+    def kill(self) -> None:
+        """End the command, if it has not ended; its parts end with it."""
+        self.process.kill()
+        self.process.wait()
+
+    def remains(self) -> list[str]:
+        """The temporary files of the run that are still there, after its processes have ended."""
+        eventually(lambda: not processes_about(self._work))
+        return list(map(str, self._work.iterdir()))
+
+
+def eventually(look: Callable[[], T]) -> T:
+    """What `look` returns, as soon as it is true."""
+    deadline = time.monotonic() + _END_S
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {_END_S:g} s"
+        time.sleep(0.1)
+    return found
+
+
+def processes_about(folder: Path) -> list[str]:
+    """The command lines of processes that have a path in `folder` among their arguments."""
+    lines = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [line for line in lines if f"{folder}/" in line]
+
+
+def lab_run(
+    scenario: Path,
+    *flags: str,
+    folder: Path,
+    must_be_punctual: bool,
+    once_scaled: Callable[[Path], None] = lambda kubeconfig: None,
+) -> LabRun:
+    """Run a scenario to its end, and once more when the load was late and that matters."""
+    for attempt in ("first", "second"):
+        report = folder / f"{attempt}.json"
+        watched = Watched(folder / attempt, "lab", "run", scenario, "--report", report, *flags)
+        try:
+            watched.watch(once_scaled)
+        finally:
+            watched.kill()
+        assert report.is_file(), watched.stderr()
+        run = LabRun(
+            code=watched.process.returncode,
+            stdout=watched.stdout(),
+            lines=watched.lines,
+            seen=watched.seen,
+            report=json.loads(report.read_text()),
+        )
+        assert run.code == int(run.was_late), watched.stderr()
+        assert not watched.remains()
+        if not (run.was_late and must_be_punctual):
+            return run
+    lag_ms = run.summary["generator_lag_p99_s"] * 1000
+    pytest.fail(f"this machine is too busy: the load was late twice, the second time by {lag_ms:.1f} ms (p99)")
+
+
+def _look(api: client.ApiClient) -> Seen:
+    pipelines = client.CustomObjectsApi(api).list_cluster_custom_object(
+        "sluice.dev", "v1alpha1", "speechpipelines", _request_timeout=_TIMEOUT_S
+    )
+    events = client.CoreV1Api(api).list_event_for_all_namespaces(_preload_content=False, _request_timeout=_TIMEOUT_S)
+    (pipeline,) = pipelines["items"] or [{}]
+    of_pipeline = [e for e in json.loads(events.data)["items"] if e["involvedObject"]["kind"] == "SpeechPipeline"]
+    return Seen(at_s=time.monotonic(), resource=pipeline, events=of_pipeline)
