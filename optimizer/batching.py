@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 UTILIZATION_CEILING = 0.9
 """Plans load no stage beyond this share of its capacity at full batches: above it latency is all variance."""
 
-_GRID: Array = np.array([0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, UTILIZATION_CEILING])
+_GRID: Array = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, UTILIZATION_CEILING])
 _RESIDUALS = 4  # points per service time at which an item may arrive
 _WAIT_BINS = 48
 _SMOOTHING = 0.7  # measured against event simulation; 1 would be a balancer that leaves no imbalance at all

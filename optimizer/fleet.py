@@ -196,20 +196,41 @@ class Fleet:
         if np.any(sum(_least(self.case(p, shares[p.key])) for p in asked) > room):
             return None
         prices = self._pool_prices(asked, shares, room)
+        by_need = self._by_need(asked, shares, room)
+        turns = [(by_need, prices[0]), *((asked, each) for each in (prices if exact else prices[-1:]))]
         found: list[dict[PipelineKey, Answer]] = []
-        for pool_prices in prices if exact else prices[:: max(1, len(prices) - 1)]:
-            way = self._in_turn(asked, shares, room, pool_prices)
+        for order, pool_prices in turns:
+            way = self._in_turn(order, shares, room, pool_prices)
             if way is not None and not exact:
                 return way
             if way is not None:
                 found.append(self._polished(asked, shares, room, way))
         return min(found, key=_price, default=None)
 
+    def _by_need(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+    ) -> Sequence[Pipeline]:
+        """Return the pipelines, first the one that pays most for each unit of the contended pools it goes without."""
+        wishes = {p.key: self._wish(p, shares[p.key], np.zeros(len(room))) for p in asked}
+        contended = np.sum([use for _, use in wishes.values()], axis=0) > room
+
+        def need(pipeline: Pipeline) -> float:
+            price, use = wishes[pipeline.key]
+            case = self.case(pipeline, shares[pipeline.key])
+            walk = search(case.within(np.where(contended, np.minimum(_least(case), room), room)))
+            units = int(use[contended].sum())
+            if walk is None or units == 0:
+                return np.inf if units else 0.0
+            return (case.price(walk.answer) - price) / units
+
+        needs = {pipeline.key: need(pipeline) for pipeline in asked}
+        return sorted(asked, key=lambda pipeline: -needs[pipeline.key])
+
     def _pool_prices(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
     ) -> Sequence[Array]:
         """Return prices per unit of each pool that make the pipelines' wishes fit better and better (subgradient)."""
-        prices, step = np.zeros(len(room)), 0.5
+        prices, step = np.zeros(len(room)), 0.7
         visited = [prices]
         for _ in range(_PRICE_ROUNDS):
             wishes = [self._wish(pipeline, shares[pipeline.key], prices) for pipeline in asked]
@@ -217,7 +238,7 @@ class Fleet:
             norm = float(excess @ excess)
             if norm == 0:
                 break
-            change = step * sum(price for price, _ in wishes) * excess / norm * 0.2
+            change = step * sum(price for price, _ in wishes) * excess / norm
             updated = np.maximum(prices + change, 0.0)
             if np.array_equal(updated, prices):
                 break

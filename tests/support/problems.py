@@ -99,13 +99,13 @@ def pools(**sizes: tuple[float, int]) -> Mapping[PoolName, Pool]:
 
 def a_problem(
     *pipelines: Pipeline,
+    where: Mapping[PoolName, Pool] | None = None,
     budget: float | None = None,
     switching: float = 0.0,
-    **sizes: tuple[float, int],
 ) -> Problem:
     return Problem(
         pipelines=pipelines,
-        pools=pools(**(sizes or {"cpu": (0.5, 20), "inferentia": (1.0, 20), "gpu": (2.0, 20)})),
+        pools=where or pools(cpu=(0.5, 20), inferentia=(1.0, 20), gpu=(2.0, 20)),
         budget_per_hour=budget,
         switching_cost_per_hour=switching,
     )

@@ -1,0 +1,145 @@
+import pytest
+from problems import a_pipeline, a_problem, a_stage, on, pools
+
+from optimizer.allocate import allocate
+from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.plan import PipelinePlan
+
+
+def captions(*, sla_s: float = 0.12, rate_rps: float = 200.0, budget: float | None = None) -> Pipeline:
+    return a_pipeline(
+        a_stage("vad", on("cpu", service=(0.004, 0.0), bounds=(1, 20), per_instance=4), pass_ratio=0.5),
+        a_stage(
+            "encoder",
+            on("inferentia", service=(0.02, 0.004), batches=(8,), wait_s=0.005, per_instance=2),
+            on("gpu", service=(0.01, 0.001), batches=(16,), wait_s=0.005),
+            after=["vad"],
+        ),
+        sla_s=sla_s,
+        rate_rps=rate_rps,
+        budget=budget,
+    )
+
+
+def only(plan_of: Pipeline) -> PipelinePlan:
+    return allocate(a_problem(plan_of)).pipelines[0]
+
+
+def test_a_plan_keeps_the_sla_and_says_what_it_costs() -> None:
+    plan = allocate(a_problem(captions()))
+    answer = plan.of(captions().key)
+    assert plan.feasible
+    assert (answer.served_fraction, answer.limited_by) == (1.0, None)
+    assert answer.latency_s is not None
+    assert answer.latency_s <= 0.12
+    assert plan.cost_per_hour == pytest.approx(answer.cost_per_hour)
+    assert plan.billed_per_hour >= plan.cost_per_hour
+    assert plan.gap == pytest.approx(0)
+    assert plan.proven_optimal
+
+
+def test_stages_see_what_the_stages_before_let_through() -> None:
+    assert [stage.rate_rps for stage in only(captions()).stages] == [200.0, 100.0]
+
+
+def test_every_placement_is_listed_those_without_replicas_too() -> None:
+    encoder = only(captions()).stages[1]
+    assert [placement.pool for placement in encoder.placements] == ["inferentia", "gpu"]
+    assert min(placement.replicas for placement in encoder.placements) == 0
+
+
+def test_the_steps_lead_from_the_cheapest_to_the_plan() -> None:
+    relaxed, tight = only(captions(sla_s=10.0)), only(captions(sla_s=0.06))
+    assert relaxed.steps == ()
+    counts = dict(relaxed.replicas())
+    for step in tight.steps:
+        for change in step.changes:
+            assert counts[step.stage, change.pool] == change.before
+            counts[step.stage, change.pool] = change.after
+    assert counts == tight.replicas()
+    assert sum(step.cost_added_per_hour for step in tight.steps) == pytest.approx(
+        tight.cost_per_hour - relaxed.cost_per_hour
+    )
+    assert relaxed.latency_s is not None
+    assert sum(step.latency_saved_s for step in tight.steps) == pytest.approx(
+        relaxed.latency_s - (tight.latency_s or 0)
+    )
+
+
+def test_the_bottleneck_is_where_the_next_dollar_goes() -> None:
+    answer = only(captions())
+    assert answer.next_step is not None
+    assert answer.bottleneck == answer.next_step.stage
+
+
+def test_no_demand_needs_the_minimums_whatever_the_sla() -> None:
+    answer = only(captions(rate_rps=0.0, sla_s=0.001))
+    assert answer.feasible
+    assert sum(answer.replicas().values()) == 2
+    assert answer.replicas()[StageName("encoder"), PoolName("inferentia")] == 1
+
+
+def test_a_shortage_serves_a_share_within_the_sla_and_proves_nothing() -> None:
+    plan = allocate(a_problem(captions(rate_rps=1000.0, budget=1.0)))
+    answer = plan.pipelines[0]
+    assert not plan.feasible
+    assert 0 < answer.served_fraction < 1
+    assert str(answer.limited_by) == "Budget"
+    assert answer.cost_per_hour <= 1.0
+    assert (plan.lower_bound_per_hour, plan.gap) == (None, None)
+    assert answer.stages[0].rate_rps == pytest.approx(1000 * answer.served_fraction)
+
+
+def test_minimums_beyond_the_budget_leave_no_replica() -> None:
+    answer = only(captions(budget=0.1))
+    assert set(answer.replicas().values()) == {0}
+    assert (answer.cost_per_hour, answer.latency_s, answer.stages[0].utilization) == (0.0, None, None)
+
+
+def test_whole_instances_are_counted_per_pool() -> None:
+    plan = allocate(a_problem(captions()))
+    vad = plan.pipelines[0].replicas()[StageName("vad"), PoolName("cpu")]
+    assert {pool.name: pool.instances for pool in plan.pools}[PoolName("cpu")] == -(-vad // 4)
+
+
+def test_one_more_instance_of_a_scarce_pool_has_a_price() -> None:
+    stage = a_stage("a", on("cpu", service=(0.02, 0.0)), on("gpu", service=(0.02, 0.0)))
+    problem = a_problem(a_pipeline(stage, sla_s=1.0), where=pools(cpu=(0.5, 2), gpu=(2.0, 9)))
+    plan = allocate(problem, shadow_prices=True)
+    prices = {pool.name: pool.shadow_price_per_hour for pool in plan.pools}
+    assert prices == {"cpu": pytest.approx(1.5), "gpu": 0.0}
+    assert {pool.shadow_price_per_hour for pool in allocate(problem).pools} == {None}
+
+
+def test_a_shortage_has_no_shadow_price() -> None:
+    plan = allocate(a_problem(captions(rate_rps=1000.0, budget=1.0)), shadow_prices=True)
+    assert {pool.shadow_price_per_hour for pool in plan.pools} == {None}
+
+
+def test_switching_costs_keep_what_runs() -> None:
+    pipeline = a_pipeline(a_stage("a", on("cpu", service=(0.02, 0.0), current=5)), sla_s=1.0)
+    moving, staying = a_problem(pipeline), a_problem(pipeline, switching=1.0)
+    assert sum(allocate(moving).pipelines[0].replicas().values()) == 3
+    plan = allocate(staying)
+    assert sum(plan.pipelines[0].replicas().values()) == 5
+    assert plan.cost_per_hour == pytest.approx(2.5)
+    assert plan.lower_bound_per_hour == pytest.approx(1.5)
+
+
+def test_a_join_is_planned_for_its_slower_branch() -> None:
+    fast, slow = on("cpu", service=(0.005, 0.0)), on("cpu", service=(0.03, 0.0))
+    forked = a_pipeline(
+        a_stage("entry", fast),
+        a_stage("quick", fast, after=["entry"]),
+        a_stage("heavy", slow, after=["entry"]),
+        a_stage("merge", fast, after=["quick", "heavy"]),
+        sla_s=0.09,
+    )
+    answer = allocate(a_problem(forked)).pipelines[0]
+    assert answer.feasible
+    assert answer.replicas()[StageName("quick"), PoolName("cpu")] == 1
+
+
+def test_nothing_to_plan_costs_nothing() -> None:
+    plan = allocate(a_problem())
+    assert (plan.pipelines, plan.cost_per_hour, plan.feasible) == ((), 0, True)

@@ -1,0 +1,94 @@
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import a_pipeline, a_problem, a_stage, on, pools
+
+from optimizer import merge
+from optimizer.fleet import Fleet
+from optimizer.greedy import Case
+from optimizer.merge import TooLarge, cheapest_exact, lower_bound
+from optimizer.model import Composition, Stage
+from optimizer.options import supply_of
+
+
+def a_case(stages: list[Stage], sla_s: float, composition: Composition = Composition.SUM) -> Case:
+    pipeline = a_pipeline(*stages, sla_s=sla_s)
+    problem = replace(a_problem(pipeline, where=pools(cpu=(0.5, 9), gpu=(2.0, 4))), composition=composition)
+    return Fleet(problem, supply_of(problem)).case(pipeline, 1.0)
+
+
+def enumerated(case: Case) -> float:
+    """Return the price of the cheapest choice by looking at all of them."""
+    every = itertools.product(*(range(len(table)) for table in case.tables))
+    return min(
+        (case.price(choice) for choice in every if case.fits(choice) and case.latency(choice) <= case.latency_s),
+        default=math.inf,
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, joins: bool = False) -> Case:
+    names = "abc"[: draw(st.integers(1, 3))]
+    after = {"a": [], "b": ["a"], "c": ["a"] if joins else ["b"]}
+    stages = [
+        a_stage(
+            name,
+            *(
+                on(
+                    pool,
+                    service=(draw(st.sampled_from((0.008, 0.015, 0.03))), 0.0),
+                    bounds=(0, draw(st.integers(1, 5))),
+                    per_instance=draw(st.sampled_from((1, 2))),
+                )
+                for pool in ("cpu", "gpu")
+            ),
+            after=after[name],
+        )
+        for name in names
+    ]
+    return a_case(stages, draw(st.sampled_from((0.04, 0.08, 0.16))), draw(st.sampled_from(Composition)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases())
+def test_the_merge_finds_what_looking_at_everything_finds(case: Case) -> None:
+    choice = cheapest_exact(case)
+    best = enumerated(case)
+    assert (math.inf if choice is None else case.price(choice)) == pytest.approx(best)
+    if choice is not None:
+        assert case.fits(choice)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(joins=True), st.lists(st.floats(0, 1), min_size=2, max_size=2))
+def test_no_choice_undercuts_the_bound(case: Case, pool_prices: list[float]) -> None:
+    priced = case.priced([table.cost_per_hour + table.use @ np.array(pool_prices) for table in case.tables])
+    best = enumerated(priced)
+    assert lower_bound(priced, best) <= best * (1 + 1e-9) + 1e-9
+
+
+def test_a_price_that_none_reaches_has_no_answer() -> None:
+    case = a_case([a_stage("a", on("cpu", service=(0.02, 0.0)))], 0.1)
+    choice = cheapest_exact(case)
+    assert choice is not None
+    assert cheapest_exact(case, case.price(choice) - 0.1) is None
+
+
+def test_joins_are_not_merged() -> None:
+    stage = on("cpu", service=(0.01, 0.0))
+    case = a_case([a_stage("a", stage), a_stage("b", stage), a_stage("c", stage, after=["a", "b"])], 0.1)
+    with pytest.raises(TooLarge):
+        cheapest_exact(case)
+
+
+def test_too_many_partial_choices_are_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_STATE_LIMIT", 2)
+    case = a_case([a_stage("a", on("cpu", service=(0.02, 0.0)))], 0.1)
+    with pytest.raises(TooLarge):
+        cheapest_exact(case)
+    assert lower_bound(case) == pytest.approx(case.prices[0].min())

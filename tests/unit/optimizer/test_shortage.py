@@ -1,0 +1,132 @@
+import math
+
+import pytest
+from problems import a_pipeline, a_problem, a_stage, on, pools
+
+from optimizer.fleet import Fleet
+from optimizer.model import Pipeline, Placement, Problem
+from optimizer.options import supply_of
+from optimizer.shortage import RESOLUTION, Share, share_out
+
+
+def shared(problem: Problem) -> dict[str, Share]:
+    fleet = Fleet(problem, supply_of(problem))
+    budget = math.inf if problem.budget_per_hour is None else problem.budget_per_hour
+    return {str(key): share for key, share in share_out(fleet, fleet.supply.limits, budget).items()}
+
+
+def one(
+    placement: Placement,
+    *,
+    key: str = "x/a",
+    rate_rps: float = 400.0,
+    budget: float | None = None,
+    priority: int = 0,
+    sla_s: float = 1.0,
+) -> Pipeline:
+    return a_pipeline(
+        a_stage("a", placement), key=key, rate_rps=rate_rps, budget=budget, priority=priority, sla_s=sla_s
+    )
+
+
+SERVES_45 = on("cpu", service=(0.02, 0.0), bounds=(1, 50))
+"""At the highest utilisation, a replica serves 45/s; it costs 0.5."""
+
+
+def test_the_largest_share_that_the_budget_pays_is_served() -> None:
+    share = shared(a_problem(one(SERVES_45, budget=2.0)))["x/a"]  # 4 replicas: 180/s
+    assert share.served == pytest.approx(180 / 400, abs=1 / RESOLUTION)
+    assert str(share.limit) == "Budget"
+
+
+def test_a_pool_that_is_full_is_named() -> None:
+    share = shared(a_problem(one(SERVES_45), where=pools(cpu=(0.5, 4))))["x/a"]
+    assert share.served == pytest.approx(180 / 400, abs=1 / RESOLUTION)
+    assert str(share.limit) == "Pool/cpu"
+
+
+def test_a_bound_is_named_with_its_stage() -> None:
+    share = shared(a_problem(one(on("cpu", service=(0.02, 0.0), bounds=(1, 4)))))["x/a"]
+    assert share.served == pytest.approx(180 / 400, abs=1 / RESOLUTION)
+    assert str(share.limit) == "Bounds/a"
+
+
+def test_an_sla_that_nothing_reaches_serves_nothing_and_buys_nothing() -> None:
+    share = shared(a_problem(one(SERVES_45, sla_s=0.01)))["x/a"]
+    assert share.served == 0
+    assert str(share.limit) == "Sla"
+    assert share.answer is not None
+    assert share.answer.cost_per_hour == pytest.approx(0.5)
+
+
+def test_minimums_beyond_the_own_budget_leave_nothing() -> None:
+    share = shared(a_problem(one(on("cpu", bounds=(5, 9)), budget=2.0)))["x/a"]
+    assert (share.served, share.answer, str(share.limit)) == (0.0, None, "Budget")
+
+
+def test_the_more_important_pipeline_is_served_first() -> None:
+    problem = a_problem(
+        one(SERVES_45, key="x/low", priority=1, rate_rps=90.0),
+        one(SERVES_45, key="x/high", priority=9, rate_rps=90.0),
+        budget=1.5,  # 3 replicas: two for the first, and the minimum of the other
+    )
+    shares = shared(problem)
+    assert shares["x/high"].served == 1
+    assert shares["x/high"].limit is None
+    assert shares["x/low"].served == pytest.approx(0.5, abs=1 / RESOLUTION)
+
+
+def test_minimums_come_before_anyones_sla() -> None:
+    problem = a_problem(
+        one(on("cpu", service=(0.02, 0.0), bounds=(2, 9)), key="x/low", priority=1, rate_rps=1.0),
+        one(SERVES_45, key="x/high", priority=9, rate_rps=90.0),
+        budget=1.5,
+    )
+    shares = shared(problem)
+    assert shares["x/low"].answer is not None
+    assert shares["x/high"].served == pytest.approx(0.5, abs=1 / RESOLUTION)
+
+
+def test_the_least_important_goes_to_zero_first_when_minimums_do_not_fit() -> None:
+    placement = on("cpu", service=(0.02, 0.0), bounds=(2, 9))
+    problem = a_problem(
+        one(placement, key="x/low", priority=1, rate_rps=10.0),
+        one(placement, key="x/high", priority=9, rate_rps=10.0),
+        budget=1.5,
+    )
+    shares = shared(problem)
+    assert shares["x/low"].answer is None
+    assert shares["x/high"].served == 1
+
+
+def test_equals_get_equal_shares() -> None:
+    problem = a_problem(
+        one(SERVES_45, key="x/a", rate_rps=180.0), one(SERVES_45, key="x/b", rate_rps=180.0), budget=2.0
+    )
+    shares = shared(problem)
+    assert shares["x/a"].served == shares["x/b"].served == pytest.approx(0.5, abs=1 / RESOLUTION)
+
+
+def test_what_an_equal_cannot_use_goes_to_the_others() -> None:
+    bounded = on("cpu", service=(0.02, 0.0), bounds=(1, 1))
+    problem = a_problem(one(bounded, key="x/a", rate_rps=180.0), one(SERVES_45, key="x/b", rate_rps=180.0), budget=2.0)
+    shares = shared(problem)
+    assert shares["x/a"].served == pytest.approx(0.25, abs=1 / RESOLUTION)
+    assert shares["x/b"].served == pytest.approx(0.75, abs=1 / RESOLUTION)
+
+
+def test_a_stage_that_cannot_help_is_not_scaled() -> None:
+    stages = (
+        a_stage("narrow", on("cpu", service=(0.02, 0.0), bounds=(1, 2))),
+        a_stage("wide", on("cpu", service=(0.02, 0.0), bounds=(1, 20)), after=["narrow"]),
+    )
+    share = shared(a_problem(a_pipeline(*stages, rate_rps=400.0, sla_s=1.0)))["speech/captions"]
+    assert str(share.limit) == "Bounds/narrow"
+    assert share.answer is not None
+    replicas = [int(t.replicas[row][0]) for t, row in zip(share.answer.case.tables, share.answer.choice, strict=True)]
+    assert replicas == [2, 2]
+
+
+def test_a_pool_that_is_gone_is_named_and_takes_its_stage_along() -> None:
+    share = shared(a_problem(one(SERVES_45), where=pools(cpu=(0.5, 0))))["x/a"]
+    assert (share.served, share.answer, str(share.limit)) == (0.0, None, "Pool/cpu")
