@@ -29,7 +29,7 @@ _PER_CONNECTION_HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loss:
     """What to lose: what belongs to one pipeline, known by its Deployments and by the queries of its own."""
 
@@ -51,7 +51,7 @@ class Loss:
         return re.search(named, query.replace("\\", "")) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TotalLoss:
     """Lose everything."""
 
@@ -61,7 +61,10 @@ class TotalLoss:
 
 
 class MetricsProxy:
-    """A reverse proxy on a loopback port of its own thread; `losses` may be replaced at any time."""
+    """A reverse proxy on a loopback port of its own thread; `losses` may be replaced at any time.
+
+    Losses are compared by identity: two alike may overlap, and each ends by itself.
+    """
 
     def __init__(self, upstream: str, port: int) -> None:
         self.url = f"http://{LOOPBACK}:{port}"

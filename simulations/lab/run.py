@@ -158,7 +158,8 @@ class _Run:
         log = DecisionLog(self._cluster.operator_log)
         metrics = OperatorMetrics(self._cluster.operator_url)
         due = faults.actions(self._scenario.file, self._cluster, self._pipelines)
-        shown, words = 0, ""
+        shown = 0
+        words: dict[str, str] = {}
         while (now_s := time.monotonic() - start_s) < clock.duration_s + _SETTLE_S:
             self._cluster.check()
             observer.check()
@@ -171,7 +172,7 @@ class _Run:
             for decision in log.latest():
                 self._decisions.append(decision)
                 if decision.changes:
-                    words = decision.reason
+                    words[decision.pipeline] = decision.reason
             metrics.refresh()
             lines: tuple[str, ...] = ()
             if (ended := _ended_windows(clock, now_s - _TICK_S)) > shown:
@@ -184,7 +185,7 @@ class _Run:
                     duration_s=clock.duration_s,
                     stages=dict(metrics.stages),
                     totals=dict(metrics.totals),
-                    decision=words,
+                    decisions=dict(words),
                     windows=lines,
                 )
             )

@@ -21,17 +21,17 @@ _METRICS_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A run at one moment: the cluster as observed, the operator's own metrics, and its last decision in words.
+    """A run at one moment: the cluster as observed, the operator's own metrics, and what it decided last, in words.
 
     `stages` maps (pipeline key, stage name, metric) to a number, `totals` (pipeline key, metric); what the operator
-    does not know is not in them. `windows` are the lines of the windows that have ended since the last moment.
+    does not know is not in them. `decisions` has words for each pipeline that was rescaled already. `windows` are the lines of the windows that have ended since the last moment.
     """
 
     seen: Observation
     duration_s: float
     stages: Mapping[tuple[str, str, str], float]
     totals: Mapping[tuple[str, str], float]
-    decision: str
+    decisions: Mapping[str, str] = field(default_factory=dict)
     windows: tuple[str, ...] = ()
 
 
@@ -76,7 +76,7 @@ class LineView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._decision = ""
+        self._told: Mapping[str, str] = {}
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -84,10 +84,9 @@ class LineView:
 
     def show(self, moment: Moment) -> None:
         """Print what was decided since, and the windows that have ended."""
-        if moment.decision != self._decision:
-            self._decision = moment.decision
-            self.say(f"{moment.seen.t_s:5.0f}s  {moment.decision}")
-        for line in moment.windows:
+        news = [f"{key}: {words}" for key, words in moment.decisions.items() if self._told.get(key) != words]
+        self._told = moment.decisions
+        for line in (*news, *moment.windows):
             self.say(f"{moment.seen.t_s:5.0f}s  {line}")
 
 
@@ -163,7 +162,7 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
             "-" if of("pressure") is None else f"{of('pressure'):.2f}",
             _replicas(pipeline, name, moment.seen),
         )
-    return Group(Text(), head, table, Text(moment.decision, style="cyan"))
+    return Group(Text(), head, table, Text(moment.decisions.get(key, ""), style="cyan"))
 
 
 def window_line(window: Mapping[str, Any], budget_per_hour: float) -> str:

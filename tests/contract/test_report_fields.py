@@ -1,0 +1,108 @@
+"""The JSON report of a live run has the fields that the interface promises: these, of these types, and no others."""
+
+import json
+from typing import Any
+
+import pytest
+from live_runs import CAPTIONS, CPU, a_decision, a_run, items
+
+from simulations.lab.report import build_report
+from simulations.scoring import Outcome
+
+NUMBER, TEXT, SHARE = object(), object(), object()
+
+
+class OrNull:
+    """A number that may be missing."""
+
+
+REPORT = {
+    "scenario": TEXT,
+    "kubernetes": TEXT,
+    "windows": [
+        {
+            "t_s": NUMBER,
+            "offered_rps": NUMBER,
+            "served_rps": NUMBER,
+            "p95_s": OrNull,
+            "spend_per_hour": NUMBER,
+            "replicas": {
+                "asr": {"cpu": {"desired": NUMBER, "ready": NUMBER}, "gpu": {"desired": NUMBER, "ready": NUMBER}}
+            },
+        }
+    ],
+    "decisions": [
+        {
+            "t_s": NUMBER,
+            "pipeline": TEXT,
+            "changes": [{"stage": TEXT, "pool": TEXT, "replicas": (NUMBER, NUMBER)}],
+            "reason": TEXT,
+        }
+    ],
+    "summary": {
+        "sla_windows_met": SHARE,
+        "sla_windows_met_calm": SHARE,
+        "windows": NUMBER,
+        "offered": NUMBER,
+        "served": NUMBER,
+        "filtered": NUMBER,
+        "shed": NUMBER,
+        "lost": NUMBER,
+        "in_flight": NUMBER,
+        "sessions_cut": NUMBER,
+        "cost": NUMBER,
+        "static_peak_cost": NUMBER,
+        "replica_changes": NUMBER,
+        "cap_violations": NUMBER,
+        "generator_lag_p99_s": NUMBER,
+    },
+}
+
+
+def differences(found: Any, promised: Any, path: str = "report") -> list[str]:
+    match promised:
+        case dict():
+            if not isinstance(found, dict) or found.keys() != promised.keys():
+                return [f"{path}: {found} has not exactly the fields {list(promised)}"]
+            return [line for key in promised for line in differences(found[key], promised[key], f"{path}.{key}")]
+        case [each]:
+            assert isinstance(found, list)
+            return [line for index, item in enumerate(found) for line in differences(item, each, f"{path}[{index}]")]
+        case (first, second):
+            if not isinstance(found, list) or len(found) != 2:
+                return [f"{path}: {found} is no pair"]
+            return [*differences(found[0], first, f"{path}[0]"), *differences(found[1], second, f"{path}[1]")]
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    holds = {
+        NUMBER: is_number,
+        OrNull: is_number or found is None,
+        TEXT: isinstance(found, str),
+        SHARE: is_number and 0 <= found <= 1,
+    }[promised]
+    return [] if holds else [f"{path}: {found!r} is of another type"]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
+    run = a_run(
+        items_of={CAPTIONS: items(outcome)}, decisions=[a_decision(now_s=1_000_001.0)], peak_instances={CPU: 1.0}
+    )
+    report = json.loads(json.dumps(build_report(run), allow_nan=False))
+    shares = {"sla_windows_met", "sla_windows_met_calm"}
+    if outcome in {Outcome.FILTERED, Outcome.SHED, Outcome.IN_FLIGHT}:  # nothing to score: a share of nothing
+        assert {report["summary"].pop(name) for name in shares} == {None}
+        promised = {**REPORT, "summary": {k: v for k, v in REPORT["summary"].items() if k not in shares}}  # type: ignore[attr-defined]
+    else:
+        promised = REPORT
+
+    assert differences(report, promised) == []
+    assert report["windows"]
+    assert report["decisions"]
+
+
+def test_a_missing_field_and_one_too_many_are_noticed() -> None:
+    report = build_report(a_run(peak_instances={CPU: 1.0}))
+    assert differences({**report, "extra": 1}, REPORT)
+    assert differences({**report, "summary": {**report["summary"], "lost": None}}, REPORT) == [
+        "report.summary.lost: None is of another type"
+    ]

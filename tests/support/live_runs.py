@@ -1,0 +1,95 @@
+"""Small live runs for tests of reports: one pipeline or several, observed once a second."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from builders import a_placement, a_spec, a_stage
+
+from controller.core.spec import PipelineSpec
+from optimizer.model import PipelineKey, PoolName, StageName
+from simulations.lab.decisions import Change, LoggedDecision
+from simulations.lab.observer import Observation, PlacementKey, Replicas
+from simulations.lab.report import LiveRun
+from simulations.scoring import Clock, Items, Outcome
+
+CAPTIONS = PipelineKey("speech/captions")
+CPU, GPU = PoolName("cpu"), PoolName("gpu")
+ASR_CPU: PlacementKey = (CAPTIONS, StageName("asr"), CPU)
+ASR_GPU: PlacementKey = (CAPTIONS, StageName("asr"), GPU)
+CLOCK = Clock(duration_s=40.0, warmup_s=10.0, window_s=10.0)
+
+
+def pipeline(name: str = "captions", *, drain_s: float = 4.0) -> PipelineSpec:
+    spec = a_spec(a_stage("asr", a_placement("cpu"), a_placement("gpu")), name=name, budget=10.0)
+    return replace(spec, scaling=replace(spec.scaling, drain_s=drain_s))
+
+
+def items(outcome: Outcome = Outcome.SERVED, *, latency_s: float = 0.1, count: int = 400) -> Items:
+    """Return `count` items that arrive evenly over the run and all fare alike."""
+    return Items(
+        arrival_s=np.linspace(0.0, CLOCK.duration_s, count, endpoint=False),
+        latency_s=np.full(count, latency_s),
+        outcome=np.full(count, outcome, dtype=np.uint8),
+    )
+
+
+def replicas(desired: int, *, ready: int | None = None) -> Replicas:
+    ready = desired if ready is None else ready
+    return Replicas(desired=desired, existing=desired, terminating=0, ready=ready, scheduled=desired)
+
+
+def an_observation(
+    t_s: float,
+    placements: Mapping[PlacementKey, Replicas] | None = None,
+    *,
+    spend: float = 5.0,
+    budget: float = 10.0,
+    prices: Mapping[PoolName, float] | None = None,
+) -> Observation:
+    placements = {ASR_CPU: replicas(2), ASR_GPU: replicas(0)} if placements is None else placements
+    keys = {key for key, _, _ in placements}
+    return Observation(
+        t_s=t_s,
+        placements=placements,
+        spend_per_hour=dict.fromkeys(keys, spend),
+        cost_per_hour=spend * len(keys),
+        budget_per_hour=dict.fromkeys(keys, budget),
+        price_per_hour=prices or {CPU: 1.0, GPU: 2.0},
+    )
+
+
+def observed(seen: Callable[[float], Observation] = an_observation) -> tuple[Observation, ...]:
+    """Return what `seen` gives for every second of the run, from a second before it."""
+    return tuple(seen(t_s) for t_s in np.arange(-1.0, CLOCK.duration_s + 1).tolist())
+
+
+def a_decision(*, now_s: float, reason: str = "more demand") -> LoggedDecision:
+    return LoggedDecision(
+        now_s=now_s, pipeline=CAPTIONS, changes=(Change(stage="asr", pool="cpu", before=1, after=2),), reason=reason
+    )
+
+
+def a_run(
+    *pipelines: PipelineSpec,
+    items_of: Mapping[PipelineKey, Items] | None = None,
+    observations: Sequence[Observation] | None = None,
+    decisions: Sequence[LoggedDecision] = (),
+    peak_instances: Mapping[PoolName, float] | None = None,
+) -> LiveRun:
+    pipelines = pipelines or (pipeline(),)
+    return LiveRun(
+        scenario="test",
+        kubernetes="v1.36.3",
+        clock=CLOCK,
+        began_s=1_000_000.0,
+        interval_s=2.0,
+        pipelines=pipelines,
+        items=items_of or {spec.key: items() for spec in pipelines},
+        faults=(),
+        observations=observed() if observations is None else observations,
+        decisions=decisions,
+        sessions_cut=3,
+        peak_instances=peak_instances,
+        generator_lag_p99_s=0.001,
+    )

@@ -1,0 +1,219 @@
+"""What the faults of a scenario do, and undo. That the API server takes their patches is tested on the lab."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from builders import a_placement, a_rule, a_spec, a_stage
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes import client
+
+from controller.resources.translate import pipeline_spec
+from simulations.lab import faults
+from simulations.lab.cluster import Cluster
+from simulations.lab.metrics_proxy import TotalLoss
+from simulations.scenario import Scenario, load_scenario
+
+CONTRACT = Path(__file__).parents[3] / "contract"
+SCENARIO = """\
+name: test
+manifests: [pools.yaml, live-captions.yaml]
+duration: 4m
+load:
+  - pipeline: speech/live-captions
+    trace: azure_llm_2023_code_1s.csv.gz
+    column: arrivals
+    session: {mean: 60s, cv: "1.3"}
+"""
+
+
+def scenario(folder: Path, *lines: str) -> Scenario:
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (folder / name).write_text((CONTRACT / name).read_text())
+    (folder / "scenario.yaml").write_text(SCENARIO + "\n".join(["faults:", *(f"  - {line}" for line in lines)]) + "\n")
+    return load_scenario(folder / "scenario.yaml")
+
+
+class Custom:
+    """One custom resource; `patches` are those it was given."""
+
+    def __init__(self, resource: dict[str, Any]) -> None:
+        self.resource = resource
+        self.patches: list[tuple[str, dict[str, Any]]] = []
+        self.refusal: str | None = None
+
+    def get_cluster_custom_object(self, **_: object) -> dict[str, Any]:
+        return cast("dict[str, Any]", json.loads(json.dumps(self.resource)))
+
+    def patch_cluster_custom_object(self, *, name: str, body: dict[str, Any], **_: object) -> None:
+        if self.refusal is not None:
+            error = client.ApiException(status=422)
+            error.body = json.dumps({"message": self.refusal})
+            raise error
+        self.patches.append((name, body))
+        self.resource = merged(self.resource, body)
+
+    def get_namespaced_custom_object(self, *, namespace: str, **at: object) -> dict[str, Any]:
+        del namespace
+        return self.get_cluster_custom_object(**at)
+
+    def patch_namespaced_custom_object(self, *, namespace: str, name: str, body: dict[str, Any], **_: object) -> None:
+        self.patch_cluster_custom_object(name=f"{namespace}/{name}", body=body)
+
+
+class Lab:
+    """What faults need of a cluster."""
+
+    def __init__(self) -> None:
+        self.metrics = self
+        self.losses: tuple[object, ...] = ()
+
+    def admin(self) -> "Lab":
+        return self
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def custom(monkeypatch: pytest.MonkeyPatch) -> Custom:
+    custom = Custom({"spec": {"price": {"perHour": "1"}, "budget": {"perHour": "5"}}})
+    monkeypatch.setattr(client, "CustomObjectsApi", lambda _: custom)
+    return custom
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396, as its own pseudo-code has it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def actions(scenario: Scenario, lab: Lab) -> list[faults.Action]:
+    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    return faults.actions(scenario.file, cast("Cluster", lab), pipelines)
+
+
+@pytest.mark.parametrize(
+    "fault", ["poolUnavailable: gpu", "poolLost: gpu", "metricsStale: '*'", "slowStart: {pool: gpu, factor: 2}"]
+)
+def test_a_fault_that_the_lab_cannot_cause_is_refused_by_name(tmp_path: Path, fault: str) -> None:
+    kind = fault.partition(":")[0]
+    with pytest.raises(faults.UnsupportedFault, match=rf"^faults\[1\]\.{kind}: the lab does not support {kind} yet"):
+        faults.check_supported(
+            scenario(tmp_path, "{at: 1m, metricsLost: '*'}", f"{{at: 1m, {fault}}}").file,
+        )
+
+
+def test_those_that_it_can_cause_are_accepted(tmp_path: Path) -> None:
+    faults.check_supported(
+        scenario(
+            tmp_path,
+            "{at: 1m, for: 10s, metricsLost: speech/live-captions}",
+            "{at: 1m, spike: {pipeline: speech/live-captions, factor: 2}}",
+            '{at: 2m, set: {"ComputePool/gpu": {spec: {price: {perHour: "1.6"}}}}}',
+        ).file
+    )
+
+
+def test_metrics_are_lost_and_come_back(tmp_path: Path) -> None:
+    lab = Lab()
+    begin, end = actions(scenario(tmp_path, "{at: 1m, for: 10s, metricsLost: '*'}"), lab)
+    assert (begin.at_s, begin.words, end.at_s, end.words) == (60, "metrics lost: *", 70, "metrics back: *")
+
+    begin.do()
+    assert [type(loss) for loss in lab.losses] == [TotalLoss]
+    end.do()
+    assert lab.losses == ()
+
+
+def test_a_pipeline_loses_its_own_queries_and_deployments(tmp_path: Path) -> None:
+    lab = Lab()
+    loaded = scenario(tmp_path, "{at: 1m, metricsLost: speech/live-captions}")
+    actions(loaded, lab)[0].do()
+    (loss,) = cast("tuple[faults.Loss]", lab.losses)
+    spec = pipeline_spec(loaded.pipelines[0])
+
+    assert loss.namespace == "speech"
+    assert set(loss.deployments) == {placement.target.name for stage in spec.stages for placement in stage.placements}
+    assert spec.demand_query in loss.queries
+
+
+def test_the_queries_of_a_pipeline_are_demand_latency_and_those_of_its_rules() -> None:
+    spec = a_spec(a_stage("asr", a_placement("cpu"), rules=[a_rule(metric=None), a_rule("other")]))
+    (loss,) = faults._losses(spec.key, (spec, a_spec(name="notes")))
+    assert cast("faults.Loss", loss).queries == {"offered", "a_query"}
+
+
+def test_set_patches_the_resource_and_with_for_brings_back_what_was(tmp_path: Path, custom: Custom) -> None:
+    line = '{at: 1m, for: 30s, set: {"ComputePool/gpu": {spec: {price: {perHour: "1.6"}, capacity: {instances: 2}}}}}'
+    begin, end = actions(scenario(tmp_path, line), Lab())
+    before = custom.resource
+    assert (begin.at_s, end.at_s) == (60, 90)
+    assert begin.words == 'set ComputePool/gpu: {"spec": {"price": {"perHour": "1.6"}, "capacity": {"instances": 2}}}'
+
+    begin.do()
+    assert custom.resource["spec"]["price"] == {"perHour": "1.6"}
+    end.do()
+    assert custom.resource == before
+    assert custom.patches[1] == ("gpu", {"spec": {"price": {"perHour": "1"}, "capacity": None}})
+
+
+def test_set_without_for_stays(tmp_path: Path, custom: Custom) -> None:
+    line = '{at: 1m, set: {"SpeechPipeline/speech/live-captions": {spec: {budget: {perHour: "4"}}}}}'
+    (begin,) = actions(scenario(tmp_path, line), Lab())
+    begin.do()
+    assert custom.patches == [("speech/live-captions", {"spec": {"budget": {"perHour": "4"}}})]
+
+
+def test_what_the_api_server_refuses_is_told_with_its_reason(tmp_path: Path, custom: Custom) -> None:
+    custom.refusal = "spec.budget.perHour: must not be negative"
+    line = '{at: 1m, set: {"SpeechPipeline/speech/live-captions": {spec: {budget: {perHour: "-1"}}}}}'
+    with pytest.raises(
+        faults.FaultRefused, match=r"set SpeechPipeline/speech/live-captions: spec\.budget\.perHour: must"
+    ):
+        actions(scenario(tmp_path, line), Lab())[0].do()
+
+
+def test_actions_come_in_order_of_time(tmp_path: Path) -> None:
+    made = actions(
+        scenario(tmp_path, "{at: 2m, for: 1m, metricsLost: '*'}", "{at: 1m, for: 90s, metricsLost: '*'}"), Lab()
+    )
+    assert [action.at_s for action in made] == [60, 120, 150, 180]
+
+
+def test_an_overlapping_loss_of_the_same_ends_by_itself_only(tmp_path: Path) -> None:
+    lab = Lab()
+    made = actions(
+        scenario(tmp_path, "{at: 1m, for: 2m, metricsLost: '*'}", "{at: 2m, for: 30s, metricsLost: '*'}"), lab
+    )
+    for action in made[:3]:
+        action.do()
+    assert [type(loss) for loss in lab.losses] == [TotalLoss]
+    made[3].do()
+    assert lab.losses == ()
+
+
+scalars = st.integers(0, 3) | st.text("xy", max_size=1) | st.lists(st.integers(0, 1), max_size=2)
+fields = st.sampled_from("abc")
+resources = st.dictionaries(fields, st.recursive(scalars, lambda inner: st.dictionaries(fields, inner), max_leaves=6))
+patches = st.dictionaries(
+    fields, st.recursive(scalars | st.none(), lambda inner: st.dictionaries(fields, inner), max_leaves=6)
+)
+
+
+@given(resources, patches)
+def test_undoing_a_merge_patch_restores_the_resource(before: dict[str, Any], patch: dict[str, Any]) -> None:
+    after = merged(before, patch)
+    assert merged(after, faults._undo(patch, before)) == before
