@@ -9,15 +9,11 @@ from numpy.typing import NDArray
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.greedy import TOLERANCE, Case, Choice, Walk, cheapest, search
-from optimizer.merge import TooLarge, cheapest_exact, lower_bound
+from optimizer.merge import TooLarge, cheapest_exact, cheapest_together, lower_bound
 from optimizer.model import Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
 
-Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-
-_PRICE_ROUNDS = 8
-_POLISH_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,29 +135,25 @@ class Fleet:
     def lower_bound_per_hour(self, answers: Answers) -> float | None:
         """Return a proven floor of what serving everything costs, given one way to do it."""
         mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
-        cases = {p.key: self.case(p, 1.0, mixing) for p in self.problem.pipelines}
-
-        def bound(pool_prices: Array) -> float:
-            total = -float(pool_prices @ self.supply.limits)
-            for key, case in cases.items():
-                priced = case.priced([table.cost_per_hour + table.use @ pool_prices for table in case.tables])
-                at_most = answers[key].cost_per_hour + float(answers[key].use @ pool_prices)
-                total += lower_bound(priced, at_most * (1 + TOLERANCE) + TOLERANCE)
-            return total
-
-        best = bound(np.zeros(len(self.supply.pools)))
+        cases = [self.case(p, 1.0, mixing) for p in self.problem.pipelines]
+        cases = [case.priced([table.cost_per_hour for table in case.tables]) for case in cases]
         cost = _cost(answers)
-        if len(answers) > 1 and best < cost - TOLERANCE:
-            # Lagrange: at any prices of the pools, what is cheapest then less what the pools earn is a bound.
-            for pool_prices in self._pool_prices(
-                list(self.problem.pipelines), dict.fromkeys(answers, 1.0), self.supply.limits
-            ):
-                best = max(best, bound(pool_prices))
-        return best if np.isfinite(best) else None
+        apart = sum(
+            lower_bound(case, answers[p.key].cost_per_hour)
+            for p, case in zip(self.problem.pipelines, cases, strict=True)
+        )
+        if len(cases) < 2 or apart >= cost - TOLERANCE:
+            return apart if np.isfinite(apart) else None
+        try:
+            choices = cheapest_together(cases, self.supply.limits, cost)
+        except TooLarge:
+            return apart
+        if choices is None:  # nothing is cheaper
+            return cost
+        return sum(case.cost_per_hour(choice) for case, choice in zip(cases, choices, strict=True))
 
     def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
-        budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
-        case = self.case(pipeline, share)
+        budget, case = _budget(pipeline), self.case(pipeline, share)
         walk = serve(case, budget, exact=exact)
         if walk is None:
             return self._mixed(pipeline, share, room, budget) if self._may_mix(case, share, budget) else None
@@ -192,26 +184,31 @@ class Fleet:
     def _contended(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
     ) -> Answers | None:
-        """Return a way to share pools that cannot give everyone what suits it best; when `exact`, the best of many."""
-        if np.any(sum(_least(self.case(p, shares[p.key])) for p in asked) > room):
+        """Return a way to share pools that cannot give everyone what suits it best; the cheapest when `exact`."""
+        cases = [self.case(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
+        if np.any(sum(_least(case) for case in cases) > room):
             return None
-        prices = self._pool_prices(asked, shares, room)
-        by_need = self._by_need(asked, shares, room)
-        turns = [(by_need, prices[0]), *((asked, each) for each in (prices if exact else prices[-1:]))]
-        found: list[dict[PipelineKey, Answer]] = []
-        for order, pool_prices in turns:
-            way = self._in_turn(order, shares, room, pool_prices)
-            if way is not None and not exact:
-                return way
-            if way is not None:
-                found.append(self._polished(asked, shares, room, way))
-        return min(found, key=_price, default=None)
+        way = self._in_turn(self._by_need(asked, shares, room), shares, room)
+        if way is not None and not exact:
+            return way
+        try:
+            budgets = [_budget(pipeline) for pipeline in asked]
+            choices = cheapest_together(cases, room, np.inf if way is None else _price(way), budgets)
+        except TooLarge:
+            return way
+        if choices is None:
+            return way
+        best: dict[PipelineKey, Answer] = {}
+        for pipeline, case, choice in zip(asked, cases, choices, strict=True):
+            start = Walk(visited=(cheapest(case) or choice,)) if way is None else way[pipeline.key].walk
+            best[pipeline.key] = Answer(case=case, walk=start.to(choice))
+        return best
 
     def _by_need(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
     ) -> Sequence[Pipeline]:
         """Return the pipelines, first the one that pays most for each unit of the contended pools it goes without."""
-        wishes = {p.key: self._wish(p, shares[p.key], np.zeros(len(room))) for p in asked}
+        wishes = {p.key: self._wish(p, shares[p.key]) for p in asked}
         contended = np.sum([use for _, use in wishes.values()], axis=0) > room
 
         def need(pipeline: Pipeline) -> float:
@@ -226,78 +223,36 @@ class Fleet:
         needs = {pipeline.key: need(pipeline) for pipeline in asked}
         return sorted(asked, key=lambda pipeline: -needs[pipeline.key])
 
-    def _pool_prices(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
-    ) -> Sequence[Array]:
-        """Return prices per unit of each pool that make the pipelines' wishes fit better and better (subgradient)."""
-        prices, step = np.zeros(len(room)), 0.7
-        visited = [prices]
-        for _ in range(_PRICE_ROUNDS):
-            wishes = [self._wish(pipeline, shares[pipeline.key], prices) for pipeline in asked]
-            excess = np.sum([use for _, use in wishes], axis=0) - room
-            norm = float(excess @ excess)
-            if norm == 0:
-                break
-            change = step * sum(price for price, _ in wishes) * excess / norm
-            updated = np.maximum(prices + change, 0.0)
-            if np.array_equal(updated, prices):
-                break
-            prices, step = updated, step * 0.8
-            visited.append(prices)
-        return visited
-
-    def _wish(self, pipeline: Pipeline, share: float, pool_prices: Array) -> tuple[float, Counts]:
-        """Return cost and use of what the pipeline would take at these prices of the pools."""
+    def _wish(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
+        """Return price and use of what the pipeline would take if it were alone."""
         case = self.case(pipeline, share)
-        priced = case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables])
-        walk = search(priced)
+        walk = search(case)
         if walk is None:
             return 0.0, np.zeros_like(case.room)
         return case.price(walk.answer), case.use(walk.answer)
 
     def _in_turn(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, pool_prices: Array
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
     ) -> dict[PipelineKey, Answer] | None:
-        """Serve one after the other, at prices for the pools, leaving the next at least what they cannot do without."""
+        """Serve one after the other, leaving the next at least what they cannot do without."""
         least = {p.key: _least(self.case(p, shares[p.key])) for p in asked}
         answers: dict[PipelineKey, Answer] = {}
         for position, pipeline in enumerate(asked):
             later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(room))
-            left = room - _use(answers, room) - later
-            budget = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
-            case = self.case(pipeline, shares[pipeline.key]).within(left)
-            priced = case.priced([t.objective_per_hour + t.use @ pool_prices for t in case.tables])
-            walk = serve(priced, budget, exact=False)
-            answer = (
-                Answer(case=case, walk=walk) if walk else self.alone(pipeline, shares[pipeline.key], left, exact=False)
-            )
+            answer = self.alone(pipeline, shares[pipeline.key], room - _use(answers, room) - later, exact=False)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
-        return answers
-
-    def _polished(
-        self,
-        asked: Sequence[Pipeline],
-        shares: Mapping[PipelineKey, float],
-        room: Counts,
-        answers: dict[PipelineKey, Answer],
-    ) -> dict[PipelineKey, Answer]:
-        """Serve each again in the room that the others leave."""
-        answers = dict(answers)
-        for _ in range(_POLISH_ROUNDS):
-            for pipeline in asked:
-                others = {key: answer for key, answer in answers.items() if key != pipeline.key}
-                again = self.alone(pipeline, shares[pipeline.key], room - _use(others, room))
-                now = answers[pipeline.key]
-                if again is not None and again.case.price(again.choice) < now.case.price(now.choice) + TOLERANCE:
-                    answers[pipeline.key] = again
         return answers
 
 
 def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
     """Return the pipelines, the most important first, equals by name."""
     return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
+
+
+def _budget(pipeline: Pipeline) -> float:
+    return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
 
 
 def _least(case: Case) -> Counts:

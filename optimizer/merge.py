@@ -17,7 +17,8 @@ from optimizer.model import Composition
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_STATE_LIMIT = 200_000
+_STATE_LIMIT = 40_000
+_WORK_LIMIT = 200_000
 _PATH_LIMIT = 64
 _BLOCK = 256
 _SLACK = 1e-12
@@ -26,6 +27,18 @@ _SLACK = 1e-12
 
 class TooLarge(Exception):
     """The merge was given up: nothing is proven."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """The partial choices that may yet be looked at, so that a merge gives up in bounded time."""
+
+    left: int
+
+    def spend(self, states: int) -> None:
+        self.left -= states
+        if states > _STATE_LIMIT or self.left < 0:
+            raise TooLarge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +63,32 @@ def cheapest_exact(case: Case, at_most: float = np.inf) -> Choice | None:
     Raises:
         TooLarge: there were too many partial choices to look at, or branches join, which is not additive.
     """
-    if not case.shape.serial:
+    choices = cheapest_together([case], case.room, at_most)
+    return None if choices is None else choices[0]
+
+
+def cheapest_together(
+    cases: Sequence[Case], room: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
+) -> tuple[Choice, ...] | None:
+    """Return the choices that together are cheapest, each meeting its own latency, all within one `room`.
+
+    None when none cost `at_most` or less together and `each_at_most` each. Raises `TooLarge` like `cheapest_exact`.
+    """
+    if not all(case.shape.serial for case in cases):
         raise TooLarge
-    if any(len(table) == 0 for table in case.tables):
+    if any(len(table) == 0 for case in cases for table in case.tables):
         return None
     pools: list[int] = []
+    work = _Work(left=_WORK_LIMIT)
     while True:
         # A pool counts only once it is seen to bind: every pool more multiplies the partial choices.
-        choice = _merge(case, pools, at_most)
-        if choice is None:
+        choices = _merge_cases(cases, room, pools, at_most, each_at_most or [np.inf] * len(cases), work)
+        if choices is None:
             return None
-        over = np.nonzero(case.use(choice) > case.room)[0]
+        use = sum(case.use(choice) for case, choice in zip(cases, choices, strict=True))
+        over = np.nonzero(use > room)[0]
         if not len(over):
-            return choice
+            return choices
         pools = sorted({*pools, *(int(pool) for pool in over)})
 
 
@@ -108,42 +134,89 @@ def _paths(shape: Shape) -> Sequence[Chain]:
     return [(*spine, *end) for spine in through(shape.spine) for exit_ in ends for end in through(exit_)]
 
 
-def _merge(case: Case, pools: Sequence[int], at_most: float) -> Choice | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What is merged next: the rows of a table, or the undominated choices of a pipeline."""
+
+    price: Array
+    latency: Array
+    use: Counts
+
+
+def _merge_cases(
+    cases: Sequence[Case],
+    room: Counts,
+    pools: Sequence[int],
+    at_most: float,
+    each_at_most: Sequence[float],
+    work: _Work,
+) -> tuple[Choice, ...] | None:
+    floors = [sum(float(prices.min()) for prices in case.prices) for case in cases]
+    fronts: list[tuple[_Part, list[Choice]]] = []
+    for case, floor, most in zip(cases, floors, each_at_most, strict=True):
+        front = _front(case, room[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
+        if front is None:
+            return None
+        fronts.append(front)
+    if len(fronts) == 1:
+        return (fronts[0][1][0],)
+    states = _merge([part for part, _ in fronts], room[list(pools)], np.inf, at_most, work)
+    if states is None:
+        return None
+    return tuple(choices[int(row)] for (_, choices), row in zip(fronts, states.rows[0], strict=True))
+
+
+def _front(
+    case: Case, room: Counts, pools: Sequence[int], work: _Work, at_most: float
+) -> tuple[_Part, list[Choice]] | None:
+    """Return the choices that meet the latency and that no other beats in price and use of `pools`, cheapest first."""
     order = sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name)
-    columns = [_latency_columns(case, stage) for stage in order]
-    prices = [case.prices[stage] for stage in order]
-    uses = [case.tables[stage].use[:, pools] for stage in order]
-    room = case.room[list(pools)]
+    parts = [
+        _Part(
+            price=case.prices[stage],
+            latency=_latency_columns(case, stage),
+            use=case.tables[stage].use[:, pools],
+        )
+        for stage in order
+    ]
+    states = _merge(parts, room, case.latency_s, at_most, work)
+    if states is None:
+        return None
+    states = _undominated(replace(states, latency=np.zeros((len(states), 1))))
+    choices = [tuple(int(rows[order.index(stage)]) for stage in range(len(order))) for rows in states.rows]
+    return _Part(price=states.price, latency=states.latency, use=states.use), choices
+
+
+def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: float, work: _Work) -> _States | None:
+    """Return the undominated sums of one row of each part, cheapest first, or None when none is allowed."""
     states = _States(
         price=np.zeros(1),
-        latency=np.zeros((1, columns[0].shape[1])),
+        latency=np.zeros((1, parts[0].latency.shape[1])),
         use=np.zeros_like(room)[None],
-        rows=np.zeros((1, 0), int),
+        rows=np.zeros((1, 0), dtype=np.int64),
     )
-    for position in range(len(order)):
-        rest = range(position + 1, len(order))
-        if len(states) * len(prices[position]) > _STATE_LIMIT:
-            raise TooLarge
-        old = np.repeat(np.arange(len(states)), len(prices[position]))
-        row = np.tile(np.arange(len(prices[position])), len(states))
+    for position, part in enumerate(parts):
+        rest = parts[position + 1 :]
+        work.spend(len(states) * len(part.price))
+        old = np.repeat(np.arange(len(states)), len(part.price))
+        row = np.tile(np.arange(len(part.price)), len(states))
         states = _States(
-            price=states.price[old] + prices[position][row],
-            latency=states.latency[old] + columns[position][row],
-            use=states.use[old] + uses[position][row],
+            price=states.price[old] + part.price[row],
+            latency=states.latency[old] + part.latency[row],
+            use=states.use[old] + part.use[row],
             rows=np.column_stack((states.rows[old], row)),
         )
-        least_latency = states.latency + sum(columns[k].min(axis=0) for k in rest)
-        least_use = states.use + sum(uses[k].min(axis=0) for k in rest)
+        least_latency = states.latency + sum(later.latency.min(axis=0) for later in rest)
+        least_use = states.use + sum(later.use.min(axis=0) for later in rest)
         possible = (
-            (states.price + sum(float(prices[k].min()) for k in rest) <= at_most + TOLERANCE)
-            & (_latency(least_latency) <= case.latency_s * (1 + _SLACK))
+            (states.price + sum(float(later.price.min()) for later in rest) <= at_most + TOLERANCE)
+            & (_latency(least_latency) <= latency_s * (1 + _SLACK))
             & np.all(least_use <= room, axis=1)
         )
         states = _undominated(states.take(possible))
         if not len(states):
             return None
-    best = states.rows[0]
-    return tuple(int(best[order.index(stage)]) for stage in range(len(order)))
+    return states
 
 
 def _latency_columns(case: Case, stage: int) -> Array:
@@ -160,12 +233,13 @@ def _latency(columns: Array) -> Array:
 
 def _undominated(states: _States) -> _States:
     """Return the states that no other beats in price, latency and use, cheapest first."""
+    if states.latency.shape[1] == 1:
+        states = _undominated_at_equal_use(states)
     values = np.column_stack((states.price, states.latency, states.use))
     order = np.lexsort(values.T[::-1])
-    values = values[order]
     if values.shape[1] == 2:
-        best = np.minimum.accumulate(np.concatenate(([np.inf], values[:-1, 1])))
-        return states.take(order[values[:, 1] < best])
+        return states.take(order)
+    values = values[order]
     kept = np.empty((0, values.shape[1]))
     keep: list[Counts] = []
     for start in range(0, len(values), _BLOCK):
@@ -178,3 +252,14 @@ def _undominated(states: _States) -> _States:
         keep.append(start + np.nonzero(~beaten)[0])
         kept = np.concatenate((kept, block[~beaten]))
     return states.take(order[np.concatenate(keep)]) if keep else states
+
+
+def _undominated_at_equal_use(states: _States) -> _States:
+    """Return the states that no other of the same use beats in price and latency: quick, and most of the work."""
+    _, group = np.unique(states.use, axis=0, return_inverse=True) if states.use.shape[1] else (0, np.zeros(len(states)))
+    order = np.lexsort((states.latency[:, 0], states.price, group))
+    # Each group lies below all before it, so that the running minimum starts anew.
+    height = 2 * float(states.latency.max(initial=0.0)) + 1
+    shifted = states.latency[order, 0] - np.asarray(group)[order] * height
+    least_before = np.concatenate(([np.inf], np.minimum.accumulate(shifted)[:-1]))
+    return states.take(order[shifted < least_before])
