@@ -13,7 +13,7 @@ from kubernetes import client
 from controller.resources.translate import pipeline_spec
 from simulations.lab import faults
 from simulations.lab.cluster import Cluster
-from simulations.lab.metrics_proxy import TotalLoss
+from simulations.lab.metrics_proxy import Loss, TotalLoss
 from simulations.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[3] / "contract"
@@ -142,7 +142,7 @@ def test_a_pipeline_loses_its_own_queries_and_deployments(tmp_path: Path) -> Non
     lab = Lab()
     loaded = scenario(tmp_path, "{at: 1m, metricsLost: speech/live-captions}")
     actions(loaded, lab)[0].do()
-    (loss,) = cast("tuple[faults.Loss]", lab.losses)
+    (loss,) = cast("tuple[Loss]", lab.losses)
     spec = pipeline_spec(loaded.pipelines[0])
 
     assert loss.namespace == "speech"
@@ -153,7 +153,7 @@ def test_a_pipeline_loses_its_own_queries_and_deployments(tmp_path: Path) -> Non
 def test_the_queries_of_a_pipeline_are_demand_latency_and_those_of_its_rules() -> None:
     spec = a_spec(a_stage("asr", a_placement("cpu"), rules=[a_rule(metric=None), a_rule("other")]))
     (loss,) = faults._losses(spec.key, (spec, a_spec(name="notes")))
-    assert cast("faults.Loss", loss).queries == {"offered", "a_query"}
+    assert cast("Loss", loss).queries == {"offered", "a_query"}
 
 
 def test_set_patches_the_resource_and_with_for_brings_back_what_was(tmp_path: Path, custom: Custom) -> None:

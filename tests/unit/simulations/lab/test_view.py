@@ -42,7 +42,10 @@ def a_moment(
     def stage(name: str, **numbers: float) -> dict[tuple[str, str, str], float]:
         return {(CAPTIONS, name, f"sluice_stage_{metric}"): value for metric, value in numbers.items()}
 
-    totals = {(CAPTIONS, "sluice_pipeline_demand"): 121.0, (CAPTIONS, "sluice_pipeline_observed_demand"): 80.4}
+    totals: dict[tuple[str, str], float] = {
+        (CAPTIONS, "sluice_pipeline_demand"): 121.0,
+        (CAPTIONS, "sluice_pipeline_observed_demand"): 80.4,
+    }
     if latency_s is not None:
         totals[CAPTIONS, "sluice_pipeline_latency_seconds"] = latency_s
     return Moment(
