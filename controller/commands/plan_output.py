@@ -150,7 +150,7 @@ def _pools(plan: Plan, console: Console) -> Table:
 def _proof(plan: Plan) -> str:
     cost = f"{money(plan.cost_per_hour)} for the replicas, {money(plan.billed_per_hour)} for whole instances"
     if plan.proven_optimal:
-        return f"{cost}; proven: no cheaper plan meets the SLA"
+        return f"{cost}; proven: nothing cheaper meets the SLA (pools mixed only as overflow)"
     if plan.gap is not None:
         return f"{cost}; proven: at most {plan.gap:.1%} above the cheapest plan"
     return cost

@@ -18,4 +18,4 @@ class Policy:
     budget_per_hour: float | None = None
     composition: Composition = Composition.SUM
     latency_headroom: float = 0.1
-    switching_cost_per_hour: float = 0.02
+    switching_cost_per_hour: float = 0.05

@@ -23,7 +23,7 @@ from simulations.lab.cluster import Cluster
 from simulations.lab.decisions import DecisionLog, LoggedDecision
 from simulations.lab.deployments import deployments, pool_nodes
 from simulations.lab.generator import GeneratorConfig, PipelineLoad
-from simulations.lab.loads import peak_instances
+from simulations.lab.static_peak import peak_instances
 from simulations.lab.observer import Observer
 from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.records import read_records

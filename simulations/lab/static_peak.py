@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem, pool_problem
 from controller.core.spec import DemandUnit, PipelineSpec, PoolSpec
 from optimizer.allocate import allocate
@@ -22,12 +23,17 @@ def peak_instances(
 ) -> dict[PoolName, float] | None:
     """Return the instances of each pool in the plan for the highest 20-second mean of the load.
 
-    The operator's own optimizer makes that plan, without a budget. None when no plan serves the peak.
+    The operator's own optimizer makes that plan, with the headroom that its plans leave, without a budget. None when
+    no plan serves the peak.
     """
+    headroom = Policy().latency_headroom
     peaks = {pipeline.key: peak_demand(loads[pipeline.key], pipeline, duration_s) for pipeline in pipelines}
     plan = allocate(
         Problem(
-            pipelines=tuple(replace(pipeline_problem(p, peaks[p.key]), budget_per_hour=None) for p in pipelines),
+            pipelines=tuple(
+                replace(pipeline_problem(p, peaks[p.key], latency_headroom=headroom), budget_per_hour=None)
+                for p in pipelines
+            ),
             pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
         )
     )

@@ -8,7 +8,7 @@ from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.model import PipelineKey, PoolName
-from simulations.lab.loads import peak_demand, peak_instances
+from simulations.lab.static_peak import peak_demand, peak_instances
 from simulations.schedule import Schedule
 
 CAPTIONS = PipelineKey("speech/captions")
