@@ -1,0 +1,142 @@
+"""`sluice demo`, without a lab: its verdict and its exit status."""
+
+import contextlib
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from simulations.commands import demo as command
+from simulations.lab.run import Options
+from simulations.scenario import Scenario
+
+SUMMARY: dict[str, Any] = {
+    "sla_windows_met": 0.954,
+    "sla_windows_met_calm": 0.954,
+    "windows": 22,
+    "offered": 1000,
+    "served": 430,
+    "filtered": 550,
+    "shed": 12,
+    "lost": 0,
+    "in_flight": 8,
+    "sessions_cut": 2,
+    "cost": 0.25,
+    "static_peak_cost": 0.5,
+    "replica_changes": 14,
+    "cap_violations": 0,
+    "generator_lag_p99_s": 0.001,
+}
+
+
+class Runs:
+    """Stands for runs on the lab."""
+
+    def __init__(self) -> None:
+        self.summary = dict(SUMMARY)
+        self.asked: list[tuple[str, Options]] = []
+        self.up = False
+
+    @contextlib.contextmanager
+    def executed(self, scenario: Scenario, options: Options) -> Iterator[tuple[Any, Any]]:
+        self.asked.append((scenario.file.name, options))
+        self.up = True
+        yield {"summary": self.summary}, SimpleNamespace(kubeconfig="/lab/admin.kubeconfig")
+        self.up = False
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    monkeypatch.chdir(tmp_path)
+    runs = Runs()
+    monkeypatch.setattr(command, "executed", runs.executed)
+    return runs
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(command.demo, arguments)
+
+
+def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path: Path) -> None:
+    result = invoke()
+
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == [
+        "within the SLA: 95.4% of 22 windows",
+        "items: 1000 offered = 430 served + 550 filtered by VAD + 12 shed + 0 lost + 8 in flight",
+        "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
+        "14 replica changes, 2 sessions cut, 0 cap violations",
+        f"report: {tmp_path}/reports/demo-1.json",
+    ]
+    assert json.loads((tmp_path / "reports" / "demo-1.json").read_text()) == {"summary": SUMMARY}
+    assert runs.asked == [("demo", Options(seed=1))]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"replica_changes": 0}, "failed: the operator changed nothing\n"),
+        ({"lost": 3}, "failed: 3 items were lost\n"),
+        ({"cap_violations": 2}, "failed: spend was above the budget 2 times\n"),
+        ({"lost": 1, "replica_changes": 0}, "failed: the operator changed nothing\nfailed: 1 items were lost\n"),
+    ],
+)
+def test_a_promise_that_was_not_kept_is_status_1(runs: Runs, broken: dict[str, int], message: str) -> None:
+    runs.summary |= broken
+    result = invoke()
+    assert (result.exit_code, result.stderr) == (1, message)
+    assert result.stdout.splitlines()[-1].startswith("report: ")
+
+
+def test_a_missed_sla_and_shed_items_are_no_failure(runs: Runs) -> None:
+    runs.summary |= {"sla_windows_met": 0.2, "shed": 500}
+    assert invoke().exit_code == 0
+
+
+@pytest.mark.parametrize("static_peak_cost", [None, 0.0])
+def test_without_a_static_allocation_to_compare_with_the_cost_stands_alone(
+    runs: Runs, static_peak_cost: float | None
+) -> None:
+    runs.summary["static_peak_cost"] = static_peak_cost
+    assert "cost: $0.2500" in invoke().stdout.splitlines()
+
+
+def test_no_window_to_score_is_a_dash(runs: Runs) -> None:
+    runs.summary |= {"sla_windows_met": None, "windows": 0}
+    assert "within the SLA: - of 0 windows" in invoke().stdout.splitlines()
+
+
+def test_a_late_load_is_a_warning(runs: Runs) -> None:
+    runs.summary["generator_lag_p99_s"] = 0.0123
+    assert "warning: the load was late by 12.3 ms (p99)" in invoke().stdout.splitlines()
+
+
+def test_flags_reach_the_run(runs: Runs) -> None:
+    invoke("--no-operator", "--seed", "5", "--interval", "3")
+    assert runs.asked == [("demo", Options(seed=5, operator=False, interval_s=3.0))]
+
+
+def test_keep_tells_the_result_and_leaves_the_lab_up_until_ctrl_c(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait() -> None:
+        assert runs.up
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(signal, "pause", wait)
+    result = invoke("--keep")
+
+    assert result.exit_code == 0
+    assert result.stderr == "the lab stays up until Ctrl-C: kubectl --kubeconfig /lab/admin.kubeconfig\n"
+    assert result.stdout.splitlines()[-1].startswith("report: ")
+    assert not runs.up
+
+
+@pytest.mark.parametrize("arguments", [["--wrong"], ["now"], ["--seed", "x"], ["--interval", "0"]])
+def test_wrong_usage_is_2(runs: Runs, arguments: list[str]) -> None:
+    assert invoke(*arguments).exit_code == 2
+    assert runs.asked == []
