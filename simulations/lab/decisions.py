@@ -47,8 +47,8 @@ class DecisionLog:
         with self._path.open("rb") as log:
             log.seek(self._position)
             text = log.read()
-        whole, _, _ = text.rpartition(b"\n")
-        self._position += len(whole) + bool(whole)
+        whole = text[: text.rfind(b"\n") + 1]
+        self._position += len(whole)
         return [decision for line in whole.splitlines() for decision in self._new(_record(line))]
 
     def _new(self, record: Mapping[str, Any] | None) -> Iterator[LoggedDecision]:
