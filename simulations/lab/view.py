@@ -130,7 +130,7 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     late = latency_s is not None and latency_s > pipeline.sla.latency_s
     head = Text.assemble(
         (key, "bold"),
-        f"   {moment.seen.t_s:4.0f} of {moment.duration_s:.0f} s   ",
+        f"   {min(moment.seen.t_s, moment.duration_s):4.0f} of {moment.duration_s:.0f} s   ",
         f"{_number(total('observed_demand'))} {unit}, planned for {_number(total('demand'))}   ",
         (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", "red" if late else "green"),
         f" of {_ms(pipeline.sla.latency_s)}   ",
