@@ -23,11 +23,11 @@ from simulations.lab.cluster import Cluster
 from simulations.lab.decisions import DecisionLog, LoggedDecision
 from simulations.lab.deployments import deployments, pool_nodes
 from simulations.lab.generator import GeneratorConfig, PipelineLoad
-from simulations.lab.static_peak import peak_instances
 from simulations.lab.observer import Observer
 from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.records import read_records
 from simulations.lab.report import LiveRun, build_report, report_windows
+from simulations.lab.static_peak import peak_instances
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
 from simulations.load import pipeline_schedules

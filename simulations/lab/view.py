@@ -24,7 +24,8 @@ class Moment:
     """A run at one moment: the cluster as observed, the operator's own metrics, and what it decided last, in words.
 
     `stages` maps (pipeline key, stage name, metric) to a number, `totals` (pipeline key, metric); what the operator
-    does not know is not in them. `decisions` has words for each pipeline that was rescaled already. `windows` are the lines of the windows that have ended since the last moment.
+    does not know is not in them. `decisions` has words for each pipeline that was rescaled already. `windows` are the
+    lines of the windows that have ended since the last moment.
     """
 
     seen: Observation
