@@ -78,20 +78,21 @@ def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName
 
 def _pipeline_plan(pipeline: Pipeline, share: Share, left: np.ndarray) -> PipelinePlan:
     answer = share.answer
-    case = None if answer is None else answer.case.within(left + answer.use)
-    next_step = None
-    if answer is not None and case is not None:
-        costs = case.priced([table.cost_per_hour for table in case.tables])
-        better = steepest(costs, answer.choice)
+    latency_s, next_step = None, None
+    steps: tuple[Step, ...] = ()
+    if answer is not None and answer.complete:
+        latency_s = answer.case.latency(answer.choice)
+        case = answer.case.within(left + answer.use)
+        better = steepest(case.priced([table.cost_per_hour for table in case.tables]), answer.choice)
         next_step = None if better is None else _step(case, answer.choice, better)
+        steps = _steps(answer)
     stages = tuple(_stage_plan(pipeline, stage, index, share) for index, stage in enumerate(pipeline.stages))
-    steps = () if answer is None or case is None else _steps(case, answer)
     return PipelinePlan(
         key=pipeline.key,
         served_fraction=share.served,
         feasible=share.served >= 1,
         limited_by=share.limit,
-        latency_s=None if answer is None else answer.case.latency(answer.choice),
+        latency_s=latency_s,
         cost_per_hour=0.0 if answer is None else answer.cost_per_hour,
         bottleneck=_bottleneck(pipeline, stages, steps, next_step),
         stages=stages,
@@ -118,27 +119,31 @@ def _by_name(stages: tuple[StagePlan, ...]) -> Mapping[StageName, StagePlan]:
 
 def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> StagePlan:
     rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name] * share.served
-    if share.answer is None:
-        nothing = tuple(PlacementPlan(pool=p.pool, replicas=0, batch=p.batch_sizes[0]) for p in stage.placements)
-        return StagePlan(
-            name=stage.name, rate_rps=rate, utilization=None, latency_s=None, mean_s=None, placements=nothing
-        )
-    table, row = share.answer.case.tables[index], share.answer.choice[index]
+    answer, batches = share.answer, [p.batch_sizes[0] for p in stage.placements]
+    replicas, utilization, percentile_s, mean_s = [0] * len(batches), None, None, None
+    if answer is not None:
+        table, row = answer.case.tables[index], answer.choice[index]
+        replicas, batches = table.replicas[row].tolist(), table.batches[row].tolist()
+        if any(replicas):
+            utilization, mean_s = float(table.utilization[row]), float(table.mean_s[row])
+            percentile_s = float(table.percentile_s[row])
     return StagePlan(
         name=stage.name,
         rate_rps=rate,
-        utilization=float(table.utilization[row]),
-        latency_s=float(table.percentile_s[row]),
-        mean_s=float(table.mean_s[row]),
+        utilization=utilization,
+        latency_s=percentile_s,
+        mean_s=mean_s,
         placements=tuple(
-            PlacementPlan(pool=p.pool, replicas=int(replicas), batch=int(batch))
-            for p, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
+            PlacementPlan(pool=placement.pool, replicas=count, batch=batch)
+            for placement, count, batch in zip(stage.placements, replicas, batches, strict=True)
         ),
     )
 
 
-def _steps(case: Case, answer: Answer) -> tuple[Step, ...]:
-    return tuple(_step(case, before, after) for before, after in pairwise(answer.walk.direct(answer.case).visited))
+def _steps(answer: Answer) -> tuple[Step, ...]:
+    return tuple(
+        _step(answer.case, before, after) for before, after in pairwise(answer.walk.direct(answer.case).visited)
+    )
 
 
 def _step(case: Case, before: Choice, after: Choice) -> Step:

@@ -39,6 +39,11 @@ class Answer:
         """Return the units taken of each pool."""
         return self.case.use(self.choice)
 
+    @property
+    def complete(self) -> bool:
+        """Return whether every stage runs."""
+        return all(table.replicas[row].any() for table, row in zip(self.case.tables, self.choice, strict=True))
+
 
 Answers = Mapping[PipelineKey, Answer]
 
@@ -153,7 +158,7 @@ class Fleet:
         return sum(case.cost_per_hour(choice) for case, choice in zip(cases, choices, strict=True))
 
     def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
-        budget, case = _budget(pipeline), self.case(pipeline, share)
+        budget, case = own_budget(pipeline), self.case(pipeline, share)
         walk = serve(case, budget, exact=exact)
         if walk is None:
             return self._mixed(pipeline, share, room, budget) if self._may_mix(case, share, budget) else None
@@ -192,7 +197,7 @@ class Fleet:
         if way is not None and not exact:
             return way
         try:
-            budgets = [_budget(pipeline) for pipeline in asked]
+            budgets = [own_budget(pipeline) for pipeline in asked]
             choices = cheapest_together(cases, room, np.inf if way is None else _price(way), budgets)
         except TooLarge:
             return way
@@ -251,7 +256,8 @@ def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
     return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
 
 
-def _budget(pipeline: Pipeline) -> float:
+def own_budget(pipeline: Pipeline) -> float:
+    """Return what the pipeline may cost by itself, in USD per hour (infinite: no limit)."""
     return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
 
 

@@ -156,6 +156,22 @@ def stage_options(
     return _sorted(_undominated(_take(table, np.isfinite(quantile))))
 
 
+def without_replicas(table: StageOptions) -> StageOptions:
+    """Return the only option of a stage for which there is no room: nothing, which answers never."""
+    count = len(table.stage.placements)
+    return StageOptions(
+        stage=table.stage,
+        replicas=np.zeros((1, count), dtype=np.int64),
+        batches=np.array([[placement.batch_sizes[0] for placement in table.stage.placements]]),
+        cost_per_hour=np.zeros(1),
+        objective_per_hour=np.zeros(1),
+        mean_s=np.array([np.inf]),
+        percentile_s=np.array([np.inf]),
+        utilization=np.array([np.inf]),
+        use=np.zeros((1, table.use.shape[1]), dtype=np.int64),
+    )
+
+
 def _divisor(sizes: set[int]) -> int:
     ordered = sorted(sizes)
     return ordered[-1] if all(large % small == 0 for small, large in pairwise(ordered)) else 1

@@ -123,7 +123,8 @@ class Plan:
     """The plan for all pipelines together.
 
     `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
-    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less; None where nothing is proven.
+    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, of those that mix pools in a stage only
+    as overflow; None where nothing is proven.
     """
 
     pipelines: tuple[PipelinePlan, ...]

@@ -1,17 +1,17 @@
 """When not everything can be served: who gets what, and which constraint is to blame."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.fleet import Answer, Fleet, by_priority
-from optimizer.greedy import TOLERANCE, Walk, cheapest
+from optimizer.fleet import Answer, Fleet, by_priority, own_budget
+from optimizer.greedy import TOLERANCE, Case, Walk, cheapest
 from optimizer.latency import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, Placement, Stage, StageName
-from optimizer.options import Supply
+from optimizer.options import StageOptions, Supply, without_replicas
 from optimizer.plan import Limit, LimitKind
 
 Counts = NDArray[np.int64]
@@ -74,7 +74,7 @@ def blame(fleet: Fleet, pipeline: Pipeline, share: float, room: Counts, budget_p
     share = min(share, 1.0)
 
     def servable(constraints: frozenset[Limit]) -> bool:
-        money = min(budget_per_hour, np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour)
+        money = max(0.0, min(budget_per_hour, own_budget(pipeline)))
         relaxed = replace(
             pipeline,
             budget_per_hour=money if Limit(kind=LimitKind.BUDGET) in constraints and np.isfinite(money) else None,
@@ -85,13 +85,11 @@ def blame(fleet: Fleet, pipeline: Pipeline, share: float, room: Counts, budget_p
                 for stage in pipeline.stages
             ),
         )
-        limits = [
-            left if Limit(kind=LimitKind.POOL, name=name) in constraints else max(left, _ample(relaxed, fleet.supply))
-            for name, left in zip(fleet.supply.pools, room.tolist(), strict=True)
-        ]
-        supply = replace(fleet.supply, limits=np.array(limits, dtype=np.int64))
-        problem = replace(fleet.problem, pipelines=(relaxed,))
-        return Fleet(problem, supply).alone(relaxed, share, supply.limits, exact=False) is not None
+        bound = np.array([Limit(kind=LimitKind.POOL, name=name) in constraints for name in fleet.supply.pools])
+        ample = _ample(relaxed, fleet.supply)
+        supply = replace(fleet.supply, limits=np.where(bound, fleet.supply.limits, ample))
+        asked = Fleet(replace(fleet.problem, pipelines=(relaxed,)), supply)
+        return asked.alone(relaxed, share, np.where(bound, room, ample), exact=False) is not None
 
     budget = Limit(kind=LimitKind.BUDGET)
     physical = [*_pool_limits(pipeline), *_bound_limits(pipeline)]
@@ -143,18 +141,38 @@ def _raise(group: _Group, served: dict[PipelineKey, float], keys: list[PipelineK
 def _minimum(
     fleet: Fleet, pipeline: Pipeline, room: Counts, budget_per_hour: float
 ) -> tuple[Answer | None, Limit | None]:
-    """Return the cheapest way to keep every stage at its minimum, or what forbids it."""
-    case = fleet.case(pipeline, 0.0).within(room)
+    """Return the cheapest way to keep stages at their minimum, all that have room; or nothing, and what forbids it."""
+    whole = fleet.case(pipeline, 0.0).within(room)
+    case = whole.priced([table.cost_per_hour for table in whole.tables])
     choice = cheapest(case)
-    own = np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
     if choice is None:
+        case = _those_with_room(case)
+        choice = cheapest(case)
+    assert choice is not None, "stages that do not run always have room"
+    if case.cost_per_hour(choice) > min(own_budget(pipeline), budget_per_hour) + TOLERANCE:
+        return None, Limit(kind=LimitKind.BUDGET)
+    if not case.use(choice).any():
         return None, blame(fleet, pipeline, 0.0, room, budget_per_hour)
-    if case.cost_per_hour(choice) > min(own, budget_per_hour) + TOLERANCE:
-        costs = case.priced([table.cost_per_hour for table in case.tables])
-        choice = cheapest(costs)
-        if choice is None or case.cost_per_hour(choice) > min(own, budget_per_hour) + TOLERANCE:
-            return None, Limit(kind=LimitKind.BUDGET)
     return Answer(case=case, walk=Walk(visited=(choice,))), None
+
+
+def _those_with_room(case: Case) -> Case:
+    """Return the case with as many stages as find room, those nearest to the entry first; the others run nothing."""
+    depth: dict[StageName, int] = {}
+    for table in case.tables:
+        depth[table.stage.name] = 1 + max((depth[name] for name in table.stage.after), default=0)
+    tables = [without_replicas(table) for table in case.tables]
+    for stage, table in sorted(
+        enumerate(case.tables), key=lambda entry: (depth[entry[1].stage.name], entry[1].stage.name)
+    ):
+        tried = [*tables[:stage], table, *tables[stage + 1 :]]
+        if cheapest(_over(case, tried)) is not None:
+            tables = tried
+    return _over(case, tables)
+
+
+def _over(case: Case, tables: Sequence[StageOptions]) -> Case:
+    return replace(case, tables=tuple(tables), prices=tuple(table.cost_per_hour for table in tables))
 
 
 def _unbounded(stage: Stage, pipeline: Pipeline, share: float) -> Stage:

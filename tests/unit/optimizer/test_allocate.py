@@ -96,6 +96,15 @@ def test_minimums_beyond_the_budget_leave_no_replica() -> None:
     assert (answer.cost_per_hour, answer.latency_s, answer.stages[0].utilization) == (0.0, None, None)
 
 
+def test_a_stage_that_cannot_run_has_no_latency_and_the_pipeline_none_either() -> None:
+    answer = allocate(a_problem(captions(), where=pools(cpu=(0.5, 9), inferentia=(1.0, 0), gpu=(2.0, 0)))).pipelines[0]
+    vad, encoder = answer.stages
+    assert (answer.served_fraction, answer.latency_s, answer.next_step, answer.steps) == (0.0, None, None, ())
+    assert (encoder.utilization, encoder.latency_s) == (None, None)
+    assert [placement.replicas for placement in encoder.placements] == [0, 0]
+    assert [placement.replicas for placement in vad.placements] == [1]
+
+
 def test_whole_instances_are_counted_per_pool() -> None:
     plan = allocate(a_problem(captions()))
     vad = plan.pipelines[0].replicas()[StageName("vad"), PoolName("cpu")]

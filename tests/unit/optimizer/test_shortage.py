@@ -127,6 +127,30 @@ def test_a_stage_that_cannot_help_is_not_scaled() -> None:
     assert replicas == [2, 2]
 
 
-def test_a_pool_that_is_gone_is_named_and_takes_its_stage_along() -> None:
+def test_a_pool_that_is_gone_is_named() -> None:
     share = shared(a_problem(one(SERVES_45), where=pools(cpu=(0.5, 0))))["x/a"]
     assert (share.served, share.answer, str(share.limit)) == (0.0, None, "Pool/cpu")
+
+
+def test_stages_that_can_run_keep_their_minimum_when_another_cannot() -> None:
+    stages = (
+        a_stage("here", on("cpu", service=(0.02, 0.0), bounds=(2, 9))),
+        a_stage("gone", on("gpu", service=(0.02, 0.0)), after=["here"]),
+    )
+    share = shared(a_problem(a_pipeline(*stages), where=pools(cpu=(0.5, 9), gpu=(2.0, 0))))["speech/captions"]
+    assert (share.served, str(share.limit)) == (0.0, "Pool/gpu")
+    assert share.answer is not None
+    replicas = [int(t.replicas[row][0]) for t, row in zip(share.answer.case.tables, share.answer.choice, strict=True)]
+    assert replicas == [2, 0]
+
+
+def test_minimums_share_the_pools_too() -> None:
+    placement = on("cpu", service=(0.02, 0.0), bounds=(2, 9))
+    problem = a_problem(
+        one(placement, key="x/low", priority=1, rate_rps=10.0),
+        one(placement, key="x/high", priority=9, rate_rps=10.0),
+        where=pools(cpu=(0.5, 3)),
+    )
+    shares = shared(problem)
+    assert shares["x/high"].served == 1
+    assert (shares["x/low"].answer, str(shares["x/low"].limit)) == (None, "Pool/cpu")
