@@ -38,6 +38,8 @@ class HoldReason(Enum):
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SlaUnreachable"
     """No allocation reaches the SLA, which is no reason to take away what serves late."""
+    SLA_MISSED = "SlaMissed"
+    """Items are late now, whatever the model says: nothing that serves is taken away."""
 
 
 class ChangeReason(Enum):

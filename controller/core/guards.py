@@ -14,6 +14,7 @@ from controller.core.spec import PlacementKey, StageSpec, StepPolicy
 from optimizer.evaluate import predicted_latency_s
 from optimizer.model import Pipeline, Placement, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
+from profiler.profile import LatencySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,9 @@ def find_aim(
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
     final = _lifted(case, final, pools)
+    if _late(case) and not pressed and any(count < _keep(case, key) for key, count in final.items()):
+        final = {key: max(count, _keep(case, key)) for key, count in final.items()}
+        holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if case.never_down:
         final = {key: max(count, _keep(case, key)) for key, count in final.items()}
     holds.extend(_absences(case))
@@ -76,6 +80,16 @@ def find_aim(
         holds=tuple(holds),
         reasons=_reasons(case, target, planned),
         follows_plan=follows_plan,
+    )
+
+
+def _late(case: Assessment) -> bool:
+    """Whether the SLA is missed as measured end to end; a latency composed of the stages' own is too careful to say."""
+    profile = case.profile
+    return (
+        profile.latency_source is LatencySource.MEASURED
+        and isinstance(profile.latency_s, float)
+        and profile.latency_s > case.spec.sla.latency_s
     )
 
 

@@ -19,6 +19,7 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.AWAITING_CAPACITY: "waiting",
     HoldReason.POOL_NOT_FOUND: "a pool does not exist: nothing changes",
     HoldReason.SLA_UNREACHABLE: "no allocation reaches the SLA: what runs stays",
+    HoldReason.SLA_MISSED: "items are late now: nothing is taken away until the measured latency is within the SLA",
 }
 _CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",

@@ -379,6 +379,21 @@ class TestOverload:
         assert HoldReason.SLA_UNREACHABLE in holds(decision)
 
 
+class TestLateness:
+    def test_while_items_are_late_nothing_that_serves_is_taken_away(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 1})
+        late = replace(a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4}), latency_s=0.9)
+        decision = decided(late)
+        assert not decision.changes
+        assert HoldReason.SLA_MISSED in holds(decision)
+        assert moves(decided(replace(late, latency_s=0.1)))
+
+    def test_while_items_are_late_more_is_added(self, planner: Planner) -> None:
+        planner.wants({VAD: 6, ENCODER: 1})
+        late = replace(a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4}), latency_s=0.9)
+        assert moves(decided(late)) == {VAD: (4, 6)}
+
+
 class TestPools:
     def test_a_replica_pending_past_the_deadline_has_the_plan_made_without_its_pool(self, planner: Planner) -> None:
         state = a_state(replicas={ENCODER: a_target(3, ready=2, pending_since_s=[NOW_S - 301])})
