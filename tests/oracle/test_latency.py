@@ -138,7 +138,9 @@ def test_the_slower_of_two_branches_is_predicted() -> None:
     before, left, right = rng.gamma(3, 0.01, 200_000), rng.gamma(2, 0.02, 200_000), rng.gamma(4, 0.01, 200_000)
     names = [StageName(name) for name in "abc"]
     shape = shape_of([(names[0], []), (names[1], [names[0]]), (names[2], [names[0]])])
-    stages = [Latency(mean_s=np.array(x.mean()), percentile_s=np.array(np.percentile(x, 95))) for x in (before, left, right)]
+    stages = [
+        Latency(mean_s=np.array(x.mean()), percentile_s=np.array(np.percentile(x, 95))) for x in (before, left, right)
+    ]
     answer = end_to_end(shape, stages, composition=Composition.RSS, percentile=95)
     whole = before + np.maximum(left, right)
     print(f"join: p95 {float(answer.percentile_s) / np.percentile(whole, 95) - 1:+.1%}")
