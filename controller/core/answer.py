@@ -11,7 +11,7 @@ from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import Snapshot, TargetMissing
 from controller.core.spec import Mode, PlacementKey
 from optimizer.model import PoolName
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.plan import LimitKind, PipelinePlan, Plan
 
 
 def pipeline_decision(
@@ -26,7 +26,6 @@ def pipeline_decision(
     """Return the decision about one pipeline; `plan` and `aim` are None where it could not be planned."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
     demand = case.demand.demand
-    admissible = None if plan is None or demand is None or plan.served_fraction >= 1 else demand * plan.served_fraction
     return PipelineDecision(
         spec=case.spec,
         observed=case.demand.observed,
@@ -41,9 +40,21 @@ def pipeline_decision(
         desired=desired,
         unconstrained=case.current if aim is None else aim.wanted,
         spend_per_hour=spend_per_hour,
-        admissible=admissible,
+        admissible=_admissible(plan, demand),
         memory=_memory(case, plan, aim, excused_until_s),
     )
+
+
+def _admissible(plan: PipelinePlan | None, demand: float | None) -> float | None:
+    """Return the demand beyond which to shed, None where that helps nobody.
+
+    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away.
+    """
+    if plan is None or demand is None or plan.served_fraction >= 1:
+        return None
+    if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
+        return None
+    return demand * plan.served_fraction
 
 
 def _memory(

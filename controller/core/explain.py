@@ -6,6 +6,7 @@ from enum import Enum
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.phrases import (
+    brief_hold_words,
     change_words,
     demand_change,
     demand_words,
@@ -106,7 +107,7 @@ def health(decision: PipelineDecision) -> Health:
 
 def reason_sentence(decision: PipelineDecision) -> str:
     """Return the decision in one line: what changes and why, else what holds, then the numbers it was made with."""
-    head = "; ".join(change_words(decision)) or "; ".join(_unique(hold_words(hold) for hold in decision.holds))
+    head = "; ".join(change_words(decision)) or "; ".join(_unique(brief_hold_words(hold) for hold in decision.holds))
     return f"{head or 'no change'}: {demand_change(decision)}; {latency_of_sla(decision)}; {spend_of_budget(decision)}"
 
 

@@ -66,6 +66,11 @@ def hold_words(hold: Hold) -> str:
     return f"{place}{words}" + (f" ({hold.detail})" if hold.detail else "")
 
 
+def brief_hold_words(hold: Hold) -> str:
+    """Return why not now, without which samples of which pool are to blame: for a line among others."""
+    return _HOLDS[hold.reason] if hold.reason is HoldReason.METRICS_MISSING else hold_words(hold)
+
+
 def demand_change(decision: PipelineDecision) -> str:
     """Return the demand planned for, and the one before where it differs."""
     if decision.demand is None:

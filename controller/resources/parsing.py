@@ -63,7 +63,10 @@ def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resou
     """
     known = _KnownFields()
     resource, found = inspect(model, known.of(model, _without_status(data), ()))
-    return resource, [known.as_written(breach) for breach in (*known.breaches, *found)]
+    unknown = {breach.path for breach in known.breaches}
+    # A misspelt field whose value does not fit the name it was meant to have is one mistake, not two.
+    others = [breach for breach in map(known.as_written, found) if breach.path not in unknown]
+    return resource, [*map(known.as_written, known.breaches), *others]
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:

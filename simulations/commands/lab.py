@@ -61,8 +61,7 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Clu
     """
     prepare_environment()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a CI sends is to clean up as Ctrl-C does
-    # A reader of stdout is after the report; what happens meanwhile goes where people look.
-    console = Console(stderr=not sys.stdout.isatty())
+    console = Console()
     try:
         check(scenario)
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:

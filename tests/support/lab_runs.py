@@ -102,7 +102,7 @@ class Watched:
 
     def kubeconfig(self) -> Path | None:
         """That of the run's cluster, as soon as the command has told it."""
-        told = re.search(r"is up: kubectl --kubeconfig (\S+)", self.stderr())
+        told = re.search(r"is up: kubectl --kubeconfig (\S+)", self.stdout())
         return Path(told[1]) if told else None
 
     def stdout(self) -> str:
@@ -115,14 +115,14 @@ class Watched:
         """Whether the command has ended, after `timeout_s` at most; lines that have come meanwhile are read."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        whole = self.stderr().split("\n")[:-1]
+        whole = self.stdout().split("\n")[:-1]
         self.lines += [(time.monotonic(), line) for line in whole[len(self.lines) :]]
         return self.process.returncode is not None
 
     def wait_for(self, words: str) -> None:
-        """Wait until a line on standard error has `words`."""
+        """Wait until a line on standard output has `words`."""
         deadline = time.monotonic() + _LIMIT_S
-        while words not in self.stderr():
+        while words not in self.stdout():
             assert not self.wait(0.1), self.stderr()
             assert time.monotonic() < deadline, self.stderr()
 

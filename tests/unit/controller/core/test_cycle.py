@@ -377,6 +377,7 @@ class TestOverload:
         decision = decided(a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4}))
         assert not decision.changes
         assert HoldReason.SLA_UNREACHABLE in holds(decision)
+        assert decision.admissible is None, "shedding everybody helps nobody"
 
 
 class TestLateness:
