@@ -135,7 +135,7 @@ def test_the_report_has_the_promised_fields(with_operator: LabRun) -> None:
     assert report["summary"]["static_peak_cost"] > 0
 
 
-def test_the_report_is_the_last_line_and_the_rest_goes_to_standard_error(with_operator: LabRun) -> None:
+def test_the_report_is_the_last_line(with_operator: LabRun) -> None:
     line = with_operator.stdout.splitlines()[-1]
     words, _, path = line.partition(" ")
 
