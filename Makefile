@@ -26,7 +26,7 @@ demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernete
 test: $(STAMP) ## everything CI runs: static checks, then all tests, those on the lab included
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/sluice lab build
-	@$(BIN)/pytest tests/integration tests/e2e
+	@$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/e2e
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need no lab
@@ -34,7 +34,7 @@ check: $(STAMP) ## static checks and the tests that need no lab
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest --ignore=tests/integration --ignore=tests/e2e
+	@$(BIN)/pytest -n 2 --ignore=tests/integration --ignore=tests/e2e
 
 .PHONY: fmt
 fmt: $(STAMP) ## format the code
