@@ -24,6 +24,8 @@ from simulations.scoring import Clock, Interval
 from simulations.traces import Column, InvalidTrace, read_trace
 
 EVERYTHING = "*"
+MAX_NUMBER = 1_000_000
+MAX_WINDOWS = 100_000
 
 
 def _number(value: Any) -> float:
@@ -34,6 +36,8 @@ def _number(value: Any) -> float:
         number = None
     if number is None or not number.is_finite() or number < 0:
         raise ValueError('must be a whole number or a decimal in quotes, such as "1.5", of at least 0')
+    if number > MAX_NUMBER:
+        raise ValueError(f"must be at most {MAX_NUMBER}")
     return float(number)
 
 
@@ -107,7 +111,7 @@ class LoadFields(Part):
     trace: str | None = None
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"] | None = None
-    copies: Annotated[int, Field(ge=1)] | None = None
+    copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Superposed copies of the trace, each but the first shifted cyclically at random."""
     session: Session | None = None
     speed: PositiveNumber | None = None
@@ -286,6 +290,18 @@ class ScenarioFile(Part):
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
 
     constraints = (
+        constraint(
+            holds=lambda self: len(self.name) <= 100 and self.name.isprintable() and "/" not in self.name,
+            cel=None,
+            rule="must be fit for the name of a file: at most 100 printable characters, none of them /",
+            field="name",
+        ),
+        constraint(
+            holds=lambda self: duration_s(self.duration) <= MAX_WINDOWS * duration_s(self.window),
+            cel=None,
+            rule=f"must divide duration ({{duration}}) into at most {MAX_WINDOWS} windows",
+            field="window",
+        ),
         constraint(
             holds=lambda self: duration_s(self.warmup) < duration_s(self.duration),
             cel=None,

@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 
 from simulations.traces import Column, Trace
 
+MAX_SESSIONS = 5_000_000
+"""A schedule of more sessions or bins is a slip of the pen, and would not fit into memory."""
+
 _SPIKE_JITTER_S = 1.0
 _PHASES, _SPIKE, _THINNING = 1, 2, 3  # one random stream per purpose
+
+
+class LoadTooLarge(ValueError):
+    """A load of more than MAX_SESSIONS; the message says of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,7 @@ class Replay:
         """The superposed values, one per bin of the run, in the unit of the trace's column."""
         recorded = self.trace.values
         first = round(self.offset_s / self.trace.bin_s)
+        _bound(duration_s * self.speed / self.trace.bin_s, "bins of the trace")
         count = math.ceil(duration_s / self.bin_s - 1e-9)
         shifts = [0, *rng.integers(0, len(recorded), self.copies - 1)]
         return sum(
@@ -149,6 +157,7 @@ def with_spike(schedule: Schedule, from_s: float, until_s: float, factor: float,
     if factor < 1:
         raise ValueError(f"spike.factor: {factor:g}: must be at least 1")
     rng = default_rng([seed, _SPIKE])
+    _bound(factor * len(schedule), "sessions in the spike")
     whole, share = divmod(factor - 1, 1)
     companions = int(whole) + (rng.random(len(schedule)) < share)
     start_s = np.repeat(np.maximum(schedule.start_s, from_s), companions)
@@ -193,7 +202,9 @@ def derived_seed(seed: int, *path: int) -> int:
 
 def _starts(replay: Replay, duration_s: float, rng: Generator) -> NDArray[np.float64]:
     counts = replay.bins(rng, duration_s)
-    if replay.trace.column is Column.RATE_PER_S:
+    level = replay.trace.column is Column.RATE_PER_S
+    _bound(float(counts.sum()) * (replay.trace.bin_s if level else 1), "sessions")
+    if level:
         counts = rng.poisson(counts * replay.trace.bin_s).astype(np.float64)
     bins = np.repeat(np.arange(len(counts)), counts.astype(np.int64))
     start_s = np.sort((bins + rng.random(len(bins))) * replay.bin_s)
@@ -217,6 +228,7 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
     for index, level in enumerate(replay.bins(rng, duration_s)):
         begin_s, until_s = index * replay.bin_s, min((index + 1) * replay.bin_s, duration_s)
         wanted = round(level)
+        _bound(level + len(done), "sessions")
         while len(active) > wanted:
             _, start_s = heappop(active)
             done.append((start_s, begin_s))
@@ -226,9 +238,15 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
         while active and active[0][0] < until_s:
             end_s, start_s = active[0]
             done.append((start_s, end_s))
+            _bound(len(done), "sessions")
             heapreplace(active, (end_of(end_s), end_s))
     done.extend((start_s, end_s) for end_s, start_s in active)
     if not done:
         return Schedule(start_s=np.zeros(0), end_s=np.zeros(0))
     start, end = np.array(done).T
     return Schedule.of(start, np.minimum(end, duration_s))
+
+
+def _bound(count: float, what: str) -> None:
+    if not count <= MAX_SESSIONS:
+        raise LoadTooLarge(f"load: {count:.2g} {what}: must be at most {MAX_SESSIONS}")

@@ -9,6 +9,7 @@ import gzip
 import io
 import math
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
@@ -16,6 +17,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+MAX_BYTES = 256 * 2**20
+"""More than this, unpacked, is no recording of load."""
 
 
 class Column(Enum):
@@ -61,18 +65,23 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
     """
     path = folder / source
     if path.is_file():
-        content = path.read_bytes()
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise InvalidTrace(f"{path}: cannot be read: {error.strerror}") from error
     elif source in bundled_names():
         content = (resources.files("simulations.data") / "traces" / source).read_bytes()
     else:
         raise InvalidTrace(f"{path}: no such file, nor a bundled trace ({', '.join(bundled_names())})")
     if source.endswith(".gz"):
         try:
-            content = gzip.decompress(content)
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
             raise InvalidTrace(f"{path}: not a gzip file: {error}") from error
+    if len(content) > MAX_BYTES:
+        raise InvalidTrace(f"{path}: must be at most {MAX_BYTES // 2**20} MiB, unpacked")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # as spreadsheets write it
     except UnicodeDecodeError as error:
         raise InvalidTrace(f"{path}: not UTF-8 text: {error}") from error
     return parse_trace(text, column, name=str(path) if path.is_file() else source)
@@ -80,8 +89,8 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
 
 def parse_trace(text: str, column: Column, *, name: str) -> Trace:
     """Read CSV text; `name` appears in messages. Raises InvalidTrace."""
-    rows = csv.reader(io.StringIO(text))
-    header = [field.strip() for field in next(rows, [])]
+    rows = _rows(text, name)
+    header = [field.strip() for field in next(rows, (1, []))[1]]
     if not header or header[0] != "t_s":
         raise InvalidTrace(f"{name}:1: {','.join(header)!r}: the first column must be 't_s'")
     if column.value not in header:
@@ -89,20 +98,29 @@ def parse_trace(text: str, column: Column, *, name: str) -> Trace:
     position = header.index(column.value)
     times: list[float] = []
     values: list[float] = []
-    for row in rows:
-        if not row:
-            continue
+    for line, row in rows:
         if len(row) != len(header):
-            raise InvalidTrace(f"{name}:{rows.line_num}: {len(row)} fields; the header has {len(header)}")
-        times.append(_number(row[0], f"{name}:{rows.line_num}: t_s"))
-        value = _number(row[position], f"{name}:{rows.line_num}: {column.value}")
+            raise InvalidTrace(f"{name}:{line}: {len(row)} fields; the header has {len(header)}")
+        times.append(_number(row[0], f"{name}:{line}: t_s"))
+        value = _number(row[position], f"{name}:{line}: {column.value}")
         if column is Column.ARRIVALS and not value.is_integer():
-            raise InvalidTrace(f"{name}:{rows.line_num}: {column.value}: {row[position]}: must be a whole number")
+            raise InvalidTrace(f"{name}:{line}: {column.value}: {row[position]}: must be a whole number")
         values.append(value)
-        _check_spacing(times, f"{name}:{rows.line_num}: t_s: {row[0]}")
+        _check_spacing(times, f"{name}:{line}: t_s: {row[0]}")
     if len(times) < 2:
         raise InvalidTrace(f"{name}: {len(times)} rows; at least 2 are needed to know the bin")
     return Trace(name=name, column=column, bin_s=times[1] - times[0], values=np.array(values))
+
+
+def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, each with the number of its line."""
+    rows = csv.reader(io.StringIO(text))
+    try:
+        for row in rows:
+            if row:
+                yield rows.line_num, row
+    except csv.Error as error:
+        raise InvalidTrace(f"{name}:{rows.line_num}: not CSV: {error}") from error
 
 
 def _number(text: str, where: str) -> float:

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import click
 
-from simulations.commands.lab import Report, executed, read_scenario, write_report
+from simulations.commands.lab import Report, executed, finite, read_scenario, report_path, write_report
 from simulations.lab.run import MAX_LAG_S, Options
 
 
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first.")
-@click.option("--interval", type=click.FloatRange(0.5), default=2.0, show_default=True, help="Seconds between cycles.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.5),
+    default=2.0,
+    show_default=True,
+    callback=finite,
+    help="Seconds between cycles.",
+)
 @click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales.")
 @click.option("--keep", is_flag=True, help="Leave the lab running at the end, for kubectl, until Ctrl-C.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report.")
@@ -29,12 +36,13 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
             operator=operator,
             interval_s=interval,
         )
+        place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (result, cluster):
             for line in verdict(result["summary"]):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
-            write_report(result, report or Path("reports") / f"demo-{options.seed}.json")
+            write_report(result, place)
             if keep:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,17 +17,18 @@ from typing import Any
 import click
 from rich.console import Console
 
-from controller.resources.translate import pipeline_spec
+from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.binaries import BuildError, cache_folder, ensure
 from simulations.lab.cluster import Cluster
-from simulations.lab.deployments import UnsupportedManifest
+from simulations.lab.deployments import UnsupportedManifest, deployments, pool_nodes
 from simulations.lab.faults import FaultRefused, UnsupportedFault
 from simulations.lab.processes import LOOPBACK, ProcessError
 from simulations.lab.run import MAX_LAG_S, Options, check, run
 from simulations.lab.standing import Occupied, State, is_occupied, occupy
 from simulations.lab.view import LineView, LiveView, View
 from simulations.scenario import InvalidScenario, Scenario, load_scenario
+from simulations.schedule import LoadTooLarge
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
@@ -41,6 +43,22 @@ def prepare_environment() -> None:
     """Keep clients away from proxies on their way to this machine."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
+
+
+def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+    """Refuse what a range lets through: nan is neither below nor above anything."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def report_path(asked: Path | None, run: str) -> Path:
+    """Return where the report of `run` goes; exit with status 2, before anything runs, when it could not be written."""
+    path = asked or Path("reports") / f"{run}.json"
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK) or (there != path.absolute() and not there.is_dir()):
+        raise click.BadParameter(f"{path}: cannot be written: {there} is in the way.", param_hint="'--report'")
+    return path
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -72,7 +90,7 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Clu
                     view = shown.enter_context(LiveView(console, specs))
                 done = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
             yield done
-    except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest, FaultRefused) as error:
+    except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest, FaultRefused, LoadTooLarge) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
@@ -103,9 +121,22 @@ def build() -> None:
 
 @lab.command("run")
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--scale", type=click.FloatRange(0, 1, min_open=True), default=1.0, help="Share of the sessions to keep.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    callback=finite,
+    help="Share of the sessions to keep.",
+)
 @click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first.")
-@click.option("--interval", type=click.FloatRange(0.5), default=2.0, show_default=True, help="Seconds between cycles.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.5),
+    default=2.0,
+    show_default=True,
+    callback=finite,
+    help="Seconds between cycles.",
+)
 @click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report.")
 def run_(
@@ -119,8 +150,9 @@ def run_(
     options = Options(
         seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
     )
+    place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (result, _):
-        write_report(result, report or Path("reports") / f"{loaded.file.name}-{options.seed}.json")
+        write_report(result, place)
     lag_s = result["summary"]["generator_lag_p99_s"]
     if lag_s > MAX_LAG_S:
         click.echo(
@@ -135,11 +167,16 @@ def run_(
 @click.argument("manifests", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def up(manifests: tuple[Path, ...]) -> None:
     """Start a lab that stays up, with MANIFESTS applied, and print where it is."""
-    findings = validate_files(manifests).findings
-    for finding in findings:
+    resources = validate_files(manifests)
+    for finding in resources.findings:
         click.echo(str(finding), err=True)
-    if findings:
+    if resources.findings:
         raise click.exceptions.Exit(1)
+    try:
+        deployments(map(pipeline_spec, resources.pipelines), pool_nodes(map(pool_spec, resources.pools)), seed=0)
+        ensure(lambda line: click.echo(line, err=True))
+    except (UnsupportedManifest, BuildError) as error:
+        raise click.ClickException(str(error)) from None
     prepare_environment()
     folder = _standing_folder()
     try:

@@ -77,8 +77,8 @@ def deployments(
     """Return the Deployment of every placement, with its minimum of replicas.
 
     Raises:
-        UnsupportedManifest: a target that is not a Deployment of apps/v1, a preset no worker speaks, or more replicas
-            per instance than nodes of the lab can tell apart.
+        UnsupportedManifest: a target that is not a Deployment of apps/v1, a pool without nodes, a preset no worker
+            speaks, or more replicas per instance than nodes of the lab can tell apart.
     """
     manifests = []
     for pipeline in pipelines:
@@ -89,6 +89,11 @@ def deployments(
                     raise UnsupportedManifest(
                         f"pipeline {pipeline.key}, stage {stage.name}: target {target.api_version} {target}: "
                         "the lab runs Deployments of apps/v1"
+                    )
+                if placement.pool not in nodes:
+                    raise UnsupportedManifest(
+                        f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be in "
+                        "the manifests: the lab makes its nodes"
                     )
                 worker = worker_spec(pipeline, stage, placement, seed=seed)
                 manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))

@@ -71,17 +71,19 @@ def run(
     Raises:
         UnsupportedFault: the scenario has a fault that the lab cannot cause.
         UnsupportedManifest: the manifests ask for what the lab does not run.
+        LoadTooLarge: nobody could carry the load.
         FaultRefused: the API server does not take a patch of the scenario.
         ProcessError: a part of the lab ended by itself.
     """
     check(scenario)
     pipelines, pools = _specs(scenario)
+    loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")
     with Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
         view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
         documents = [document.data for path in scenario.manifests for document in load_documents(path)]
         cluster.apply(documents, pipelines, pools)
-        yield _Run(scenario, options, cluster, pipelines, pools, view).execute(), cluster
+        yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
 
 
 def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
@@ -101,6 +103,7 @@ class _Run:
         cluster: Cluster,
         pipelines: tuple[PipelineSpec, ...],
         pools: tuple[PoolSpec, ...],
+        schedule_of: Mapping[str, Schedule],
         view: View,
     ) -> None:
         self._scenario = scenario
@@ -108,7 +111,6 @@ class _Run:
         self._cluster = cluster
         self._pipelines = pipelines
         self._view = view
-        schedule_of = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         self._began_s = 0.0

@@ -112,6 +112,9 @@ MISTAKES = [
     ("duration: 4m", "durration: 4m", '3: durration: "4m": unknown field; did you mean duration?'),
     ("duration: 4m", "duration: 1d", '3: duration: "1d": must be a duration such as 160ms or 1m30s'),
     ("duration: 4m", "duration: 4m\nwarmup: 5m", '4: warmup: "5m": must be shorter than duration (4m)'),
+    ("name: test", "name: ../test", '1: name: "../test": must be fit for the name of a file'),
+    ("name: test", f"name: {'t' * 101}", "must be fit for the name of a file: at most 100 printable characters"),
+    ("duration: 4m", "duration: 4m\nwindow: 1ms", '4: window: "1ms": must divide duration (4m) into at most 100000'),
     ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
     ("speech/live-captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
     (
@@ -122,6 +125,8 @@ MISTAKES = [
     ("column: arrivals", "column: requests", '7: load[0].column: "requests": must be arrivals, streams or rate_per_s'),
     ("column: arrivals", "column: streams", "has no column 'streams'"),
     ("column: arrivals", "column: arrivals\n    copies: 0", "8: load[0].copies: 0: must be at least 1"),
+    ("column: arrivals", "column: arrivals\n    copies: 10001", "8: load[0].copies: 10001: must be at most 10000"),
+    ("column: arrivals", 'column: arrivals\n    speed: "1e400"', '8: load[0].speed: "1e400": must be at most 1000000'),
     ("column: arrivals", "column: arrivals\n    speed: 1.5", "8: load[0].speed: 1.5: must be a whole number or a dec"),
     ("column: arrivals", "column: arrivals\n    speed: 0", "8: load[0].speed: 0: must be above 0"),
     ("column: arrivals", "column: arrivals\n    offset: 2h", '8: load[0].offset: "2h": must be within the trace'),

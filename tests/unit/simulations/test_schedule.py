@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulations import schedule as schedules
 from simulations.schedule import (
+    LoadTooLarge,
     Replay,
     Schedule,
     SessionLength,
@@ -197,6 +199,35 @@ def test_a_schedule_survives_its_file(tmp_path: Path) -> None:
 def test_a_replay_that_cannot_be_played_is_refused(fields: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Replay(trace=trace([3, 0, 5, 2]), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "session", "speed", "what"),
+    [
+        (Column.ARRIVALS, [1, 1e12], MINUTE, 1, r"3e\+13 sessions"),
+        (Column.RATE_PER_S, [1, 1e25], MINUTE, 1, r"3e\+26 sessions"),
+        (Column.STREAMS, [1, 1e300], None, 1, r"1e\+300 sessions"),
+        (Column.ARRIVALS, [1, 1], MINUTE, 1e9, r"6e\+10 bins of the trace"),
+    ],
+)
+def test_a_load_that_does_not_fit_into_memory_is_refused(
+    column: Column, values: list[float], session: SessionLength | None, speed: float, what: str
+) -> None:
+    with pytest.raises(LoadTooLarge, match=f"{what}: must be at most"):
+        stream_schedule(Replay(trace=trace(values, column), session=session, speed=speed), 60, seed=1)
+
+
+def test_sessions_that_end_at_once_are_too_many_to_follow_a_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "MAX_SESSIONS", 1000)
+    replay = Replay(trace=trace([1, 1], Column.STREAMS), session=SessionLength(mean_s=1e-4, cv=0))
+    with pytest.raises(LoadTooLarge, match="sessions"):
+        stream_schedule(replay, 60, seed=1)
+
+
+def test_a_spike_of_more_sessions_than_fit_into_memory_is_refused() -> None:
+    load = Schedule(start_s=np.zeros(10), end_s=np.ones(10))
+    with pytest.raises(LoadTooLarge, match="sessions in the spike"):
+        with_spike(load, 0, 1, 1e6, seed=1)
 
 
 def test_a_level_of_streams_is_no_load_of_requests() -> None:

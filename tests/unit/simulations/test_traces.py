@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from simulations import traces
 from simulations.traces import Column, InvalidTrace, bundled_names, parse_trace, read_trace
 
 
@@ -56,6 +57,7 @@ def test_plain_csv_is_read_too(tmp_path: Path) -> None:
         ("t_s,arrivals\n0,1\n0,2\n", r"mine\.csv:3: t_s: 0: must be later than the row before"),
         ("t_s,arrivals\n0,1,5\n", r"mine\.csv:2: 3 fields; the header has 2"),
         ("t_s,arrivals\n0,1\n", r"mine\.csv: 1 rows; at least 2"),
+        (f"t_s,arrivals\n0,{'1' * 200_000}\n", r"mine\.csv:2: not CSV: field larger"),
     ],
 )
 def test_a_mistake_is_named_with_its_line_column_value_and_rule(text: str, message: str) -> None:
@@ -76,6 +78,22 @@ def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, message: str)
 
     with pytest.raises(InvalidTrace, match=message):
         read_trace("mine.csv.gz", Column.ARRIVALS, folder=tmp_path)
+
+
+def test_a_file_that_unpacks_to_more_than_a_recording_can_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MAX_BYTES", 2**20)
+    (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"0" * (2**20 + 1)))
+
+    with pytest.raises(InvalidTrace, match="must be at most 1 MiB, unpacked"):
+        read_trace("bomb.csv.gz", Column.ARRIVALS, folder=tmp_path)
+
+
+def test_the_mark_that_spreadsheets_put_first_is_no_part_of_the_header(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("t_s,arrivals\n0,1\n1,2\n", encoding="utf-8-sig")
+
+    assert read_trace("mine.csv", Column.ARRIVALS, folder=tmp_path).values.tolist() == [1, 2]
 
 
 def test_a_trace_that_is_nowhere_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def test_keep_tells_the_result_and_leaves_the_lab_up_until_ctrl_c(runs: Runs, mo
     assert not runs.up
 
 
-@pytest.mark.parametrize("arguments", [["--wrong"], ["now"], ["--seed", "x"], ["--interval", "0"]])
+@pytest.mark.parametrize(
+    "arguments", [["--wrong"], ["now"], ["--seed", "x"], ["--interval", "0"], ["--interval", "nan"]]
+)
 def test_wrong_usage_is_2(runs: Runs, arguments: list[str]) -> None:
     assert invoke(*arguments).exit_code == 2
     assert runs.asked == []

@@ -20,6 +20,7 @@ from simulations.lab.run import Options
 from simulations.lab.standing import State, occupy
 from simulations.lab.view import View
 from simulations.scenario import Scenario
+from simulations.schedule import LoadTooLarge
 
 CONTRACT = Path(__file__).parents[3] / "contract"
 SCENARIO = """\
@@ -180,7 +181,10 @@ def test_a_manifest_that_the_lab_cannot_run_is_refused_before_anything_is_built(
     assert runs.options == []
 
 
-@pytest.mark.parametrize("failure", [ProcessError("etcd ended"), FaultRefused("set ComputePool/gpu: no")])
+@pytest.mark.parametrize(
+    "failure",
+    [ProcessError("etcd ended"), FaultRefused("set ComputePool/gpu: no"), LoadTooLarge("load: 1e+12 sessions: no")],
+)
 def test_what_ends_a_run_is_told_in_a_line(runs: Runs, scenario: Path, failure: Exception) -> None:
     runs.failure = failure
     result = invoke("run", scenario)
@@ -204,6 +208,9 @@ def test_ctrl_c_is_130_as_in_shells(runs: Runs, scenario: Path) -> None:
         ["run", "/no/such/scenario.yaml"],
         ["run", "scenario.yaml", "--scale", "0"],
         ["run", "scenario.yaml", "--scale", "1.5"],
+        ["run", "scenario.yaml", "--scale", "nan"],
+        ["run", "scenario.yaml", "--interval", "inf"],
+        ["run", "scenario.yaml", "--report", "pools.yaml/report.json"],
         ["run", "scenario.yaml", "--interval", "0.1"],
         ["run", "scenario.yaml", "--seed", "-1"],
         ["run", "scenario.yaml", "--wrong"],
@@ -240,13 +247,14 @@ def test_down_while_the_lab_is_starting_is_too_early(scenario: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "Error: the lab is starting or stopping; try again in a moment\n")
 
 
+@pytest.mark.usefixtures("runs")
 def test_up_twice_is_refused(scenario: Path) -> None:
     folder = scenario.parent / "cache" / "standing"
     lock = occupy(folder)
     result = invoke("up", "pools.yaml")
     os.close(lock)
     assert result.exit_code == 1
-    assert result.stderr == f"Error: a lab is up already in {folder}; end it with: sluice lab down\n"
+    assert result.stderr.splitlines()[-1] == f"Error: a lab is up already in {folder}; end it with: sluice lab down"
 
 
 def test_up_checks_the_manifests_first(scenario: Path) -> None:
@@ -258,6 +266,19 @@ def test_up_checks_the_manifests_first(scenario: Path) -> None:
     assert not (scenario.parent / "cache").exists()
 
 
+def test_up_refuses_what_the_lab_cannot_run_before_anything_is_built(scenario: Path) -> None:
+    result = invoke("up", "live-captions.yaml")
+    assert result.exit_code == 1
+    assert "pool cpu: must be in the manifests" in result.stderr
+    assert not (scenario.parent / "cache").exists()
+
+
+def test_up_tells_how_building_goes(runs: Runs, scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert invoke("up", "pools.yaml").stderr.startswith("building Kubernetes\n")
+
+
+@pytest.mark.usefixtures("runs")
 def test_a_lab_that_does_not_come_up_is_told_with_the_end_of_its_log(
     scenario: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -97,6 +97,11 @@ def test_a_pool_without_capacity_is_refused_by_its_field() -> None:
         pool_nodes([a_pool("cpu", instances=None).spec])
 
 
+def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
+    with pytest.raises(UnsupportedManifest, match="captions, stage asr: pool gpu: must be in the manifests"):
+        deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
+
+
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
