@@ -7,23 +7,13 @@ from pathlib import Path
 
 import click
 
-from simulations.commands.lab import Report, executed, finite, read_scenario, report_path, write_report
+from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
 from simulations.lab.run import MAX_LAG_S, Options
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.5),
-    default=2.0,
-    show_default=True,
-    callback=finite,
-    help="Seconds between cycles.",
-)
-@click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales.")
+@run_options
 @click.option("--keep", is_flag=True, help="Leave the lab running at the end, for kubectl, until Ctrl-C.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
     """Watch the operator rescale a four-stage speech pipeline on a real Kubernetes, for four minutes.
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,26 @@ def finite(_: click.Context, __: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
+
+
+def run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that every run has."""
+    options = (
+        click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first."),
+        click.option(
+            "--interval",
+            type=click.FloatRange(0.5),
+            default=2.0,
+            show_default=True,
+            callback=finite,
+            help="Seconds between cycles.",
+        ),
+        click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales."),
+        click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def report_path(asked: Path | None, run: str) -> Path:
@@ -128,17 +148,7 @@ def build() -> None:
     callback=finite,
     help="Share of the sessions to keep.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(0.5),
-    default=2.0,
-    show_default=True,
-    callback=finite,
-    help="Seconds between cycles.",
-)
-@click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales.")
-@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report.")
+@run_options
 def run_(
     scenario: Path, *, scale: float, seed: int | None, interval: float, operator: bool, report: Path | None
 ) -> None:
