@@ -26,7 +26,7 @@ class OperatorSettings(BaseSettings):
     interval: PositiveDuration = "15s"
     """Time between cycles."""
     scrape_interval: PositiveDuration = "15s"
-    """How often Prometheus visits a pod: one that has been ready for less than two visits need not report yet."""
+    """How often Prometheus visits a pod: one that has been ready for less than four visits need not report yet."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """USD per hour that all pipelines together never exceed."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
@@ -50,8 +50,11 @@ class OperatorSettings(BaseSettings):
 
     @property
     def reporting_grace_s(self) -> float:
-        """Return how long a pod may be ready without reporting, in seconds."""
-        return 2 * duration_s(self.scrape_interval)
+        """Return how long a pod may be ready without reporting, in seconds.
+
+        It must be discovered, and a rate needs two visits: the first sample comes up to three visits after Ready.
+        """
+        return 4 * duration_s(self.scrape_interval)
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:

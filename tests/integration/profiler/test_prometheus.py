@@ -235,7 +235,9 @@ class TestEveryPreset:
     ) -> None:
         readings = settled[preset]
         batch = readings.get(Quantity.SERVED_BATCH, readings[Quantity.BATCH_SIZE])
-        assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=0.06)
+        # vLLM tells its batch as a gauge, seen only when it is scraped: a mean of some thirty samples.
+        tolerance = 0.15 if preset == "vllm" else 0.06
+        assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=tolerance)
 
     def test_the_batch_size_is_that_of_the_contract(
         self, settled: dict[Preset, dict[Quantity, float]], preset: Preset

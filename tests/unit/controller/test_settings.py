@@ -21,7 +21,7 @@ def test_namespaces_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_pod_may_miss_two_visits_of_prometheus() -> None:
-    assert load_settings({"scrape_interval": "1s"}).reporting_grace_s == 2.0
+    assert load_settings({"scrape_interval": "1s"}).reporting_grace_s == 4.0
 
 
 def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
