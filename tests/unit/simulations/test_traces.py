@@ -72,6 +72,7 @@ def test_a_mistake_is_named_with_its_line_column_value_and_rule(text: str, messa
         (gzip.compress(b"t_s,arrivals\n0,1\n1,1\n")[:-12], "not a gzip file"),
         (gzip.compress(b"\xff\xfe"), "not UTF-8"),
     ],
+    ids=["no gzip", "cut short", "no text"],  # the same in every worker
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "mine.csv.gz").write_bytes(content)
