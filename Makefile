@@ -19,7 +19,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernetes (first time: builds it, ~10 min)
+demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernetes (first time: builds it, ~8 min)
 	@$(BIN)/sluice demo $(ARGS)
 
 .PHONY: test

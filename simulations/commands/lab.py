@@ -131,7 +131,7 @@ def lab() -> None:
 
 @lab.command()
 def build() -> None:
-    """Build the lab's programs (once; about six minutes on two cores) into the user's cache."""
+    """Build the lab's programs (once; about seven minutes on two cores) into the user's cache."""
     try:
         programs = ensure(lambda line: click.echo(line, err=True))
     except BuildError as error:
