@@ -22,6 +22,7 @@ Choice = tuple[int, ...]
 """One row of each stage's table."""
 
 TOLERANCE = 1e-9
+_EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more take gigabytes and minutes
 _EXCHANGE_BLOCK = 512
 
 
@@ -248,7 +249,10 @@ def _tighten(case: Case, walk: Walk) -> Walk:
 
 
 def _exchange(case: Case, choice: Choice) -> Choice | None:
-    """Return the cheapest change of two stages that saves something, or None."""
+    """Return the cheapest change of two stages that saves something, or None; too many are not looked at."""
+    sizes = [len(table) for table in case.tables]
+    if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
+        return None
     best, best_price = None, case.price(choice) - TOLERANCE
     for one, two in combinations(_by_name(case), 2):
         rest = case.price(choice) - case.prices[one][choice[one]] - case.prices[two][choice[two]]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import combinations, pairwise, product
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _PAIRWISE_LIMIT = 1500
+_MIXES_LIMIT = 10_000  # rows of mixes of two placements: beyond it their numbers are thinned
 _CENTS = 9  # decimals at which two costs are the same
 
 
@@ -189,13 +191,19 @@ def _allocations(lowest: Counts, highest: Counts, mixing: Mixing) -> Counts:
             rows.append(block)
             row[placement] = highest[placement]
     if mixing is Mixing.ANY:
-        for one, two in combinations(range(count), 2):
-            pairs = product(*(range(lowest[k], highest[k] + 1) for k in (one, two)))
-            block = np.array(list(pairs), dtype=np.int64)
+        pairs = list(combinations(range(count), 2))
+        for one, two in pairs:
+            numbers = [_numbers(lowest[k], highest[k], isqrt(_MIXES_LIMIT // len(pairs))) for k in (one, two)]
+            block = np.array(list(product(*numbers)), dtype=np.int64)
             mixed = np.tile(lowest, (len(block), 1))
             mixed[:, [one, two]] = block
             rows.append(mixed)
     return np.unique(np.concatenate(rows), axis=0)
+
+
+def _numbers(lowest: int, highest: int, most: int) -> Counts:
+    """Return the numbers from `lowest` to `highest`, evenly thinned to `most` where there are more."""
+    return np.unique(np.linspace(lowest, highest, min(most, highest - lowest + 1)).round().astype(np.int64))
 
 
 def _take(table: StageOptions, rows: Mask | Counts) -> StageOptions:

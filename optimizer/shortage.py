@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, floor, inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from optimizer.plan import Limit, LimitKind
 Counts = NDArray[np.int64]
 
 RESOLUTION = 256
-"""Shares are multiples of 1 / RESOLUTION."""
+"""Shares are multiples of 1 / RESOLUTION; those below it, of the powers of that."""
 
 _PLENTY = 10.0
 """Replicas for this many times the load queue no longer: more cannot help."""
@@ -55,12 +55,16 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
         equals = _Group(fleet=fleet, answers=answers, room=room, budget_per_hour=budget_per_hour)
         for keys in ([group] if len(group) > 1 else []) + [[key] for key in group]:
             _raise(equals, served, keys)
+        for pipeline in pipelines:
+            if pipeline.key in group and served[pipeline.key] == 0:
+                _raise_a_little(equals, served, pipeline)
     for pipeline in pipelines:
         if pipeline.key in answers:
             share, answer = served[pipeline.key], answers[pipeline.key]
             left = room - _use(answers, room) + answer.use
             money = budget_per_hour - _cost(answers) + answer.cost_per_hour
-            limit = None if share >= 1 else blame(fleet, pipeline, share + 1 / RESOLUTION, left, money)
+            more = share + min(1 / RESOLUTION, _reach(fleet, pipeline))
+            limit = None if share >= 1 else blame(fleet, pipeline, more, left, money)
             shares[pipeline.key] = Share(served=share, answer=answer, limit=limit)
     return shares
 
@@ -121,21 +125,49 @@ class _Group:
         return self.fleet.together(dict.fromkeys(keys, share), room, budget_per_hour, exact=exact)
 
 
-def _raise(group: _Group, served: dict[PipelineKey, float], keys: list[PipelineKey]) -> None:
+def _raise_a_little(group: _Group, served: dict[PipelineKey, float], pipeline: Pipeline) -> None:
+    """Raise the share of a pipeline whose demand is so many times its capacity that it is lost in the resolution."""
+    power = max(2, 1 + floor(-log(_reach(group.fleet, pipeline), RESOLUTION)))
+    if group.attempt([pipeline.key], float(RESOLUTION) ** -(power + 1), exact=False) is None:
+        return  # not for the load
+    for unit in (float(RESOLUTION) ** -power, float(RESOLUTION) ** -(power + 1)):
+        if served[pipeline.key] == 0:
+            _raise(group, served, [pipeline.key], unit)
+
+
+def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
+    """Return a share above which the replicas there may be cannot serve; of one item per second where there are none.
+
+    It keeps questions about an absurd demand as small as what can be done about it.
+    """
+    demand, share = pipeline.demand, 1.0
+    for stage in pipeline.stages:
+        most = [(min(p.max_replicas, fleet.supply.most(p)), p) for p in stage.placements]
+        rate = demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
+        carried = sum(count * capacity_rps(p, p.batch_sizes[-1]) for count, p in most)
+        share = min(share, (carried or 1.0) / rate if rate > 0 else 1.0)
+        slots = sum(inf if p.session_slots is None else count * p.session_slots for count, p in most if count)
+        share = min(share, (slots or 1.0) / demand.sessions if demand.sessions else 1.0)
+    return share
+
+
+def _raise(
+    group: _Group, served: dict[PipelineKey, float], keys: list[PipelineKey], unit: float = 1 / RESOLUTION
+) -> None:
     """Raise the shares of `keys` together as far as they go, by bisection, above the least of them."""
-    low, high = round(min(served[key] for key in keys) * RESOLUTION), RESOLUTION + 1
+    low, high = round(min(served[key] for key in keys) / unit), RESOLUTION + 1
     found: Mapping[PipelineKey, Answer] | None = None
     level = RESOLUTION
     while high - low > 1:
-        answer = group.attempt(keys, level / RESOLUTION, exact=False)
+        answer = group.attempt(keys, level * unit, exact=False)
         if answer is None:
             high = level
         else:
             low, found = level, answer
         level = (low + high) // 2
     if found is not None:
-        group.answers.update(group.attempt(keys, low / RESOLUTION, exact=True) or found)
-        served.update(dict.fromkeys(keys, low / RESOLUTION))
+        group.answers.update(group.attempt(keys, low * unit, exact=True) or found)
+        served.update(dict.fromkeys(keys, low * unit))
 
 
 def _minimum(

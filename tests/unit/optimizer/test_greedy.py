@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,7 +8,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.fleet import Fleet
 from optimizer.greedy import Case, Walk, cheapest, search, steepest
 from optimizer.model import Pipeline, Pool, PoolName
-from optimizer.options import supply_of
+from optimizer.options import Mixing, supply_of
 
 
 def a_case(pipeline: Pipeline, where: Mapping[PoolName, Pool] | None = None) -> Case:
@@ -105,3 +106,16 @@ def test_latencies_of_a_stage_are_those_of_its_rows() -> None:
     many = case.latencies((0, 0), 1)
     assert many == pytest.approx([case.latency((0, row)) for row in range(len(case.tables[1]))])
     assert np.all(np.diff(many) < 0)
+
+
+def test_so_many_options_that_pairs_of_changes_would_take_gigabytes_are_searched_without() -> None:
+    placements = [on(pool, service=(0.02, 0.0), bounds=(0, 300), per_instance=7) for pool in ("cpu", "gpu", "npu")]
+    pipeline = a_pipeline(a_stage("a", *placements), a_stage("b", *placements, after=["a"]), rate_rps=9000.0)
+    problem = a_problem(pipeline, where=pools(cpu=(0.5, 40), gpu=(0.7, 40), npu=(0.9, 40)))
+    case = Fleet(problem, supply_of(problem)).case(pipeline, 1.0, Mixing.ANY)
+    tracemalloc.start()
+    try:
+        assert search(case) is not None
+        assert tracemalloc.get_traced_memory()[1] < 300e6
+    finally:
+        tracemalloc.stop()

@@ -154,3 +154,17 @@ def test_minimums_share_the_pools_too() -> None:
     shares = shared(problem)
     assert shares["x/high"].served == 1
     assert (shares["x/low"].answer, str(shares["x/low"].limit)) == (None, "Pool/cpu")
+
+
+@pytest.mark.parametrize("rate_rps", [1e6, 1e9, 1.8e19, 1e300])
+def test_an_absurd_demand_is_served_as_far_as_it_goes(rate_rps: float) -> None:
+    share = shared(a_problem(one(SERVES_45, rate_rps=rate_rps), where=pools(cpu=(0.5, 4))))["x/a"]
+    assert share.served * rate_rps == pytest.approx(180, rel=0.1)
+    assert str(share.limit) == "Pool/cpu"
+
+
+@pytest.mark.parametrize("rate_rps", [400.0, 1.8e19])
+def test_an_absurd_demand_on_a_pool_without_instances_blames_the_pool(rate_rps: float) -> None:
+    share = shared(a_problem(one(SERVES_45, rate_rps=rate_rps), where=pools(cpu=(0.5, 0))))["x/a"]
+    assert share.served == 0
+    assert str(share.limit) == "Pool/cpu"
