@@ -1,6 +1,7 @@
 """Pools that cannot deliver: found by replicas that stay pending, planned without for a while, then tried again."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from controller.core.memory import PoolMemory
 from controller.core.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetMissing
@@ -46,7 +47,9 @@ def placeable(
 def _next(pool: PoolState, pending: Sequence[PendingReplica], now_s: float) -> PoolMemory:
     spec, memory = pool.spec, pool.memory
     if unavailable(memory, now_s):
-        return memory
+        assert memory.unavailable_until_s is not None
+        # A clock that was set back must not make it longer.
+        return replace(memory, unavailable_until_s=min(memory.unavailable_until_s, now_s + spec.backoff_max_s))
     late = [replica for replica in pending if now_s - replica.since_s >= spec.pending_deadline_s]
     if late:
         first = min(late, key=lambda replica: (replica.since_s, replica.name))

@@ -51,5 +51,6 @@ def _excused_until_s(case: Assessment, ledger: Ledger, now_s: float, policy: Pol
     """Return until when spend above the cap is excused: the drain and two cycles after it began, None below the cap."""
     if not any(ledger.above_cap(ledger.observed_per_hour(scope), scope) for scope in (case.key, None)):
         return None
+    until_s = now_s + case.spec.scaling.drain_s + 2 * policy.interval_s
     since_before = case.state.memory.excess_excused_until_s
-    return now_s + case.spec.scaling.drain_s + 2 * policy.interval_s if since_before is None else since_before
+    return until_s if since_before is None else min(until_s, since_before)  # a clock may have been set back

@@ -14,6 +14,9 @@ HISTORY_S = 300.0
 OLD_BUCKETS = 32
 """Older samples are thinned to the lowest and the highest of this many parts of the longest window."""
 
+ABSURD = 1e24
+"""No load is above this; the square of what is would overflow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
@@ -36,7 +39,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     A cycle without demand keeps D, and counts as one in which D was offered: a gap must not shorten a window.
     """
     memory, scaling = state.memory, state.spec.scaling
-    earlier = tuple(sample for sample in memory.samples if sample.t_s < now_s)
+    earlier = _past(memory.samples, now_s)
     observed = _valid(state.demand)
     if isinstance(observed, Absence):
         if memory.demand is None:
@@ -73,9 +76,19 @@ def horizon_s(spec: PipelineSpec, interval_s: float) -> float:
     return interval_s + max(placement.startup_s for stage in spec.stages for placement in stage.placements)
 
 
+def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample, ...]:
+    """Return the samples before `now_s`. Those after it, from before a clock was set back, count as one of now: a
+    clock alone lowers nothing.
+    """
+    past = tuple(sample for sample in samples if sample.t_s < now_s)
+    ahead = [sample.forecast for sample in samples if sample.t_s > now_s]
+    return (*past, DemandSample(t_s=now_s, observed=None, forecast=max(ahead))) if ahead else past
+
+
 def _valid(reading: Reading) -> Reading:
-    if isinstance(reading, float | int) and not (math.isfinite(reading) and reading >= 0):
-        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"demand.query answered {reading!r}: must be ≥ 0")
+    if isinstance(reading, float | int) and not 0 <= reading <= ABSURD:
+        rule = f"must be from 0 to {ABSURD:g}"
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"demand.query answered {reading!r}: {rule}")
     return reading
 
 

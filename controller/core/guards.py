@@ -249,7 +249,8 @@ def _stepped(
 
 
 def _step(policy: StepPolicy, replicas: int) -> int:
-    return max(math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
+    # At least one: a share of nothing would leave a stage that does not run at that for ever.
+    return max(1, math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
 
 
 def _reasons(

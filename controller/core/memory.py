@@ -1,9 +1,10 @@
 """What one cycle leaves for the next. It lives in the status of the resources, so that a restart is routine."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optimizer.model import PoolName, StageName
+from optimizer.model import PoolName, StageName, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,16 @@ class PipelineMemory:
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     moved_at_s: float | None = None
     excess_excused_until_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
+        loads = [self.demand or 0.0, *(sample.forecast for sample in self.samples)]
+        loads += [sample.observed or 0.0 for sample in self.samples]
+        require(all(math.isfinite(load) and load >= 0 for load in loads), "demand", loads, "must be finite and ≥ 0")
+        for name, factor in self.service_factors.items():
+            require(math.isfinite(factor) and factor > 0, f"service_factors {name}", factor, "must be finite and > 0")
+        for stage, ratio in self.pass_ratios.items():
+            require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

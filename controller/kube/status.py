@@ -24,6 +24,7 @@ from profiler.samples import Absence, Quantity, Reading
 
 _OBSERVED_DIGITS = 2
 _RELIED_ON_DIGITS = 3
+_SMALLEST, _LARGEST = Decimal("1e-12"), Decimal("1e30")
 _MESSAGE = 2048  # characters that the schema takes
 
 
@@ -116,12 +117,14 @@ def written_at_s(status: Json) -> float:
 
 
 def number(value: Reading | None, *, relied_on: bool = False) -> str | None:
-    """Return `value` as a decimal string; None when there is no number."""
+    """Return `value` as a decimal string that the schema takes; None when there is no number, or an absurd one."""
     if value is None or isinstance(value, Absence) or not math.isfinite(value):
         return None
     exact = Decimal(repr(float(value)))
-    if exact == 0:
+    if abs(exact) < _SMALLEST:
         return "0"
+    if abs(exact) >= _LARGEST:
+        return None
     digits = _RELIED_ON_DIGITS if relied_on else _OBSERVED_DIGITS
     step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     return _plain((exact / step).to_integral_value(ROUND_FLOOR if relied_on else ROUND_HALF_EVEN) * step)

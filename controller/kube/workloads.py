@@ -31,7 +31,7 @@ def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str
         for pod in pods
         if "deletionTimestamp" not in pod["metadata"]
         and _holds(pod, "Ready")
-        and seconds(_condition(pod, "Ready")["lastTransitionTime"]) <= ready_before_s
+        and _since_s(pod, "Ready") <= ready_before_s
     )
 
 
@@ -56,14 +56,19 @@ def seconds(timestamp: str) -> float:
 
 def _pending(pods: Sequence[Json]) -> list[PendingReplica]:
     unscheduled = [
-        (pod["metadata"]["name"], _condition(pod, "PodScheduled"))
+        (pod["metadata"]["name"], _since_s(pod, "PodScheduled"), _condition(pod, "PodScheduled").get("message", ""))
         for pod in pods
         if _holds(pod, "PodScheduled", "False")
     ]
     return [
-        PendingReplica(name=name, since_s=seconds(why["lastTransitionTime"]), reason=why.get("message", ""))
-        for name, why in sorted(unscheduled, key=lambda item: item[0])
+        PendingReplica(name=name, since_s=since_s, reason=reason)
+        for name, since_s, reason in sorted(unscheduled, key=lambda item: item[0])
     ]
+
+
+def _since_s(pod: Json, kind: str) -> float:
+    # The API allows null, and not every kubelet sets it: the pod is no younger than its condition.
+    return seconds(_condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
 
 
 def _holds(resource: Json, kind: str, status: str = "True") -> bool:

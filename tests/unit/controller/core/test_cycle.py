@@ -443,3 +443,22 @@ class TestRestart:
         planner.wants({VAD: 4, ENCODER: 4})
         snapshot: Snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}))
         assert decide(snapshot, Policy()) == decide(snapshot, Policy())
+
+
+def test_a_stage_that_does_not_run_starts_however_small_the_step() -> None:
+    scaling = a_scaling()
+    spec = a_spec(scaling=replace(scaling, up=replace(scaling.up, max_share=1.0, max_replicas=0)))
+    changes = decide(a_snapshot(a_state(spec)), Policy()).pipelines[0].changes
+    assert {change.stage: (change.before, change.after) for change in changes} == {"vad": (0, 1), "encoder": (0, 1)}
+
+
+def test_a_clock_that_is_set_back_prolongs_neither_an_excuse_nor_a_backoff() -> None:
+    later_s = NOW_S + 86_400
+    state = a_state(
+        a_spec(budget=1.0), replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(excess_excused_until_s=later_s)
+    )
+    pool = a_pool("inferentia", memory=PoolMemory(unavailable_until_s=later_s, backoff_s=600.0, reason="full"))
+    decision = decide(a_snapshot(state, fleet=pools(a_pool("cpu"), pool, a_pool("gpu"))), Policy())
+    assert decision.pipelines[0].memory.excess_excused_until_s == NOW_S + 60.0 + 2 * 15.0
+    memory = next(own.memory for own in decision.pools if own.name == "inferentia")
+    assert memory.unavailable_until_s == NOW_S + 3600.0

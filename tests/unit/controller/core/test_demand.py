@@ -100,3 +100,22 @@ def test_the_forecast_sees_only_what_was_observed(monkeypatch: pytest.MonkeyPatc
     state = a_state(demand=6.0, memory=PipelineMemory(demand=9.0, samples=(old, held)))
     assert stabilised_demand(state, NOW_S, 15.0).forecast == 7.0
     assert asked == [[(NOW_S - 30, 5.0), (NOW_S, 6.0)]]
+
+
+def test_a_clock_that_is_set_back_lowers_nothing_before_the_window_has_passed() -> None:
+    spec = a_spec(scaling=a_scaling(down_s=60.0))
+    ahead = DemandSample(t_s=NOW_S + 3600, observed=80.0, forecast=80.0)
+    memory = PipelineMemory(demand=80.0, samples=(ahead,))
+    found = []
+    for cycle in range(6):
+        answer = stabilised_demand(a_state(spec, demand=5.0, memory=memory), NOW_S + 15 * cycle, 15.0)
+        memory = PipelineMemory(demand=answer.demand, samples=answer.samples)
+        found.append(answer.demand)
+    assert found == [80.0, 80.0, 80.0, 80.0, 80.0, 5.0]
+
+
+@pytest.mark.parametrize("reading", [-1.0, float("nan"), float("inf"), 1e200])
+def test_a_demand_that_no_load_can_be_is_missing(reading: float) -> None:
+    answer = follow(10.0, reading)[-1]
+    assert isinstance(answer.observed, Absence)
+    assert answer.demand == 10.0

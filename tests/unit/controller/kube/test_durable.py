@@ -77,3 +77,12 @@ def test_a_restart_after_a_long_steady_time_keeps_the_demand_planned_for_in_the_
 
 def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None:
     assert resumed(PipelineMemory(), now_s=9000.0, window_s=300.0, interval_s=15.0) == PipelineMemory()
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [{"demand": -5}, {"service_factors": [[["vad", "cpu"], 0]]}, {"pass_ratios": {"vad": 3}}],
+)
+def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRecord, match=next(iter(edited))):
+        memory_from({**through_the_api_server(memory_document(MEMORY)), **edited})

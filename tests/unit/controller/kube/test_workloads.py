@@ -77,3 +77,12 @@ def test_zones_are_distinct_and_at_least_one() -> None:
     assert zones([a_node(**label), a_node(**label), a_node(**other)]) == 2
     assert zones([a_node(pool="cpu")]) == 1
     assert zones([]) == 1
+
+
+def test_a_condition_without_a_time_holds_since_the_pod_was_created() -> None:
+    pods = [a_pod("served", Ready="True"), a_pod("waits", PodScheduled="False")]
+    for pod in pods:
+        pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        pod["status"]["conditions"][0]["lastTransitionTime"] = None
+    assert reporting_pods(pods, ready_before_s=1767225600.0) == {"served"}
+    assert target_state(SCALE, pods).pending == (PendingReplica(name="waits", since_s=1767225600.0, reason="why"),)
