@@ -75,6 +75,12 @@ class Assessment:
         return self.demand_missing or bool(self.blind) or bool(self.targets_missing)
 
     @property
+    def spend_unknown(self) -> bool:
+        """Whether a workload that may run cannot be read, so that nobody knows what the pipeline spends."""
+        targets = (self.state.target(*key) for key in self.spec.placement_keys())
+        return any(isinstance(target, TargetMissing) and target.unreadable for target in targets)
+
+    @property
     def kept(self) -> Mapping[PlacementKey, int]:
         """Return the replicas that stay whatever the plan says: those of a pipeline that never goes down."""
         if not self.never_down:

@@ -64,6 +64,9 @@ def find_aim(
     if case.never_down:
         final = {key: max(count, _keep(case, key)) for key, count in final.items()}
     holds.extend(_absences(case))
+    if case.spend_unknown:
+        # It may be at the cap already.
+        final = {key: min(count, case.current[key]) for key, count in final.items()}
     frozen = {stage for stage, _ in case.targets_missing}
     for key in final:
         if key[0] in frozen:

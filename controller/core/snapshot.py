@@ -37,9 +37,13 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMissing:
-    """The placement's workload cannot be read or scaled, and why, for a person."""
+    """The placement's workload cannot be read or scaled, and why, for a person.
+
+    `unreadable` says that it may well be there and run: what it costs is not known.
+    """
 
     reason: str
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

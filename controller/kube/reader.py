@@ -17,7 +17,7 @@ from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
 from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import NODES, PODS, Gateway, Json, KubeError, Unavailable
+from controller.kube.gateway import NODES, PODS, Gateway, Json, KubeError, NotFound, Unavailable
 from controller.kube.store import ResourceStore
 from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
 from controller.resources.parsing import InvalidResource, parse
@@ -179,10 +179,12 @@ class Reader:
             if not scale.selector:
                 return _absent(f"{target}: its scale names no selector, so its pods are unknown")
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
-        except Unavailable as error:
-            return _absent(f"{target}: the API server did not answer: {error}")
-        except KubeError as error:
+        except NotFound as error:
             return _absent(f"{target}: {error}")
+        except Unavailable as error:
+            return _absent(f"{target}: the API server did not answer: {error}", unreadable=True)
+        except KubeError as error:
+            return _absent(f"{target}: {error}", unreadable=True)
         return _Workload(state=target_state(scale, pods), reporting=reporting_pods(pods, now_s - self._grace_s))
 
     def _request(
@@ -273,8 +275,8 @@ def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
     return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail="the metric source did not answer"))
 
 
-def _absent(reason: str) -> _Workload:
-    return _Workload(state=TargetMissing(reason=reason), reporting=frozenset())
+def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
+    return _Workload(state=TargetMissing(reason=reason, unreadable=unreadable), reporting=frozenset())
 
 
 def _stored_pool_memory(resource: Json) -> PoolMemory:

@@ -380,6 +380,15 @@ class TestOverload:
         assert decision.admissible is None, "shedding everybody helps nobody"
 
 
+class TestUnreadableTargets:
+    def test_while_a_workload_that_may_run_cannot_be_read_nothing_is_added(self, planner: Planner) -> None:
+        planner.wants({VAD: 6, ENCODER: 4})
+        unread = TargetMissing(reason="the API server did not answer", unreadable=True)
+        assert not decided(a_state(replicas={VAD: 4, ENCODER: unread})).changes
+        gone = TargetMissing(reason="not found")
+        assert moves(decided(a_state(replicas={VAD: 4, ENCODER: gone}))) == {VAD: (4, 6)}
+
+
 class TestLateness:
     def test_while_items_are_late_nothing_that_serves_is_taken_away(self, planner: Planner) -> None:
         planner.wants({VAD: 1, ENCODER: 1})
