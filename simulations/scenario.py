@@ -3,7 +3,6 @@
 A file is checked together with the manifests it names; paths in it are relative to it.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from pydantic import Field, PlainValidator
 
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
-from controller.resources.manifests import Document, ManifestError, format_path, load_documents
+from controller.resources.manifests import ManifestError, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.validation import Finding, validate_files
+from controller.resources.validation import Finding, finding_of, validate_files
 from simulations.scoring import Clock, Interval
 from simulations.traces import Column, InvalidTrace, read_trace
 
@@ -355,12 +354,12 @@ def load_scenario(path: Path) -> Scenario:
     document = documents[0]
     file, found_breaches = inspect_strictly(ScenarioFile, document.data)
     if found_breaches or not isinstance(file, ScenarioFile):
-        raise InvalidScenario(tuple(_finding(document, breach) for breach in found_breaches))
+        raise InvalidScenario(tuple(finding_of(document, breach) for breach in found_breaches))
     resources = validate_files([path.parent / name for name in file.manifests])
     if resources.findings:
         raise InvalidScenario(resources.findings)
     scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools)
-    findings = tuple(_finding(document, breach) for breach in _references(scenario))
+    findings = tuple(finding_of(document, breach) for breach in _references(scenario))
     if findings:
         raise InvalidScenario(findings)
     return scenario
@@ -425,16 +424,3 @@ def _unknown(path: tuple[str | int, ...], name: str | None, known: Any, what: st
     nearest = nearest_name(str(name), known)
     hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(known))}"
     return Breach(path=path, rule=f"no such {what}; {hint}")
-
-
-def _finding(document: Document, breach: Breach) -> Finding:
-    value: Any = document.data
-    for key in breach.path:
-        value = value[key] if isinstance(key, int) else value.get(key)
-    return Finding(
-        file=document.path,
-        line=document.line_of(breach.path),
-        field=format_path(breach.path),
-        value="(absent)" if value is None else json.dumps(value, ensure_ascii=False),
-        rule=breach.rule,
-    )

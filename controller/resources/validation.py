@@ -103,7 +103,7 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
         if kind in MODELS:
             entries.append(_entry(document, kind))
         elif found := _wrong_kind(document, kind, group):
-            misnamed += [_finding(document, breach) for breach in found]
+            misnamed += [finding_of(document, breach) for breach in found]
         else:
             others += 1
     pools = [entry for entry in entries if entry.kind == "ComputePool"]
@@ -113,7 +113,7 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
     _find_shared_targets(pipelines)
     if pools:
         _find_missing_pools(pipelines, {entry.name for entry in pools})
-    findings = [_finding(entry.document, breach) for entry in entries for breach in entry.breaches]
+    findings = [finding_of(entry.document, breach) for entry in entries for breach in entry.breaches]
     valid = [entry.resource for entry in entries if not entry.breaches]
     return Validation(
         findings=tuple(misnamed + findings),
@@ -217,7 +217,8 @@ def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
                 yield i, j, placement
 
 
-def _finding(document: Document, breach: Breach) -> Finding:
+def finding_of(document: Document, breach: Breach) -> Finding:
+    """Return the mistake `breach` where it stands in `document`, with the value as written there."""
     return Finding(
         file=document.path,
         line=document.line_of(breach.path),
