@@ -16,6 +16,10 @@ PipelineKey = NewType("PipelineKey", str)
 """`namespace/name` of a pipeline."""
 
 
+LATENCY_FACTORS = (0.5, 2.0)
+"""How far a measured latency may correct the model."""
+
+
 class InvalidProblem(ValueError):
     """The caller asked something that cannot be meant: the message names the field, the value and the rule."""
 
@@ -138,6 +142,8 @@ class Stage:
 
     `pass_ratio` is the share of its items that the stage passes on. `after` names the stages whose output it
     takes; none means the entry. `min_replicas` is a floor over all placements together (threshold rules raise it).
+    `latency_factor` is what the stage's latency was measured to be over what the model said, within
+    `LATENCY_FACTORS`: measured beats modelled, and a measurement gone wrong is not believed without bound.
     """
 
     name: StageName
@@ -146,8 +152,15 @@ class Stage:
     pass_ratio: float = 1.0
     routing: Routing = Routing.LEAST_LOADED
     min_replicas: int = 1
+    latency_factor: float = 1.0
 
     def __post_init__(self) -> None:
+        require(
+            LATENCY_FACTORS[0] <= self.latency_factor <= LATENCY_FACTORS[1],
+            f"stage {self.name}.latency_factor",
+            self.latency_factor,
+            f"must be in {list(LATENCY_FACTORS)}",
+        )
         require(bool(self.placements), f"stage {self.name}.placements", self.placements, "must not be empty")
         pools = [placement.pool for placement in self.placements]
         require(len(set(pools)) == len(pools), f"stage {self.name}.placements", pools, "one placement per pool")
@@ -261,7 +274,9 @@ class Problem:
     """The whole question: all pipelines that share the pools, and what limits them together.
 
     `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which
-    an allocation differs from `Placement.current`, so that equals do not flap.
+    an allocation differs from `Placement.current`, so that equals do not flap. `work_limit` bounds the search in units
+    of work (partial choices looked at), so that the answer is the same on any machine; None: as much as a proof takes,
+    within reason.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -269,8 +284,10 @@ class Problem:
     budget_per_hour: float | None = None
     composition: Composition = Composition.SUM
     switching_cost_per_hour: float = 0.0
+    work_limit: int | None = None
 
     def __post_init__(self) -> None:
+        require(self.work_limit is None or self.work_limit >= 0, "work_limit", self.work_limit, "must be ≥ 0")
         keys = [pipeline.key for pipeline in self.pipelines]
         require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")
         for pipeline, stage, placement in self.placements():

@@ -46,6 +46,7 @@ class StagePlan:
 
     `latency_s` is the stage's own latency at the SLA's percentile, `mean_s` the mean. Both are None when the
     stage has no replica. `placements` lists every placement of the stage, those with no replica included.
+    `latency_error` is the relative error of `latency_s` that nine of ten predictions in this region stay within.
     """
 
     name: StageName
@@ -54,6 +55,7 @@ class StagePlan:
     latency_s: float | None
     mean_s: float | None
     placements: tuple[PlacementPlan, ...]
+    latency_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,13 @@ class PipelinePlan:
     when nothing runs. `bottleneck` is the stage where the next dollar buys most latency. `steps` lead from the
     cheapest allocation that carries the load to the planned one. `next_step` is the best move not made: what
     the next dollar would buy, or None when nothing can be bought.
+
+    `replayed_latency_s` is the latency of a simulated replay of the demand on the plan, which a plan composed by
+    `Composition.RSS` has passed; `latency_error` the error bar of `latency_s`, relative, as in `StagePlan`.
+    `moved_replicas` differ from what runs now, which was charged `switching_cost_per_hour` in the search.
+    `required_budget_per_hour` is the least budget at which the SLA could be met for the whole demand, all else equal;
+    `best_latency_s` the least latency that budget, pools and bounds allow for it. Both are None when nobody asked,
+    or when there is none.
     """
 
     key: PipelineKey
@@ -100,6 +109,12 @@ class PipelinePlan:
     stages: tuple[StagePlan, ...]
     steps: tuple[Step, ...]
     next_step: Step | None
+    replayed_latency_s: float | None = None
+    latency_error: float | None = None
+    moved_replicas: int = 0
+    switching_cost_per_hour: float = 0.0
+    required_budget_per_hour: float | None = None
+    best_latency_s: float | None = None
 
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
         """Return the planned replicas of every placement."""
@@ -119,12 +134,22 @@ class PoolPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Another plan that meets the same promises: dearer by shares of instances, cheaper by the whole ones billed."""
+
+    replicas: Mapping[tuple[PipelineKey, StageName, PoolName], int]
+    cost_per_hour: float
+    billed_per_hour: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan for all pipelines together.
 
     `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
     `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, of those that mix pools in a stage only
-    as overflow; None where nothing is proven.
+    as overflow; None where nothing is proven. `packing` is there when whole instances cost more than 5 % above the
+    shares and another plan is billed less.
     """
 
     pipelines: tuple[PipelinePlan, ...]
@@ -132,6 +157,7 @@ class Plan:
     cost_per_hour: float
     billed_per_hour: float
     lower_bound_per_hour: float | None
+    packing: Packing | None = None
 
     @property
     def feasible(self) -> bool:

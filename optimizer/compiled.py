@@ -1,0 +1,85 @@
+"""Machine code for the inner loops: `@compiled` marks a function that numba compiles at its first call.
+
+The code is kept on disk where there is a place for it: beside the source, else in the user's cache. Where there is
+none (a read-only file system, a full disk) it is compiled anew by each process. Whatever goes wrong with the cache,
+the function is only slower to start.
+
+numba keys an entry by the one source file of the function, so that a caller would go on with the old code of what it
+calls. Here the key covers every source of this package besides.
+"""
+
+import contextlib
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+from numba.core import caching
+from typing_extensions import override
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` compiled, with IEEE arithmetic (no reordering: the same answer on every machine).
+
+    It runs without the interpreter's lock. It may call other compiled functions, and nothing that does I/O.
+    """
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    with contextlib.suppress(RuntimeError, OSError):  # there is no place to keep it
+        dispatcher._cache = _Cache(function)  # noqa: SLF001  # numba's own `enable_caching` does no other thing
+    return cast(Callable[P, R], dispatcher)
+
+
+class _Stamped:
+    """A place for the cache whose entries are valid for one state of the whole package."""
+
+    def get_source_stamp(self) -> Any:
+        return super().get_source_stamp(), _package_stamp()  # type: ignore[misc]
+
+
+class _Provided(_Stamped, caching.UserProvidedCacheLocator):  # type: ignore[misc]
+    """The directory that NUMBA_CACHE_DIR names."""
+
+
+class _InTree(_Stamped, caching.InTreeCacheLocator):  # type: ignore[misc]
+    """`__pycache__`: also one that may only be read, for an image that was built with the compiled code in it."""
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        found = super().from_function(py_func, py_file)
+        if found is None and any((Path(py_file).parent / "__pycache__").glob("*.nbi")):
+            found = cls(py_func, py_file)
+        return found
+
+
+class _UserWide(_Stamped, caching.UserWideCacheLocator):  # type: ignore[misc]
+    """The user's cache directory."""
+
+
+class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Provided, _InTree, _UserWide]  # noqa: RUF012
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """numba's cache, but for errors: a disk that is full or an entry that is damaged means to compile again."""
+
+    _impl_class = _Impl
+
+    @override
+    @contextlib.contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            yield
+
+
+@lru_cache(maxsize=1)
+def _package_stamp() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
