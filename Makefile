@@ -45,6 +45,27 @@ fmt: $(STAMP) ## format the code
 crds: $(STAMP) ## regenerate crds/*.yaml from the models
 	@$(BIN)/python -m controller.resources.schema crds
 
+# Results as JSON beside the tables: make bench-latency JSON=results
+JSON ?=
+bench = $(BIN)/python tests/bench/$(1).py $(if $(JSON),--json $(JSON)/$(1).json) $(ARGS)
+
+.PHONY: bench-latency
+bench-latency: $(STAMP) ## how far the latency model is from independent event simulations, beside the textbooks
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_latency)
+	@$(call bench,bench_end_to_end)
+
+.PHONY: bench-optimizer
+bench-optimizer: $(STAMP) ## how good and how fast plans are, beside a MILP solver and other planners' rules
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_optimizer)
+	@$(call bench,bench_fleet)
+	@$(call bench,bench_shortage)
+
+.PHONY: batching-table
+batching-table: $(STAMP) ## simulate the table of latencies under batching again
+	@$(BIN)/python -m simulations.batching_table
+
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
