@@ -47,7 +47,7 @@ crds: $(STAMP) ## regenerate crds/*.yaml from the models
 
 # Results as JSON beside the tables: make bench-latency JSON=results
 JSON ?=
-bench = $(BIN)/python tests/bench/$(1).py $(if $(JSON),--json $(JSON)/$(1).json) $(ARGS)
+bench = PYTHONPATH=tests/support $(BIN)/python tests/bench/$(1).py $(if $(JSON),--json $(JSON)/$(1).json) $(ARGS)
 
 .PHONY: bench-latency
 bench-latency: $(STAMP) ## how far the latency model is from independent event simulations, beside the textbooks
