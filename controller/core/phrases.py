@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.core.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
 from controller.core.spec import DemandUnit, PipelineSpec
-from optimizer.plan import Step
+from optimizer.plan import PlacementStep, Step
 from profiler.profile import LatencySource
 from profiler.samples import Absence, Reading
 
@@ -119,14 +119,19 @@ def replicas_words(decision: PipelineDecision) -> str:
 
 def step_words(step: Step) -> str:
     """Return a step of the plan: what it changes, what that buys and costs."""
-    changes = ", ".join(
-        f"{step.stage} {change.before}→{change.after} on {change.pool}"
-        + (f" with batches of {change.batch}" if change.batch > 1 else "")
-        for change in step.changes
-    )
-    saved = f"{duration(abs(step.latency_saved_s))} {'less' if step.latency_saved_s >= 0 else 'more'}"
-    cost = money(abs(step.cost_added_per_hour))
-    return f"{changes}: {saved} latency, {cost} {'more' if step.cost_added_per_hour >= 0 else 'less'}"
+    moves = ", ".join(_placement_step_words(change) for change in step.changes)
+    latency = f"{'−' if step.latency_saved_s > 0 else '+'}{duration(abs(step.latency_saved_s))}"
+    cost = step.cost_added_per_hour
+    if abs(cost) < 0.005:
+        price = "at the same cost"
+    elif cost < 0:
+        price = f"saving {money(-cost)}"
+    elif step.latency_saved_s > 0:
+        price = f"for {money(cost)}"
+    else:  # dearer and slower: it can only be for what others need of a pool
+        freed = sorted(change.pool for change in step.changes if change.after < change.before)
+        price = f"and {money(cost)} more" + (f", which frees {', '.join(freed)}" if freed else "")
+    return f"{step.stage} {moves}: {latency} {price}"
 
 
 def reading_words(reading: Reading) -> str:
@@ -139,3 +144,11 @@ def reading_words(reading: Reading) -> str:
 def number(value: float) -> str:
     """Return three significant digits, never in exponents."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"
+
+
+def _placement_step_words(change: PlacementStep) -> str:
+    more = change.after - change.before
+    if more == 0:
+        return f"batches of {change.batch} on {change.pool}"
+    batches = f" in batches of {change.batch}" if change.before == 0 and change.batch > 1 else ""
+    return f"{'+' if more > 0 else '−'}{abs(more)} on {change.pool}{batches}"

@@ -175,7 +175,7 @@ def test_the_steps_of_the_plan_and_the_next_dollar_are_told(planner: Planner) ->
     assert pipeline.plan is not None
     told = replace(decision, pipelines=(replace(pipeline, plan=replace(pipeline.plan, steps=(step,), next_step=step)),))
     lines = explain(told, pipeline.key)
-    words = "encoder 1→2 on inferentia with batches of 8: 60 ms less latency, $0.38/h more"
+    words = "encoder +1 on inferentia: −60 ms for $0.38/h"
     assert words in section(lines, "Why")
     assert words in section(lines, "Why not more")
 
