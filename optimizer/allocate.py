@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from optimizer.case import Case, Choice
 from optimizer.fleet import Answer, Fleet
-from optimizer.greedy import Case, Choice, steepest
+from optimizer.greedy import steepest
 from optimizer.model import Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
 from optimizer.occupancy import whole_instances
 from optimizer.options import supply_of

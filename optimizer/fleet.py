@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.case import TOLERANCE, Case, Choice, Walk
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
-from optimizer.greedy import TOLERANCE, Case, Choice, Walk, cheapest, search
+from optimizer.greedy import cheapest, search
 from optimizer.merge import TooLarge, cheapest_exact, cheapest_together, lower_bound
 from optimizer.model import Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options

@@ -4,131 +4,22 @@ Steepest descent on the cost/latency frontiers with completion, a drop pass and 
 is the engine and the explanation; `optimizer.merge` proves how good it is.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.composition import Latency, Shape, end_to_end
+from optimizer.case import TOLERANCE, Case, Choice, Walk, with_row
+from optimizer.composition import Latency, end_to_end
 from optimizer.model import Composition
-from optimizer.options import StageOptions
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Choice = tuple[int, ...]
-"""One row of each stage's table."""
 
-TOLERANCE = 1e-9
 _EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more take gigabytes and minutes
 _EXCHANGE_BLOCK = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One pipeline to serve at least cost: its tables, the latency allowed and the room in the pools.
-
-    `prices` are what each row costs the search (USD per hour); `room` is in the units of the pools.
-    """
-
-    tables: tuple[StageOptions, ...]
-    prices: tuple[Array, ...]
-    shape: Shape
-    composition: Composition
-    percentile: float
-    latency_s: float
-    room: Counts
-
-    def within(self, room: Counts) -> "Case":
-        """Return the same question with another room."""
-        return replace(self, room=room)
-
-    def priced(self, prices: Sequence[Array]) -> "Case":
-        """Return the same question at other prices."""
-        return replace(self, prices=tuple(prices))
-
-    def price(self, choice: Choice) -> float:
-        """Return what `choice` costs the search."""
-        return float(sum(prices[row] for prices, row in zip(self.prices, choice, strict=True)))
-
-    def cost_per_hour(self, choice: Choice) -> float:
-        """Return what the replicas of `choice` cost, in USD per hour."""
-        return float(sum(table.cost_per_hour[row] for table, row in zip(self.tables, choice, strict=True)))
-
-    def use(self, choice: Choice) -> Counts:
-        """Return the units of each pool that `choice` takes."""
-        return np.asarray(sum(table.use[row] for table, row in zip(self.tables, choice, strict=True)), dtype=np.int64)
-
-    def fits(self, choice: Choice) -> bool:
-        """Return whether `choice` fits the room."""
-        return bool(np.all(self.use(choice) <= self.room))
-
-    def latency(self, choice: Choice) -> float:
-        """Return the latency of the pipeline under `choice`, at its percentile, in seconds."""
-        return float(self._latency([np.array(row) for row in choice]))
-
-    def latencies(self, choice: Choice, stage: int) -> Array:
-        """Return the latency for every row of `stage`, the other stages as in `choice`."""
-        rows = [np.array([row]) for row in choice]
-        rows[stage] = np.arange(len(self.tables[stage]))
-        return self._latency(rows)
-
-    def exchanged(self, choice: Choice, changed: tuple[int, int], rows: tuple[Counts, Counts]) -> Array:
-        """Return the latencies with two stages `changed` to the pairs of `rows`."""
-        every = [np.array([row]) for row in choice]
-        for stage, new in zip(changed, rows, strict=True):
-            every[stage] = new
-        return self._latency(every)
-
-    def fitting(self, choice: Choice, stage: int) -> Mask:
-        """Return which rows of `stage` fit the room, the other stages as in `choice`."""
-        others = self.use(choice) - self.tables[stage].use[choice[stage]]
-        return np.asarray(np.all(others + self.tables[stage].use <= self.room, axis=1))
-
-    def _latency(self, rows: Sequence[Counts]) -> Array:
-        parts = [
-            Latency(mean_s=table.mean_s[row], percentile_s=table.percentile_s[row])
-            for table, row in zip(self.tables, rows, strict=True)
-        ]
-        return end_to_end(self.shape, parts, composition=self.composition, percentile=self.percentile).percentile_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """What the search visited, from the cheapest allocation that carries the load to its answer."""
-
-    visited: tuple[Choice, ...]
-
-    @property
-    def answer(self) -> Choice:
-        """Return the choice the search ended with."""
-        return self.visited[-1]
-
-    def to(self, choice: Choice) -> "Walk":
-        """Return the walk extended to `choice`, one stage at a time."""
-        visited = list(self.visited)
-        for stage, row in enumerate(choice):
-            if visited[-1][stage] != row:
-                visited.append(_with(visited[-1], stage, row))
-        return Walk(visited=tuple(visited))
-
-    def direct(self, case: Case) -> "Walk":
-        """Return the walk without its detours: moves that a later move of the same stage made cheaper again."""
-        moves = [
-            (stage, new[stage])
-            for old, new in pairwise(self.visited)
-            for stage in range(len(new))
-            if old[stage] != new[stage]
-        ]
-        visited = [self.visited[0]]
-        for position, (stage, row) in enumerate(moves):
-            later = [next_row for other, next_row in moves[position + 1 :] if other == stage]
-            detour = any(case.prices[stage][after] < case.prices[stage][row] + TOLERANCE for after in later)
-            if not detour and visited[-1][stage] != row:
-                visited.append(_with(visited[-1], stage, row))
-        return Walk(visited=tuple(visited))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +66,7 @@ def cheapest(case: Case) -> Choice | None:
                 best = (float(value[row]), stage, row)
         if best is None:
             return None
-        choice = _with(choice, best[1], best[2])
+        choice = with_row(choice, best[1], best[2])
     return choice
 
 
@@ -203,7 +94,7 @@ def _steepest(view: _View, choice: Choice, now: float) -> Choice | None:
         row = int(np.argmax(per_dollar))
         gain = float(per_dollar[row]), float(saved[row])
         if useful[row] and (best is None or gain > best[:2]):
-            best = *gain, _with(choice, stage, row)
+            best = *gain, with_row(choice, stage, row)
     return None if best is None else best[2]
 
 
@@ -215,7 +106,7 @@ def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
         if enough.any():
             row = int(np.argmin(np.where(enough, added, np.inf)))
             if best is None or added[row] < best[0] - TOLERANCE:
-                best = float(added[row]), _with(choice, stage, row)
+                best = float(added[row]), with_row(choice, stage, row)
     return None if best is None else best[1]
 
 
@@ -268,14 +159,10 @@ def _exchange(case: Case, choice: Choice) -> Choice | None:
             enough = np.nonzero(fits & (case.exchanged(choice, (one, two), rows) <= case.latency_s))[0]
             if len(enough):
                 pair = int(rows[0][enough[0]]), int(rows[1][enough[0]])
-                best = _with(_with(choice, one, pair[0]), two, pair[1])
+                best = with_row(with_row(choice, one, pair[0]), two, pair[1])
                 best_price = case.price(best) - TOLERANCE
                 break
     return best
-
-
-def _with(choice: Choice, stage: int, row: int) -> Choice:
-    return (*choice[:stage], row, *choice[stage + 1 :])
 
 
 def _best_latency(case: Case) -> float:

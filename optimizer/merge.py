@@ -10,8 +10,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.case import TOLERANCE, Case, Choice
 from optimizer.composition import Chain, Shape
-from optimizer.greedy import TOLERANCE, Case, Choice
 from optimizer.model import Composition
 
 Array = NDArray[np.float64]

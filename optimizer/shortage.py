@@ -7,8 +7,9 @@ from math import ceil, floor, inf, log
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.case import TOLERANCE, Case, Walk
 from optimizer.fleet import Answer, Fleet, by_priority, own_budget
-from optimizer.greedy import TOLERANCE, Case, Walk, cheapest
+from optimizer.greedy import cheapest
 from optimizer.latency import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, Placement, Stage, StageName
 from optimizer.options import StageOptions, Supply, without_replicas

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
+from optimizer.case import Case, Walk
 from optimizer.fleet import Fleet
-from optimizer.greedy import Case, Walk, cheapest, search, steepest
+from optimizer.greedy import cheapest, search, steepest
 from optimizer.model import Pipeline, Pool, PoolName
 from optimizer.options import Mixing, supply_of
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer import merge
+from optimizer.case import Case
 from optimizer.fleet import Fleet
-from optimizer.greedy import Case
 from optimizer.merge import TooLarge, cheapest_exact, lower_bound
 from optimizer.model import Composition, Stage
 from optimizer.options import supply_of
