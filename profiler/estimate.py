@@ -153,6 +153,7 @@ def _placement_profile(placement: PlacementInput, window_s: float) -> PlacementP
         prior=placement.prior,
         service=placement.prior.scaled(factor),
         service_factor=factor,
+        measured_factor=ratio,
     )
 
 

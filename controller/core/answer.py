@@ -75,6 +75,17 @@ def _memory(
         },
         moved_at_s=case.moved_at_s,
         pass_ratios={stage.name: stage.pass_ratio for stage in case.profile.stages},
+        latency_corrections={
+            stage.name: stage.latency_correction
+            for stage in case.profile.stages
+            if stage.latency_correction is not None
+        },
+        throughput_corrections={
+            (stage.name, placement.pool): placement.throughput_correction
+            for stage in case.profile.stages
+            for placement in stage.placements
+            if placement.throughput_correction is not None
+        },
         rules=case.rule_memories,
         batches=batches,
         excess_excused_until_s=excused_until_s,

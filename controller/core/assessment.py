@@ -12,10 +12,12 @@ from controller.core.problem import pipeline_problem
 from controller.core.rules import evaluate_rules
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import Mode, PipelineSpec, PlacementKey
+from optimizer.evaluate import stage_load
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from profiler.correction import RunningPlacement, RunningStage, with_corrections
 from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
 from profiler.profile import PipelineProfile
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 
 THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
 """What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
@@ -107,11 +109,22 @@ def assess(
     spec, now_s = state.spec, snapshot.now_s
     moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
     window_s = max(stage.metrics_window_s for stage in spec.stages)
+    settled = moved_at_s is None or moved_at_s < now_s - window_s
+    demand = stabilised_demand(state, now_s, policy.interval_s)
     profile = estimate_pipeline(
         _stage_inputs(state),
         sla=spec.sla,
         measured_latency_s=state.latency_s,
-        settled=moved_at_s is None or moved_at_s < now_s - window_s,
+        settled=settled,
+        interval_s=policy.interval_s,
+    )
+    profile = with_corrections(
+        profile,
+        _running(state, profile, demand.observed),
+        sla_latency_s=spec.sla.latency_s,
+        # Without the demand nobody knows how many streams there are.
+        settled=settled and not isinstance(demand.observed, Absence),
+        now_s=now_s,
         interval_s=policy.interval_s,
     )
     replicas = {
@@ -127,7 +140,7 @@ def assess(
     return Assessment(
         state=state,
         profile=profile,
-        demand=stabilised_demand(state, now_s, policy.interval_s),
+        demand=demand,
         moved_at_s=moved_at_s,
         rules=rules,
         rule_memories=rule_memories,
@@ -171,6 +184,30 @@ def _stage_inputs(state: PipelineState) -> tuple[StageInput, ...]:
         )
         for stage in state.spec.stages
     )
+
+
+def _running(state: PipelineState, profile: PipelineProfile, observed: Reading) -> Mapping[StageName, RunningStage]:
+    """Return the stages as they run, for the model to be held against what was measured."""
+    memory = state.memory
+    asked = pipeline_problem(state.spec, 0.0 if isinstance(observed, Absence) else observed, profile=profile)
+    return {
+        stage.name: RunningStage(
+            load=stage_load(asked, stage),
+            routing=stage.routing,
+            window_s=spec.metrics_window_s,
+            placements={
+                placement.pool: RunningPlacement(
+                    placement=placement,
+                    replicas=_ready(state, (stage.name, placement.pool)),
+                    batch=memory.batches.get((stage.name, placement.pool), placement.batch_sizes[-1]),
+                    throughput=memory.throughput_corrections.get((stage.name, placement.pool)),
+                )
+                for placement in stage.placements
+            },
+            latency=memory.latency_corrections.get(stage.name),
+        )
+        for spec, stage in zip(state.spec.stages, asked.stages, strict=True)
+    }
 
 
 def _blind_stages(state: PipelineState) -> Mapping[StageName, str]:

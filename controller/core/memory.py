@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from optimizer.model import PoolName, StageName, require
+from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
+from profiler.correction import THROUGHPUT_FACTORS
+from profiler.profile import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +39,18 @@ class PipelineMemory:
     """What a pipeline remembers. Empty means: never decided before.
 
     `demand` is the stabilised demand D of the last cycle; `samples` are the forecasts within the longest
-    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections. `moved_at_s`
-    is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend above the cap is
-    excused but may not rise.
+    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
+    `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
+    `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
+    above the cap is excused but may not rise.
     """
 
     demand: float | None = None
     samples: tuple[DemandSample, ...] = ()
     service_factors: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
+    latency_corrections: Mapping[StageName, Correction] = field(default_factory=dict)
+    throughput_corrections: Mapping[tuple[StageName, PoolName], Correction] = field(default_factory=dict)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     moved_at_s: float | None = None
@@ -60,6 +65,16 @@ class PipelineMemory:
             require(math.isfinite(factor) and factor > 0, f"service_factors {name}", factor, "must be finite and > 0")
         for stage, ratio in self.pass_ratios.items():
             require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+        for stage, correction in self.latency_corrections.items():
+            _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
+        for key, correction in self.throughput_corrections.items():
+            _require_sane(correction, THROUGHPUT_FACTORS, f"throughput_corrections {key}")
+
+
+def _require_sane(correction: Correction, bounds: tuple[float, float], where: str) -> None:
+    low, high = bounds
+    require(low <= correction.factor <= high, where, correction.factor, f"must be in {list(bounds)}")
+    require(math.isfinite(correction.learned_at_s), where, correction.learned_at_s, "must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

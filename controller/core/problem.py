@@ -5,8 +5,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
-from optimizer.model import Demand, Pipeline, Placement, Pool, ServiceLaw, Sla, Stage
-from profiler.profile import PipelineProfile, StageProfile
+from optimizer.model import Demand, Pipeline, Placement, Pool, Sla, Stage
+from profiler.profile import PipelineProfile, PlacementProfile, StageProfile
 
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
@@ -23,8 +23,9 @@ def pipeline_problem(
 ) -> Pipeline:
     """Return what `spec` asks of the optimizer at `demand` (in the pipeline's own unit).
 
-    Priors are replaced by what `profile` measured. `at_least` keeps replicas whatever the declared bounds say;
-    `at_most` lowers the bounds where a pool cannot deliver. `latency_headroom` is the share of the SLA left unused.
+    Priors are replaced and the model is corrected by what `profile` measured. `at_least` keeps replicas whatever the
+    declared bounds say; `at_most` lowers the bounds where a pool cannot deliver. `latency_headroom` is the share of
+    the SLA left unused.
     """
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
@@ -53,13 +54,13 @@ def _stage(
     at_least: Mapping[PlacementKey, int],
     at_most: Mapping[PlacementKey, int],
 ) -> Stage:
-    laws = {} if profile is None else {placement.pool: placement.service for placement in profile.placements}
+    measured = {} if profile is None else {placement.pool: placement for placement in profile.placements}
     return Stage(
         name=spec.name,
         placements=tuple(
             _placement(
                 placement,
-                laws.get(placement.pool, placement.prior.service),
+                measured.get(placement.pool),
                 current=current.get((spec.name, placement.pool), 0),
                 at_least=at_least.get((spec.name, placement.pool), 0),
                 at_most=at_most.get((spec.name, placement.pool), placement.prior.max_replicas),
@@ -69,15 +70,19 @@ def _stage(
         after=spec.after,
         pass_ratio=spec.pass_ratio if profile is None else profile.pass_ratio,
         routing=spec.routing,
+        latency_factor=1.0 if profile is None else profile.latency_factor,
     )
 
 
-def _placement(spec: PlacementSpec, service: ServiceLaw, *, current: int, at_least: int, at_most: int) -> Placement:
+def _placement(
+    spec: PlacementSpec, measured: PlacementProfile | None, *, current: int, at_least: int, at_most: int
+) -> Placement:
     prior = spec.prior
     highest = max(at_least, min(prior.max_replicas, at_most))
     return replace(
         prior,
-        service=service,
+        service=prior.service if measured is None else measured.service,
+        saturation_rps=prior.saturation_rps if measured is None else measured.saturation_rps,
         min_replicas=max(at_least, min(prior.min_replicas, highest)),
         max_replicas=highest,
         current=current,

@@ -26,7 +26,10 @@ def memory_from(document: Json | None) -> PipelineMemory:
         return PipelineMemory()
     if document.get("version") != _VERSION:
         raise InvalidRecord(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}")
-    stored = {field.name: document.get(field.name) for field in fields(PipelineMemory)}
+    # An earlier version knew fewer fields.
+    nothing = encode(PipelineMemory())
+    assert isinstance(nothing, dict)
+    stored = {field.name: document.get(field.name, nothing[field.name]) for field in fields(PipelineMemory)}
     return decode(PipelineMemory, stored, "status.memory")
 
 
@@ -35,8 +38,16 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
 
     Samples are written when they move, not in every cycle, so the last one stands for the time since. Where it has
     left the window, the demand planned for had support until the end (else its fall would have been written): it
-    enters the window again, so that a restart alone lowers nothing.
+    enters the window again, so that a restart alone lowers nothing. Likewise a correction that has not moved is not
+    written, so its time says nothing about when it was last measured: it counts from now.
     """
+    memory = replace(
+        memory,
+        latency_corrections={name: replace(c, learned_at_s=now_s) for name, c in memory.latency_corrections.items()},
+        throughput_corrections={
+            key: replace(c, learned_at_s=now_s) for key, c in memory.throughput_corrections.items()
+        },
+    )
     if not memory.samples or memory.demand is None:
         return memory
     last = memory.samples[-1]

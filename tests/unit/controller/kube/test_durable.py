@@ -8,6 +8,7 @@ from controller.core.codec import InvalidRecord
 from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
+from profiler.profile import Correction
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
 MEMORY = PipelineMemory(
@@ -18,6 +19,8 @@ MEMORY = PipelineMemory(
     ),
     service_factors={(VAD, CPU): 1.25},
     pass_ratios={VAD: 0.45},
+    latency_corrections={VAD: Correction(factor=1.5, learned_at_s=990.0)},
+    throughput_corrections={(VAD, CPU): Correction(factor=0.75, learned_at_s=995.0)},
     rules={(VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0)},
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
@@ -64,6 +67,18 @@ def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document
         memory_from(document)
 
 
+def test_a_document_of_before_the_model_was_corrected_is_read() -> None:
+    document = memory_document(MEMORY)
+    del document["latency_corrections"], document["throughput_corrections"]
+    assert memory_from(document) == replace(MEMORY, latency_corrections={}, throughput_corrections={})
+
+
+def test_a_restart_keeps_what_was_learned_whenever_it_was_last_written() -> None:
+    after = resumed(MEMORY, now_s=90_000.0, window_s=300.0, interval_s=15.0)
+    assert after.latency_corrections == {VAD: Correction(factor=1.5, learned_at_s=90_000.0)}
+    assert after.throughput_corrections == {(VAD, CPU): Correction(factor=0.75, learned_at_s=90_000.0)}
+
+
 def test_a_restart_within_the_window_goes_on_from_the_last_sample() -> None:
     after = resumed(MEMORY, now_s=1200.0, window_s=300.0, interval_s=15.0)
     assert after.samples == (*MEMORY.samples, DemandSample(t_s=1185.0, observed=None, forecast=420.0))
@@ -81,7 +96,13 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
 
 @pytest.mark.parametrize(
     "edited",
-    [{"demand": -5}, {"service_factors": [[["vad", "cpu"], 0]]}, {"pass_ratios": {"vad": 3}}],
+    [
+        {"demand": -5},
+        {"service_factors": [[["vad", "cpu"], 0]]},
+        {"pass_ratios": {"vad": 3}},
+        {"latency_corrections": {"vad": {"factor": 9.0, "learned_at_s": 1.0}}},
+        {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.5, "learned_at_s": 1.0}]]},
+    ],
 )
 def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:
     with pytest.raises(InvalidRecord, match=next(iter(edited))):

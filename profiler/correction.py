@@ -1,0 +1,268 @@
+"""Measured beats modelled: what a stage's tail and a replica's throughput are, over what the model says. Pure.
+
+Both are learned from what runs, slowly, within bounds, and only where the samples can be compared with the model: no
+replica came or went within their window, enough items, the service time settled. A latency is compared where nothing
+is overloaded, since near its limit a queue says more about the last minutes than about the model; a throughput where
+the replicas have more to do than they can.
+
+Nothing measured keeps what was learned for an hour. Then it fades, so that a stage which is asked for again next week
+is planned as declared.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from optimizer.latency import StageLoad, capacity_rps, predict
+from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
+from profiler.estimate import FACTOR_BOUNDS
+from profiler.profile import Correction, PipelineProfile, PlacementProfile, StageProfile
+from profiler.samples import Quantity, Reading
+
+LATENCY_TIME_CONSTANT_S = 300.0
+"""How fast a measured tail is believed: a percentile of one window is noisy, and a wrong one costs money."""
+THROUGHPUT_TIME_CONSTANT_S = 120.0
+"""How fast a throughput under overload is believed: faster, because items are late meanwhile."""
+THROUGHPUT_FACTORS = (0.5, 1.0)
+"""A replica is believed to carry at least half of what its service time says, and never more."""
+KEPT_S = 3600.0
+"""How long a correction stays as it is without a measurement."""
+FADING_TIME_CONSTANT_S = 4 * 3600.0
+"""How fast it then goes back to nothing."""
+MIN_TAIL_ITEMS = 200.0
+"""Ten items beyond the 95th percentile, so that it is not one item's time."""
+NEGLIGIBLE = 0.02
+"""A throughput this close to the law's is the law's."""
+_PERCENTILE = 95.0  # what a stage's servers tell, whatever the percentile of the SLA
+_HIGHEST_UTILIZATION = 0.9
+_SATURATED = 0.95
+_FALLING_BEHIND = 1.05  # arrivals over completions
+_SERVICE_SETTLED = 0.1  # how far the newest service factor may be from the smoothed one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningPlacement:
+    """`replicas` ready ones of `placement` (with its corrected service law), taking batches of up to `batch`."""
+
+    placement: Placement
+    replicas: int
+    batch: int
+    throughput: Correction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningStage:
+    """A stage as it runs; `load` is what arrives by the model, of which the rate is replaced by the measured one.
+
+    `window_s` is the time that the samples average over. `latency` and `RunningPlacement.throughput` are what was
+    learned so far.
+    """
+
+    load: StageLoad
+    routing: Routing
+    window_s: float
+    placements: Mapping[PoolName, RunningPlacement]
+    latency: Correction | None
+
+
+def believed(correction: Correction | None, now_s: float) -> float:
+    """Return the factor to plan with: as learned for an hour, then fading to 1."""
+    if correction is None:
+        return 1.0
+    idle_s = max(0.0, now_s - correction.learned_at_s - KEPT_S)
+    return 1 + (correction.factor - 1) * math.exp(-idle_s / FADING_TIME_CONSTANT_S)
+
+
+def with_corrections(
+    profile: PipelineProfile,
+    running: Mapping[StageName, RunningStage],
+    *,
+    sla_latency_s: float,
+    settled: bool,
+    now_s: float,
+    interval_s: float,
+) -> PipelineProfile:
+    """Return `profile` with what its readings say about the model, `interval_s` after the cycle before.
+
+    `settled` says that no replica came or went within the samples' window; otherwise nothing is learned. Stages that
+    `running` does not name stay as they are.
+    """
+    return replace(
+        profile,
+        stages=tuple(
+            _corrected(
+                stage,
+                running[stage.name],
+                sla_latency_s=sla_latency_s,
+                settled=settled,
+                now_s=now_s,
+                interval_s=interval_s,
+            )
+            if stage.name in running
+            else stage
+            for stage in profile.stages
+        ),
+    )
+
+
+def _corrected(
+    stage: StageProfile,
+    running: RunningStage,
+    *,
+    sla_latency_s: float,
+    settled: bool,
+    now_s: float,
+    interval_s: float,
+) -> StageProfile:
+    placements: list[PlacementProfile] = []
+    for profile in stage.placements:
+        part = running.placements[profile.pool]
+        law_rps = capacity_rps(replace(part.placement, saturation_rps=None), part.placement.batch_sizes[-1])
+        throughput = part.throughput
+        if settled:
+            throughput = _throughput(
+                profile, part, law_rps, running.window_s, sla_latency_s, now_s=now_s, interval_s=interval_s
+            )
+        share = believed(throughput, now_s)
+        placements.append(
+            replace(
+                profile,
+                throughput_correction=throughput,
+                saturation_rps=share * law_rps if share < 1 - NEGLIGIBLE else None,
+            )
+        )
+    modelled = _tail(placements, running) if settled else None
+    latency = running.latency
+    if modelled is not None:
+        latency = _learned(
+            latency, modelled.ratio, LATENCY_FACTORS, LATENCY_TIME_CONSTANT_S, now_s=now_s, interval_s=interval_s
+        )
+    return replace(
+        stage,
+        placements=tuple(placements),
+        latency_correction=latency,
+        latency_factor=believed(latency, now_s),
+        modelled_p95_s=None if modelled is None else modelled.percentile_s,
+    )
+
+
+def _learned(
+    before: Correction | None,
+    ratio: float,
+    bounds: tuple[float, float],
+    time_constant_s: float,
+    *,
+    now_s: float,
+    interval_s: float,
+) -> Correction:
+    """Return `before` moved towards `ratio`, which is believed within `bounds`."""
+    low, high = bounds
+    start = believed(before, now_s)
+    weight = -math.expm1(-interval_s / time_constant_s)
+    factor = start + weight * (min(high, max(low, ratio)) - start)
+    return Correction(factor=min(high, max(low, factor)), learned_at_s=now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tail:
+    """Measured over modelled 95th percentile, and the modelled one; means over the placements by their items."""
+
+    ratio: float
+    percentile_s: float
+
+
+def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tail | None:
+    """Return how the stage's tail compares with the model, None where it cannot be compared.
+
+    Each placement is compared by itself: the stage's own percentile is that of the slowest.
+    """
+    serving = [profile for profile in placements if running.placements[profile.pool].replicas > 0]
+    rates = [_number(profile.readings.get(Quantity.ARRIVAL_RATE)) for profile in serving]
+    offered_rps = math.fsum(rate for rate in rates if rate is not None)
+    parts: list[tuple[float, float, float]] = []  # items per second, measured, modelled
+    for profile, rate_rps in zip(serving, rates, strict=True):
+        completions_rps = _number(profile.readings.get(Quantity.COMPLETION_RATE))
+        p95_s = _number(profile.readings.get(Quantity.LATENCY_P95))
+        if rate_rps is None or completions_rps is None or p95_s is None or p95_s <= 0 or rate_rps <= 0:
+            return None
+        if rate_rps > _FALLING_BEHIND * completions_rps or not _service_settled(profile):
+            return None
+        if (_number(profile.readings.get(Quantity.UTILIZATION)) or 0.0) > _HIGHEST_UTILIZATION:
+            return None
+        part = running.placements[profile.pool]
+        sessions = running.load.sessions
+        predicted = predict(
+            replace(
+                running.load,
+                rate_rps=rate_rps,
+                sessions=None if sessions is None else sessions * rate_rps / offered_rps,
+            ),
+            replace(part.placement, saturation_rps=profile.saturation_rps),
+            part.replicas,
+            batch=part.batch,
+            routing=running.routing,
+            percentile=_PERCENTILE,
+        )
+        if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
+            return None
+        parts.append((completions_rps, p95_s, predicted.percentile_s))
+    total_rps = math.fsum(items_rps for items_rps, _, _ in parts)
+    if total_rps * running.window_s < MIN_TAIL_ITEMS:
+        return None
+    return _Tail(
+        ratio=math.fsum(items * measured / modelled for items, measured, modelled in parts) / total_rps,
+        percentile_s=math.fsum(items * modelled for items, _, modelled in parts) / total_rps,
+    )
+
+
+def _throughput(
+    profile: PlacementProfile,
+    part: RunningPlacement,
+    law_rps: float,
+    window_s: float,
+    sla_latency_s: float,
+    *,
+    now_s: float,
+    interval_s: float,
+) -> Correction | None:
+    """Return what one replica was seen to carry, over what its service time says: None where that is the same.
+
+    Only replicas that are busy all the time, fall behind and answer late show their limit. One that carries more than
+    it was believed to corrects that at once. The service times tell nothing of a batch limit that is not the largest.
+    """
+    before = part.throughput
+    completions_rps = _number(profile.readings.get(Quantity.COMPLETION_RATE))
+    if completions_rps is None or part.replicas == 0 or completions_rps * window_s < MIN_TAIL_ITEMS:
+        return before
+    if part.batch != part.placement.batch_sizes[-1] or not _service_settled(profile):
+        return before
+    share = completions_rps / part.replicas / law_rps
+    if share >= believed(before, now_s):
+        return None if before is None or share >= 1 else replace(before, factor=share)
+    if not _saturated(profile, completions_rps, sla_latency_s):
+        return before
+    return _learned(before, share, THROUGHPUT_FACTORS, THROUGHPUT_TIME_CONSTANT_S, now_s=now_s, interval_s=interval_s)
+
+
+def _saturated(profile: PlacementProfile, completions_rps: float, sla_latency_s: float) -> bool:
+    utilization = _number(profile.readings.get(Quantity.UTILIZATION))
+    p95_s = _number(profile.readings.get(Quantity.LATENCY_P95))
+    arrivals_rps = _number(profile.readings.get(Quantity.ARRIVAL_RATE))
+    queue = _number(profile.readings.get(Quantity.QUEUE_DEPTH))
+    if utilization is None or p95_s is None or arrivals_rps is None or queue is None:
+        return False
+    behind = arrivals_rps > _FALLING_BEHIND * completions_rps or queue > sla_latency_s * completions_rps
+    return utilization >= _SATURATED and p95_s > sla_latency_s and behind
+
+
+def _service_settled(profile: PlacementProfile) -> bool:
+    """Whether the smoothed service time has arrived at the measured one: what is left is not the mean's fault."""
+    if profile.measured_factor is None:
+        return True
+    low, high = FACTOR_BOUNDS
+    newest = min(high, max(low, profile.measured_factor))
+    return abs(newest - profile.service_factor) <= _SERVICE_SETTLED * profile.service_factor
+
+
+def _number(reading: Reading | None) -> float | None:
+    return reading if isinstance(reading, float | int) and math.isfinite(reading) else None

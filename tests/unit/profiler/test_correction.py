@@ -1,0 +1,275 @@
+"""What the samples say about the model: learned slowly, within bounds, and only from what can be compared."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from optimizer.latency import StageLoad, predict
+from optimizer.model import Placement, PoolName, Routing, ServiceLaw, StageName
+from profiler.correction import (
+    KEPT_S,
+    LATENCY_TIME_CONSTANT_S,
+    RunningPlacement,
+    RunningStage,
+    believed,
+    with_corrections,
+)
+from profiler.profile import Correction, LatencySource, PipelineProfile, PlacementProfile, StageProfile
+from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+
+NOW_S = 1_000_000.0
+INTERVAL_S = 15.0
+SLA_S = 0.5
+MISSING = Absence(reason=AbsenceReason.MISSING)
+STAGE, CPU, GPU = StageName("encoder"), PoolName("cpu"), PoolName("gpu")
+LAW = ServiceLaw(fixed_s=0.05, cv=1.0)
+LOAD = StageLoad(rate_rps=0.0)
+
+
+def modelled_s(rate_rps: float, replicas: int = 4) -> float:
+    placement = Placement(pool=CPU, service=LAW)
+    load = StageLoad(rate_rps=rate_rps)
+    predicted = predict(load, placement, replicas, batch=1, routing=Routing.LEAST_LOADED, percentile=95)
+    assert predicted is not None
+    return predicted.percentile_s
+
+
+def on(
+    pool: PoolName,
+    *,
+    rate_rps: float = 40.0,
+    slower: float = 1.0,
+    service_factor: float = 1.0,
+    measured_factor: float | None = 1.0,
+    **readings: Reading,
+) -> PlacementProfile:
+    """Four replicas, at half of what they can, whose 95th percentile is `slower` times the model's."""
+    busy = rate_rps * 0.05 / 4
+    found: dict[Quantity, Reading] = {
+        Quantity.ARRIVAL_RATE: rate_rps,
+        Quantity.COMPLETION_RATE: rate_rps,
+        Quantity.UTILIZATION: busy,
+        Quantity.QUEUE_DEPTH: 1.0,
+        Quantity.LATENCY_P95: slower * modelled_s(rate_rps) if busy < 0.9 else 9.0,
+        **{Quantity[name.upper()]: value for name, value in readings.items()},
+    }
+    return PlacementProfile(
+        pool=pool,
+        readings=found,
+        prior=LAW,
+        service=LAW,
+        service_factor=service_factor,
+        measured_factor=measured_factor,
+    )
+
+
+def corrected(
+    *placements: PlacementProfile,
+    latency: Correction | None = None,
+    throughput: Correction | None = None,
+    settled: bool = True,
+    now_s: float = NOW_S,
+    interval_s: float = INTERVAL_S,
+    replicas: int = 4,
+    **law: Any,
+) -> StageProfile:
+    profiles = placements or (on(CPU),)
+    stage = StageProfile(
+        name=STAGE,
+        readings={},
+        pass_ratio=1.0,
+        pass_ratio_measured=MISSING,
+        pressure=MISSING,
+        placements=profiles,
+    )
+    running = RunningStage(
+        load=LOAD,
+        routing=Routing.LEAST_LOADED,
+        window_s=60.0,
+        latency=latency,
+        placements={
+            profile.pool: RunningPlacement(
+                placement=Placement(pool=profile.pool, service=LAW, **law),
+                replicas=replicas,
+                batch=1,
+                throughput=throughput,
+            )
+            for profile in profiles
+        },
+    )
+    profile = PipelineProfile(
+        stages=(stage,), bottleneck=None, latency_s=MISSING, latency_source=LatencySource.COMPOSED
+    )
+    after = with_corrections(
+        profile, {STAGE: running}, sla_latency_s=SLA_S, settled=settled, now_s=now_s, interval_s=interval_s
+    )
+    return after.stages[0]
+
+
+def after_cycles(count: int, *, interval_s: float = INTERVAL_S, **stage: Any) -> StageProfile:
+    """The same samples in `count` cycles."""
+    now_s, seen = NOW_S, corrected(interval_s=interval_s, **stage)
+    for _ in range(count - 1):
+        now_s += interval_s
+        seen = after(seen, now_s=now_s, interval_s=interval_s, **stage)
+    return seen
+
+
+def after(before: StageProfile, *, placement: PlacementProfile | None = None, **stage: Any) -> StageProfile:
+    placements = (placement,) if placement is not None else ()
+    return corrected(
+        *placements,
+        latency=before.latency_correction,
+        throughput=before.placements[0].throughput_correction,
+        **stage,
+    )
+
+
+class TestLatencyFactor:
+    def test_a_stage_that_is_as_the_model_says_is_not_corrected(self) -> None:
+        assert after_cycles(100).latency_factor == pytest.approx(1.0)
+
+    def test_a_slower_tail_is_believed_after_a_while_and_not_before(self) -> None:
+        slow = on(CPU, slower=1.5)
+        first = corrected(slow)
+        assert first.latency_factor < 1.03
+        seen = first
+        for cycle in range(1, 60):
+            seen = after(seen, placement=slow, now_s=NOW_S + cycle * INTERVAL_S)
+        assert seen.latency_factor == pytest.approx(1.5, abs=0.03)
+
+    def test_it_does_not_depend_on_how_often_one_looks(self) -> None:
+        slow = on(CPU, slower=1.5)
+        seldom = corrected(slow, interval_s=60.0)
+        often = corrected(slow)
+        for cycle in range(1, 4):
+            often = after(often, placement=slow, now_s=NOW_S + cycle * INTERVAL_S)
+        assert often.latency_factor == pytest.approx(seldom.latency_factor)
+
+    @pytest.mark.parametrize(("slower", "bound"), [(1000.0, 2.0), (0.001, 0.5)])
+    def test_one_absurd_sample_hardly_moves_it_and_many_no_further_than_the_bound(
+        self, slower: float, bound: float
+    ) -> None:
+        absurd = on(CPU, slower=slower)
+        seen = corrected(absurd)
+        assert abs(seen.latency_factor - 1) < 0.05
+        for cycle in range(1, 400):
+            seen = after(seen, placement=absurd, now_s=NOW_S + cycle * INTERVAL_S)
+        assert seen.latency_factor == pytest.approx(bound)
+
+    @pytest.mark.parametrize(
+        "slow",
+        [
+            on(CPU, slower=1.5, latency_p95=MISSING),
+            on(CPU, slower=1.5, arrival_rate=MISSING),
+            on(CPU, slower=1.5, completion_rate=MISSING),
+            on(CPU, slower=1.5, completion_rate=30.0),
+            on(CPU, slower=1.5, utilization=0.97),
+            on(CPU, slower=1.5, rate_rps=1.0),
+            on(CPU, rate_rps=75.0, utilization=MISSING),
+            on(CPU, slower=1.5, measured_factor=1.4),
+            on(CPU, latency_p95=math.nan),
+            on(CPU, slower=1.5, arrival_rate=1e300, completion_rate=1e300),
+        ],
+        ids=[
+            *("no percentile", "no arrivals", "no completions", "falling behind", "saturated"),
+            *("too few items", "near its limit", "service time moves", "nan", "absurd rates"),
+        ],
+    )
+    def test_what_cannot_be_compared_teaches_nothing(self, slow: PlacementProfile) -> None:
+        assert corrected(slow).latency_correction is None
+
+    def test_nothing_is_learned_while_replicas_come_or_go(self) -> None:
+        before = Correction(factor=1.2, learned_at_s=NOW_S - 15)
+        assert corrected(on(CPU, slower=1.9), settled=False, latency=before).latency_correction == before
+
+    def test_without_samples_it_stays_for_an_hour_and_then_fades(self) -> None:
+        learned = Correction(factor=1.5, learned_at_s=NOW_S)
+        silent = on(CPU, latency_p95=MISSING)
+        kept = corrected(silent, latency=learned, now_s=NOW_S + KEPT_S)
+        assert kept.latency_factor == 1.5
+        later = [
+            corrected(silent, latency=learned, now_s=NOW_S + hours * 3600).latency_factor for hours in (2, 5, 24, 240)
+        ]
+        assert later == sorted(later, reverse=True)
+        assert later[0] < 1.5
+        assert later[-1] == pytest.approx(1.0)
+
+    def test_a_clock_that_was_set_back_does_not_amplify_it(self) -> None:
+        assert believed(Correction(factor=1.5, learned_at_s=NOW_S), NOW_S - 1e9) == 1.5
+
+    def test_every_placement_is_held_against_its_own_prediction(self) -> None:
+        """The stage's percentile is that of the slower pool, which the model knows to be slower."""
+        both = corrected(on(CPU), on(GPU, slower=1.5), interval_s=1e6)
+        assert both.latency_factor == pytest.approx(1.25)
+
+    def test_it_goes_to_what_is_measured_by_the_stated_time_constant(self) -> None:
+        slow = on(CPU, slower=2.0)
+        assert corrected(slow, interval_s=LATENCY_TIME_CONSTANT_S).latency_factor == pytest.approx(2 - math.exp(-1))
+
+
+OVERLOADED = {"rate_rps": 80.0, "completion_rate": 60.0, "utilization": 1.0, "queue_depth": 500.0, "latency_p95": 5.0}
+
+
+def overloaded(**readings: Any) -> PlacementProfile:
+    """Four replicas which by their service time carry 80 items/s, and carry 60."""
+    return on(CPU, **{**OVERLOADED, **readings})
+
+
+class TestThroughput:
+    def test_replicas_that_fall_behind_show_what_they_carry(self) -> None:
+        seen = corrected(overloaded())
+        assert seen.placements[0].saturation_rps is not None
+        assert seen.placements[0].saturation_rps > 19
+        for cycle in range(1, 60):
+            seen = after(seen, placement=overloaded(), now_s=NOW_S + cycle * INTERVAL_S)
+        assert seen.placements[0].saturation_rps == pytest.approx(15.0, rel=0.02)
+
+    @pytest.mark.parametrize(
+        "readings",
+        [
+            {"utilization": 0.9},
+            {"utilization": MISSING},
+            {"queue_depth": 1.0, "rate_rps": 60.0},
+            {"latency_p95": 0.4},
+            {"latency_p95": MISSING},
+            {"completion_rate": 1.0},
+            {"completion_rate": 80.0},
+            {"measured_factor": 1.3},
+        ],
+        ids=lambda readings: next(iter(readings)),
+    )
+    def test_only_replicas_that_are_busy_behind_and_late_show_it(self, readings: dict[str, Any]) -> None:
+        placement = corrected(overloaded(**readings)).placements[0]
+        assert (placement.throughput_correction, placement.saturation_rps) == (None, None)
+
+    def test_a_replica_is_believed_to_carry_half_of_its_law_at_least(self) -> None:
+        seen = corrected(overloaded(completion_rate=8.0), interval_s=1e6)
+        assert seen.placements[0].saturation_rps == pytest.approx(10.0)
+
+    def test_one_that_carries_more_than_it_was_believed_to_corrects_that_at_once(self) -> None:
+        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        busy = overloaded(completion_rate=72.0)
+        assert corrected(busy, throughput=learned).placements[0].saturation_rps == pytest.approx(18.0)
+        free = on(CPU, rate_rps=70.0)
+        seen = corrected(free, throughput=replace(learned, factor=0.8)).placements[0]
+        assert seen.saturation_rps == pytest.approx(17.5)
+
+    def test_it_is_forgotten_when_the_law_is_reached(self) -> None:
+        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        seen = corrected(overloaded(completion_rate=81.0), throughput=learned).placements[0]
+        assert (seen.throughput_correction, seen.saturation_rps) == (None, None)
+
+    def test_it_is_forgotten_slowly(self) -> None:
+        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        calm = on(CPU, rate_rps=20.0)
+        found = [
+            corrected(calm, throughput=learned, now_s=NOW_S + hours * 3600).placements[0].saturation_rps
+            for hours in (1, 5, 100)
+        ]
+        assert found[0] == pytest.approx(12.0)
+        assert found[1] is not None
+        assert 12 < found[1] < 20
+        assert found[2] is None
