@@ -89,6 +89,19 @@ def serve_mixed(
     looks for the fewest items queued and in service for a replica's capacity, and lets those that tie take turns.
     With Pull the server that is idle for the longest time takes next.
     """
+    return serve_from(arrivals_s, sessions, groups=groups, routing=routing, seed=seed, starts_s=np.empty(0))
+
+
+def serve_from(
+    arrivals_s: Array,
+    sessions: Counts,
+    *,
+    groups: Sequence[ServerGroup],
+    routing: Routing,
+    seed: int,
+    starts_s: Array,
+) -> Array:
+    """As `serve_mixed`; writes when the service of each item begins to `starts_s`, unless that has no entries."""
     n = len(arrivals_s)
     if n == 0:
         return np.empty(0)
@@ -103,7 +116,7 @@ def serve_mixed(
     owner = np.repeat(np.arange(len(groups)), replicas)
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
         relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
-        _serve_least_loaded(arrivals_s, slots, batch[owner], times[owner], relative, start, departures)
+        _serve_least_loaded(arrivals_s, slots, batch[owner], times[owner], relative, start, departures, starts_s)
         return departures
     if routing is Routing.PULL or len(slots) == 1:
         order = np.arange(n, dtype=np.int64)
@@ -114,7 +127,9 @@ def serve_mixed(
         first_item = np.concatenate(([0], np.cumsum(np.bincount(queue, minlength=len(slots))))).astype(np.int64)
         first_slot = np.concatenate(([0], np.cumsum(slots))).astype(np.int64)
     of_slot = np.repeat(owner, slots)
-    _serve_queues(arrivals_s, order, first_item, first_slot, batch[of_slot], times[of_slot], start, departures)
+    _serve_queues(
+        arrivals_s, order, first_item, first_slot, batch[of_slot], times[of_slot], start, departures, starts_s
+    )
     return departures
 
 
@@ -219,6 +234,7 @@ def _serve_queues(
     times: Array,
     seed: np.uint64,
     departures: Array,
+    starts: Array,
 ) -> None:
     """Serve queues that know nothing of one another.
 
@@ -244,6 +260,8 @@ def _serve_queues(
             for i in range(head, end):
                 item = order[i]
                 done = max(arrivals[item], free[k]) + service
+                if len(starts) > 0:
+                    starts[item] = done - service
                 free[k] = done
                 departures[item] = done
                 k += 1
@@ -270,6 +288,8 @@ def _serve_queues(
             done = start + service
             for i in range(head, stop):
                 departures[order[i]] = done
+                if len(starts) > 0:
+                    starts[order[i]] = start
             head = stop
             at = 0  # put the server back where its time belongs
             while True:
@@ -289,7 +309,14 @@ def _serve_queues(
 
 @compiled
 def _serve_least_loaded(
-    arrivals: Array, slots: Counts, batch: Counts, times: Array, relative: Array, seed: np.uint64, departures: Array
+    arrivals: Array,
+    slots: Counts,
+    batch: Counts,
+    times: Array,
+    relative: Array,
+    seed: np.uint64,
+    departures: Array,
+    starts: Array,
 ) -> None:
     """Serve replicas among which each item goes to the one with the least load.
 
@@ -340,6 +367,8 @@ def _serve_least_loaded(
                     item = head[r]
                     for _ in range(taken):
                         departures[item] = time + service
+                        if len(starts) > 0:
+                            starts[item] = time
                         item = link[item]
                     queued[r] -= taken
                     head[r] = item
