@@ -55,4 +55,5 @@ def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
         sessions=demand.sessions,
         arrival_cv2=demand.arrival_cv2,
         periodic=demand.sessions is not None and visits >= 1,
+        latency_factor=stage.latency_factor,
     )

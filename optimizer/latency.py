@@ -28,13 +28,15 @@ class StageLoad:
     """What arrives at a stage.
 
     `sessions` hold a slot each (None: requests hold one while they are in the stage). `periodic` says that the
-    sessions send items at a fixed interval, none of which was dropped before.
+    sessions send items at a fixed interval, none of which was dropped before. `latency_factor` is by what the model's
+    latencies are multiplied, because they were measured to be so (`Stage.latency_factor`).
     """
 
     rate_rps: float
     sessions: float | None = None
     arrival_cv2: float = 1.0
     periodic: bool = False
+    latency_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ def predict_all(
     mixed = np.nonzero((np.count_nonzero(replicas, axis=1) > 1) & (utilization <= UTILIZATION_CEILING))[0]
     if len(mixed):
         quantile[mixed] = mixture_percentile(shares[mixed].T, quantiles[:, mixed], means[:, mixed], percentile)
+    mean, quantile = mean * load.latency_factor, quantile * load.latency_factor
     ok = (utilization <= UTILIZATION_CEILING) & _slots_suffice(load, placements, replicas, mean)
     return Predictions(
         mean_s=np.where(ok, mean, np.inf), percentile_s=np.where(ok, quantile, np.inf), utilization=utilization
