@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from optimizer.composition import Latency, Shape, end_to_end, shape_of
+from optimizer.composition import Latency, Parallel, Series, Shape, end_to_end, shape_of
 from optimizer.model import Composition, StageName
 
 A, B, C, D, E = (StageName(name) for name in "abcde")
@@ -73,3 +73,35 @@ def test_many_candidates_are_composed_at_once() -> None:
     many = Latency(mean_s=np.array([1.0, 2.0]), percentile_s=np.array([2.0, 3.0]))
     answer = end_to_end(shape, [many, latency(1, 2)], composition=Composition.SUM, percentile=95)
     assert list(answer.percentile_s) == [4.0, 5.0]
+
+
+def test_a_percentile_below_the_mean_is_kept_for_one_stage_and_never_summed_too_low() -> None:
+    one = end_to_end(shape_of([(A, [])]), [latency(1.0, 0.7)], composition=Composition.RSS, percentile=50)
+    assert float(one.percentile_s) == pytest.approx(0.7)
+    exponential = latency(1.0, np.log(2))
+    four = end_to_end(
+        shape_of([(A, []), (B, [A]), (C, [B]), (D, [C])]), [exponential] * 4, composition=Composition.SUM, percentile=50
+    )
+    assert 3.672 * 0.9 < float(four.percentile_s) < 3.672  # the median of Erlang-4; the medians' sum is 2.77
+
+
+@pytest.mark.parametrize("after", [[A], []])
+def test_an_overloaded_stage_makes_the_whole_endless(after: list[StageName]) -> None:
+    shape = shape_of([(A, []), (B, after), (C, [A, B])])
+    assert whole(shape, [latency(1, 2), latency(np.inf, np.inf), latency(1, 2)]) == np.inf
+
+
+def test_branches_that_nest_are_a_tree() -> None:
+    shape = shape_of([(A, []), (B, [A]), (C, [A]), (D, [B, C]), (E, [D])])
+    assert shape.series_parallel
+    assert shape.tree == Series(parts=(0, Parallel(branches=(1, 2)), 3, 4))
+    entries = shape_of([(A, []), (B, []), (C, [A, B])])
+    assert entries.tree == Series(parts=(Parallel(branches=(0, 1)), 2))
+    ends = shape_of([(A, []), (B, [A]), (C, [A])])
+    assert ends.tree == Series(parts=(0, Parallel(branches=(1, 2))))
+
+
+def test_branches_that_share_a_stage_are_no_tree() -> None:
+    shape = shape_of([(A, []), (B, []), (C, [A, B]), (D, [B]), (E, [C, D])])
+    assert not shape.series_parallel
+    assert shape.tree is None
