@@ -51,6 +51,7 @@ class Question:
         lifted: Collection[Limit] = (),
         pool_prices: Array | None = None,
         money_price: float = 1.0,
+        mixing: Mixing = Mixing.ANY,
         exact: bool = True,
     ) -> Answer | None:
         """Return the cheapest way to serve `share` of the demand within `room` and `budget_per_hour`, or None.
@@ -58,7 +59,8 @@ class Question:
         `room` is in the units of the fleet's supply. `latency_s` takes the place of the SLA's. `lifted` are limits of
         pools and stages, and that of the SLA, which do not hold. Without `pool_prices` cheapest is what a plan counts:
         money and switching. With them (per unit) it is `money_price` times the money plus the price of what is taken.
-        Not `exact`: the cheapest that the search found.
+        `mixing` says how far stages may run on several pools where overflow alone leaves no way. Not `exact`: the
+        cheapest that the search found.
         """
         self.asked += 1
         case = self._case(share, Mixing.OVERFLOW, frozenset(lifted), room)
@@ -71,11 +73,22 @@ class Question:
         walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
         if walk is not None:
             return Answer(case=case, walk=walk)
-        if all(len(table.stage.placements) == 1 for table in case.tables):
+        if mixing is Mixing.OVERFLOW or not self._may_mix(case, share, budget_per_hour):
             return None
-        any_mix = replace(self._case(share, Mixing.ANY, frozenset(lifted), room), latency_s=case.latency_s)
-        walk = _serve(any_mix, budget_per_hour, exact=False) if _could_mix(any_mix) else None
-        return None if walk is None else Answer(case=any_mix, walk=walk, mixing=Mixing.ANY)
+        mixed = replace(self._case(share, Mixing.ANY, frozenset(lifted), room), latency_s=case.latency_s)
+        walk = _serve(mixed, budget_per_hour, exact=False)
+        return None if walk is None else Answer(case=mixed, walk=walk, mixing=Mixing.ANY)
+
+    @staticmethod
+    def _may_mix(case: Case, share: float, budget_per_hour: float) -> bool:
+        """Return whether any mix of pools could help: overflow alone has a way, were there room.
+
+        Money justifies a mix only when not all can be served, as in the plan of the whole.
+        """
+        if all(len(table.stage.placements) == 1 for table in case.tables):
+            return False
+        roomy = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
+        return _serve(roomy, budget_per_hour if share >= 1 else inf, exact=False) is not None
 
     def _case(self, share: float, mixing: Mixing, lifted: frozenset[Limit], room: Counts) -> Case:
         base = self._fleet.case(self.pipeline, share, mixing)
@@ -159,14 +172,6 @@ def _priced(case: Case, pool_prices: Array | None, money_price: float) -> Case:
     if pool_prices is None:
         return case
     return case.priced([money_price * table.cost_per_hour + table.use @ pool_prices for table in case.tables])
-
-
-def _could_mix(case: Case) -> bool:
-    """Return whether no pool forbids by itself what the stages cannot do without."""
-    if any(len(table) == 0 for table in case.tables):
-        return False
-    least = np.sum([table.use.min(axis=0) for table in case.tables], axis=0)
-    return bool(np.all(least <= case.room))
 
 
 def _unbounded(placement: Placement, stage: Stage, rate_rps: float, sessions: float | None) -> Placement:

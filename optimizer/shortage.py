@@ -1,8 +1,13 @@
-"""When not everything can be served: who gets what, and which constraint is to blame."""
+"""When not everything can be served: who gets what, and which constraint is to blame.
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, floor, inf, log
+Minimums first; then by priority, and within one priority as many pipelines whole as can be, at what is left the shares
+of the others, the smallest first. Every step is bounded by the number of questions asked of the search.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from math import floor, inf, isfinite, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +16,31 @@ from optimizer.case import TOLERANCE, Case, Walk
 from optimizer.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.greedy import cheapest
 from optimizer.latency import capacity_rps
-from optimizer.model import Pipeline, PipelineKey, Placement, Stage, StageName
-from optimizer.options import StageOptions, Supply, without_replicas
+from optimizer.model import Pipeline, PipelineKey, StageName
+from optimizer.options import Mixing, StageOptions, without_replicas
 from optimizer.plan import Limit, LimitKind
+from optimizer.question import SLA, Question
+from optimizer.selection import Columns, floor_of, select
 
+Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 RESOLUTION = 256
 """Shares are multiples of 1 / RESOLUTION; those below it, of the powers of that."""
 
-_PLENTY = 10.0
-"""Replicas for this many times the load queue no longer: more cannot help."""
+BUDGET = Limit(kind=LimitKind.BUDGET)
+
+_QUESTIONS = 40
+"""Questions per pipeline while shares are raised; then what is left stays unused."""
+
+_BUSY = 0.9
+"""How much of the time replicas may be busy, about: where the search for a share begins."""
+
+_ROUNDS = 4
+"""How often plans at other prices of pools and money are looked for, to choose who is served whole."""
+
+_SMALL = 5
+"""Groups up to this size: every set of one more pipeline is tried together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,106 +53,399 @@ class Share:
 
 
 def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[PipelineKey, Share]:
-    """Return the largest shares that fit, by priority; pipelines of equal priority get equal shares first.
+    """Return who gets what of `room` (units of the supply) and money, by priority, and what limits those cut short.
 
-    Minimums come before anyone's SLA, those of the most important pipelines first.
+    Minimums come before anyone's SLA, those of the most important pipelines first. Within one priority as many
+    pipelines as can be are served whole; the others get equal shares first, and what one cannot use goes to the rest.
     """
     pipelines = by_priority(fleet.problem.pipelines)
-    minimums: dict[PipelineKey, Answer] = {}
+    books = _Books(fleet=fleet, room=room, budget_per_hour=budget_per_hour)
     shares: dict[PipelineKey, Share] = {}
     for pipeline in pipelines:
-        left = room - _use(minimums, room)
-        money = budget_per_hour - _cost(minimums)
-        minimum, limit = _minimum(fleet, pipeline, left, money)
+        minimum, limit = _minimum(books, pipeline)
         if minimum is None:
             shares[pipeline.key] = Share(served=0.0, answer=None, limit=limit)
         else:
-            minimums[pipeline.key] = minimum
-    answers = dict(minimums)
-    served = dict.fromkeys(minimums, 0.0)
+            books.answers[pipeline.key] = minimum
+            books.served[pipeline.key] = 0.0
     for priority in sorted({p.priority for p in pipelines}, reverse=True):
-        group = [p.key for p in pipelines if p.priority == priority and p.key in minimums]
-        equals = _Group(fleet=fleet, answers=answers, room=room, budget_per_hour=budget_per_hour)
-        for keys in ([group] if len(group) > 1 else []) + [[key] for key in group]:
-            _raise(equals, served, keys)
-        for pipeline in pipelines:
-            if pipeline.key in group and served[pipeline.key] == 0:
-                _raise_a_little(equals, served, pipeline)
+        group = [p for p in pipelines if p.priority == priority and p.key in books.answers]
+        _serve_whole(books, group)
+        _level(books, [p for p in group if books.served[p.key] < 1])
     for pipeline in pipelines:
-        if pipeline.key in answers:
-            share, answer = served[pipeline.key], answers[pipeline.key]
-            left = room - _use(answers, room) + answer.use
-            money = budget_per_hour - _cost(answers) + answer.cost_per_hour
-            more = share + min(1 / RESOLUTION, _reach(fleet, pipeline))
-            limit = None if share >= 1 else blame(fleet, pipeline, more, left, money)
-            shares[pipeline.key] = Share(served=share, answer=answer, limit=limit)
+        if pipeline.key in books.answers:
+            served, answer = books.served[pipeline.key], books.answers[pipeline.key]
+            limit = None
+            if served < 1:
+                more = served + min(1 / RESOLUTION, _reach(fleet, pipeline))
+                left, money = books.left(pipeline.key)
+                limit = blame(books.question(pipeline), more, left, money, mixing=answer.mixing)
+            shares[pipeline.key] = Share(served=served, answer=answer, limit=limit)
     return shares
 
 
-def blame(fleet: Fleet, pipeline: Pipeline, share: float, room: Counts, budget_per_hour: float) -> Limit:
-    """Return the constraint that keeps `share` of the demand from being served in what others leave.
+def blame(
+    question: Question, share: float, room: Counts, budget_per_hour: float, *, mixing: Mixing = Mixing.OVERFLOW
+) -> Limit:
+    """Return the constraint that keeps `share` of the demand from being served within `room` and `budget_per_hour`.
 
-    Money is to blame if more of it alone would help. Otherwise all constraints but the SLA are lifted and put back
-    one by one; the first that cannot be put back is to blame.
+    One whose lifting alone would help, if there is: of the budgets, the pools by name, the bounds of the stages by
+    name and the SLA the first. Otherwise the first, in the same order, of a smallest set that helps together: all
+    but the SLA are lifted and put back one by one, and the first that cannot be put back is it. The SLA where lifting
+    all the others does not help.
     """
-    share = min(share, 1.0)
+    pipeline, share = question.pipeline, min(share, 1.0)
+    money = max(0.0, min(budget_per_hour, own_budget(pipeline)))
 
-    def servable(constraints: frozenset[Limit]) -> bool:
-        money = max(0.0, min(budget_per_hour, own_budget(pipeline)))
-        relaxed = replace(
-            pipeline,
-            budget_per_hour=money if Limit(kind=LimitKind.BUDGET) in constraints and np.isfinite(money) else None,
-            stages=tuple(
-                stage
-                if Limit(kind=LimitKind.BOUNDS, name=stage.name) in constraints
-                else _unbounded(stage, pipeline, share)
-                for stage in pipeline.stages
-            ),
-        )
-        bound = np.array([Limit(kind=LimitKind.POOL, name=name) in constraints for name in fleet.supply.pools])
-        ample = _ample(relaxed, fleet.supply)
-        supply = replace(fleet.supply, limits=np.where(bound, fleet.supply.limits, ample))
-        asked = Fleet(replace(fleet.problem, pipelines=(relaxed,)), supply)
-        return asked.alone(relaxed, share, np.where(bound, room, ample), exact=False) is not None
+    def servable(lifted: Collection[Limit]) -> bool:
+        at_most = inf if BUDGET in lifted else money
+        return question.answer(share, room, at_most, lifted=lifted, mixing=mixing, exact=False) is not None
 
-    budget = Limit(kind=LimitKind.BUDGET)
-    physical = [*_pool_limits(pipeline), *_bound_limits(pipeline)]
-    if not servable(frozenset()):
-        return Limit(kind=LimitKind.SLA)
-    if servable(frozenset(physical)):
-        return budget
-    kept: frozenset[Limit] = frozenset()
-    for limit in physical:
-        if not servable(kept | {limit}):
-            return limit
-        kept |= {limit}
-    return budget
+    def first_that_helps(limits: Sequence[Limit]) -> Limit | None:
+        """Return the first of `limits` that helps alone: none does where all of them together do not."""
+        if not limits or not servable(limits):
+            return None
+        if len(limits) == 1:
+            return limits[0]
+        half = len(limits) // 2
+        return first_that_helps(limits[:half]) or first_that_helps(limits[half:])
+
+    budget = [BUDGET] if isfinite(money) else []
+    for limits in (budget, [*_pool_limits(pipeline)], [*_bound_limits(pipeline)], [SLA]):
+        helps = first_that_helps(limits)
+        if helps is not None:
+            return helps
+    every = [*budget, *_pool_limits(pipeline), *_bound_limits(pipeline)]
+    if not servable(every):
+        return SLA
+    back, stuck = 0, len(every)  # with `back` put back it is servable, with `stuck` it is not
+    while stuck - back > 1:
+        middle = (back + stuck) // 2
+        if servable(every[middle:]):
+            back = middle
+        else:
+            stuck = middle
+    return every[back]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
-    """The state of sharing out: `answers` so far, to be improved in what is left of room and budget."""
+@dataclass(slots=True, kw_only=True)
+class _Books:
+    """Who has what so far. `answers` together never take more than `room` and `budget_per_hour`."""
 
     fleet: Fleet
-    answers: dict[PipelineKey, Answer]
     room: Counts
     budget_per_hour: float
+    answers: dict[PipelineKey, Answer] = field(default_factory=dict)
+    served: dict[PipelineKey, float] = field(default_factory=dict)
+    questions: dict[PipelineKey, Question] = field(default_factory=dict)
 
-    def attempt(self, keys: list[PipelineKey], share: float, *, exact: bool) -> Mapping[PipelineKey, Answer] | None:
-        """Return how `share` of the demand of each of `keys` is served beside the others' answers, or None."""
-        others = {key: answer for key, answer in self.answers.items() if key not in keys}
-        room, budget_per_hour = self.room - _use(others, self.room), self.budget_per_hour - _cost(others)
-        return self.fleet.together(dict.fromkeys(keys, share), room, budget_per_hour, exact=exact)
+    def question(self, pipeline: Pipeline) -> Question:
+        if pipeline.key not in self.questions:
+            self.questions[pipeline.key] = Question(self.fleet, pipeline)
+        return self.questions[pipeline.key]
+
+    def left(self, *keys: PipelineKey) -> tuple[Counts, float]:
+        """Return the room and money that all but `keys` leave."""
+        others = [answer for key, answer in self.answers.items() if key not in keys]
+        use = sum((answer.use for answer in others), np.zeros_like(self.room))
+        return self.room - use, self.budget_per_hour - sum(answer.cost_per_hour for answer in others)
+
+    def ask(
+        self,
+        pipeline: Pipeline,
+        share: float,
+        *,
+        prices: tuple[Array, float] | None = None,
+        mixing: Mixing = Mixing.OVERFLOW,
+        exact: bool = False,
+    ) -> Answer | None:
+        """Return how `share` of the pipeline is served in what the others leave, or None.
+
+        `prices` are those of a unit of each pool, and of money.
+        """
+        question = self.question(pipeline)
+        if question.asked > _QUESTIONS:
+            return None
+        room, money = self.left(pipeline.key)
+        pool_prices, money_price = prices or (None, 1.0)
+        return question.answer(
+            share,
+            room,
+            min(money, own_budget(pipeline)),
+            pool_prices=pool_prices,
+            money_price=money_price,
+            mixing=mixing,
+            exact=exact,
+        )
+
+    def keep(self, pipeline: Pipeline, share: float, answer: Answer) -> None:
+        self.answers[pipeline.key] = answer
+        self.served[pipeline.key] = share
+
+    def tighten(self, pipeline: Pipeline) -> None:
+        """Serve the pipeline's share at least cost in what the others leave, where that saves something."""
+        answer = self.answers[pipeline.key]
+        if answer.mixing is Mixing.ANY:
+            return
+        room, money = self.left(pipeline.key)
+        better = self.question(pipeline).answer(
+            self.served[pipeline.key], room, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW
+        )
+        if better is not None:
+            self.answers[pipeline.key] = better
 
 
-def _raise_a_little(group: _Group, served: dict[PipelineKey, float], pipeline: Pipeline) -> None:
+def _serve_whole(books: _Books, group: Sequence[Pipeline]) -> None:
+    """Serve as many of `group` whole as can be, in what the minimums and those more important leave."""
+    if len(group) == 1:
+        answer = books.ask(group[0], 1.0, mixing=Mixing.ANY, exact=True)
+        if answer is not None:
+            books.keep(group[0], 1.0, answer)
+        return
+    minimums = {p.key: books.answers[p.key] for p in group}
+    selection = _selection(books, group)
+    for number, answer in selection.items():
+        books.keep(group[number], 1.0, answer)
+    for _ in range(2):
+        for number in selection:
+            books.tighten(group[number])
+        before = len(selection)
+        for number, pipeline in enumerate(group):
+            if number not in selection:
+                answer = books.ask(pipeline, 1.0)
+                if answer is not None:
+                    selection[number] = answer
+                    books.keep(pipeline, 1.0, answer)
+        if len(selection) == before:
+            break
+    if len(group) <= _SMALL:
+        _one_more(books, group, minimums)
+
+
+def _selection(books: _Books, group: Sequence[Pipeline]) -> dict[int, Answer]:
+    """Return who of `group` is served whole and how, by position: plans at several prices, and the most that fit."""
+    room, money = books.left()
+    minimums = [books.answers[p.key] for p in group]
+    paid = isfinite(money)
+
+    def need(number: int, answer: Answer) -> Array:
+        use = (answer.use - minimums[number].use).astype(float)
+        cost = [answer.cost_per_hour - minimums[number].cost_per_hour] if paid else []
+        return np.concatenate((use, cost))
+
+    found: list[tuple[int, Answer, Array]] = []
+    for number, pipeline in enumerate(group):
+        answer = books.ask(pipeline, 1.0, exact=True)
+        if answer is not None:
+            found.append((number, answer, need(number, answer)))
+    available = np.maximum(np.concatenate((room.astype(float), [money] if paid else [])), 0.0)
+    able = [number for number, _, _ in found]
+    best: dict[int, Answer] = {}
+    for turn in range(_ROUNDS + 1 if found else 0):
+        found.sort(key=lambda column: column[0])
+        columns = Columns(
+            owner=np.array([number for number, _, _ in found], dtype=np.int64),
+            need=np.array([taken for _, _, taken in found]),
+            available=available,
+        )
+        selection = select(columns)
+        if len(selection.columns) > len(best):
+            best = {found[column][0]: found[column][1] for column in selection.columns}
+        pool_prices = selection.prices[: len(room)]
+        if turn == _ROUNDS or len(best) == len(able) or not pool_prices.any():
+            break
+        # A price on money however small, so that among equals the cheapest is taken.
+        money_price = max(float(selection.prices[-1]) if paid else 0.0, 1e-6 * float(pool_prices.max()))
+        fresh, hope = [], float(selection.prices @ available)
+        for number in able:
+            answer = books.ask(group[number], 1.0, prices=(pool_prices, money_price), exact=True)
+            if answer is None:
+                continue
+            taken = need(number, answer)
+            hope += max(0.0, 1.0 - float(taken @ selection.prices))
+            if not any(other == number and np.allclose(taken, old) for other, _, old in found):
+                fresh.append((number, answer, taken))
+        if not fresh or floor_of(hope) <= len(best):
+            break
+        found += fresh
+    return best
+
+
+def _one_more(books: _Books, group: Sequence[Pipeline], minimums: Mapping[PipelineKey, Answer]) -> None:
+    """Try every larger set of a small group together, for as long as one is found."""
+    count = sum(books.served[p.key] >= 1 for p in group)
+    keys = [p.key for p in group]
+    for size in range(count + 1, len(group) + 1):
+        for chosen in combinations(keys, size):
+            room, money = books.left(*keys)
+            others = [minimums[key] for key in keys if key not in chosen]
+            room = room - sum((answer.use for answer in others), np.zeros_like(room))
+            money -= sum(answer.cost_per_hour for answer in others)
+            answers = books.fleet.together(dict.fromkeys(chosen, 1.0), room, money) if np.all(room >= 0) else None
+            if answers is not None:
+                books.answers.update({**{key: minimums[key] for key in keys}, **answers})
+                books.served.update({**dict.fromkeys(keys, 0.0), **dict.fromkeys(chosen, 1.0)})
+                break
+        else:
+            return
+
+
+def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
+    """Raise the shares of `rest` together as far as they go, then those of the ones that can still rise."""
+    active, level = list(rest), 0
+    while len(active) > 1:
+        level, raised = _raise_together(books, active, level)
+        rising = (
+            [p for p in active if books.ask(p, (level + 1) / RESOLUTION) is not None] if raised or not level else []
+        )
+        if len(rising) == len(active) or not rising:
+            break  # each could rise, but not all: one after the other
+        active = rising
+    for pipeline in rest:
+        _raise(books, pipeline)
+    for pipeline in rest:
+        if books.served[pipeline.key] == 0:
+            _raise_a_little(books, pipeline)
+    for pipeline in rest:
+        if books.served[pipeline.key] > 0:
+            books.tighten(pipeline)
+
+
+def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tuple[int, bool]:
+    """Raise all of `active` from `low` to the highest level they can have together; return it, and whether it rose."""
+    found: dict[PipelineKey, Answer] = {}
+    room, money = books.left(*(p.key for p in active))
+
+    def reaches(level: int) -> bool:
+        answers = _together_at(books, active, level / RESOLUTION, room, money)
+        if answers is not None:
+            found.clear()
+            found.update(answers)
+        return answers is not None
+
+    level = _highest(low, RESOLUTION, floor(_likely(books, active, money) * RESOLUTION), reaches)
+    for pipeline in active if found else ():
+        books.keep(pipeline, level / RESOLUTION, found[pipeline.key])
+    return level, bool(found)
+
+
+def _together_at(
+    books: _Books, active: Sequence[Pipeline], share: float, room: Counts, money: float
+) -> Mapping[PipelineKey, Answer] | None:
+    """Return how all of `active` get `share`: what each would take alone, or else a way around each other."""
+    answers: dict[PipelineKey, Answer] = {}
+    for pipeline in active:
+        question = books.question(pipeline)
+        answer = None
+        if question.asked <= _QUESTIONS:
+            at_most = min(money, own_budget(pipeline))
+            answer = question.answer(share, room, at_most, mixing=Mixing.OVERFLOW, exact=False)
+        if answer is None:
+            return None
+        answers[pipeline.key] = answer
+    use = np.sum([answer.use for answer in answers.values()], axis=0)
+    cost = sum(answer.cost_per_hour for answer in answers.values())
+    if np.all(use <= room) and cost <= money + TOLERANCE:
+        return answers
+    if len(active) > _SMALL:
+        return _in_turn(books, active, share, room, money, answers)
+    return books.fleet.together({p.key: share for p in active}, room, money)
+
+
+def _in_turn(
+    books: _Books,
+    active: Sequence[Pipeline],
+    share: float,
+    room: Counts,
+    money: float,
+    wishes: Mapping[PipelineKey, Answer],
+) -> Mapping[PipelineKey, Answer] | None:
+    """Serve one after the other, those with the fewest ways around the contended pools first, or return None.
+
+    Each leaves the later ones what their stages cannot do without.
+    """
+    least = {key: _least(answer.case) for key, answer in wishes.items()}
+    later = np.sum(list(least.values()), axis=0)
+    contended = np.sum([answer.use for answer in wishes.values()], axis=0) > room
+    if np.any(later > room):
+        return None
+    order = sorted(active, key=lambda p: (-int(least[p.key][contended].sum()), p.key))
+    answers: dict[PipelineKey, Answer] = {}
+    left = room
+    for pipeline in order:
+        later = later - least[pipeline.key]
+        answer = wishes.get(pipeline.key)
+        if answer is None or np.any(answer.use > left - later) or answer.cost_per_hour > money + TOLERANCE:
+            answer = books.question(pipeline).answer(
+                share, left - later, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW, exact=False
+            )
+        if answer is None:
+            return None
+        answers[pipeline.key] = answer
+        left, money = left - answer.use, money - answer.cost_per_hour
+    return answers
+
+
+def _raise(books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION) -> None:
+    """Raise the share of one pipeline as far as it goes in what the others leave."""
+    found: list[Answer] = []
+
+    def reaches(level: int, mixing: Mixing = Mixing.OVERFLOW) -> bool:
+        answer = books.ask(pipeline, level * unit, mixing=mixing)
+        found.extend([] if answer is None else [answer])
+        return answer is not None
+
+    low = round(books.served[pipeline.key] / unit)
+    _, money = books.left(pipeline.key)
+    guess = low + 1 if low else floor(min(_likely(books, [pipeline], money) / unit, RESOLUTION))
+    level = _highest(low, RESOLUTION, guess, reaches)  # the whole was asked for before
+    level = _highest(level, RESOLUTION + 1, level + 1, lambda more: reaches(more, Mixing.ANY))
+    if found:
+        books.keep(pipeline, level * unit, found[-1])
+
+
+def _highest(low: int, high: int, guess: int, reaches: Callable[[int], bool]) -> int:
+    """Return the highest level from `low` to below `high` that is reached, `low` itself unasked.
+
+    It goes from `guess` in growing steps and then halves what is left. The last level that was reached is the answer.
+    """
+    level, step, risen, fallen = guess, 1, False, False
+    while high - low > 1:
+        level = min(max(level, low + 1), high - 1)
+        if reaches(level):
+            low, risen = level, True
+        else:
+            high, fallen = level, True
+        if risen and fallen:
+            level = (low + high) // 2
+        else:
+            level = low + step if risen else high - step
+            step *= 2
+    return low
+
+
+def _likely(books: _Books, pipelines: Sequence[Pipeline], money: float) -> float:
+    """Return a share that money and pools may just reach, for the search to begin with."""
+    supply = books.fleet.supply
+    costs, share = 0.0, 1.0
+    for pipeline in pipelines:
+        share = min(share, _reach(books.fleet, pipeline))
+        for stage in pipeline.stages:
+            rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
+            costs += rate * min(supply.price_per_hour(p) / capacity_rps(p, p.batch_sizes[-1]) for p in stage.placements)
+    if costs > 0 and isfinite(money):
+        share = min(share, max(money, 0.0) / costs)
+    return _BUSY * share
+
+
+def _raise_a_little(books: _Books, pipeline: Pipeline) -> None:
     """Raise the share of a pipeline whose demand is so many times its capacity that it is lost in the resolution."""
-    power = max(2, 1 + floor(-log(_reach(group.fleet, pipeline), RESOLUTION)))
-    if group.attempt([pipeline.key], float(RESOLUTION) ** -(power + 1), exact=False) is None:
+    power = max(2, 1 + floor(-log(_reach(books.fleet, pipeline), RESOLUTION)))
+    if books.ask(pipeline, float(RESOLUTION) ** -(power + 1)) is None:
         return  # not for the load
     for unit in (float(RESOLUTION) ** -power, float(RESOLUTION) ** -(power + 1)):
-        if served[pipeline.key] == 0:
-            _raise(group, served, [pipeline.key], unit)
+        if books.served[pipeline.key] == 0:
+            _raise(books, pipeline, unit)
 
 
 def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
@@ -152,40 +464,20 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
     return share
 
 
-def _raise(
-    group: _Group, served: dict[PipelineKey, float], keys: list[PipelineKey], unit: float = 1 / RESOLUTION
-) -> None:
-    """Raise the shares of `keys` together as far as they go, by bisection, above the least of them."""
-    low, high = round(min(served[key] for key in keys) / unit), RESOLUTION + 1
-    found: Mapping[PipelineKey, Answer] | None = None
-    level = RESOLUTION
-    while high - low > 1:
-        answer = group.attempt(keys, level * unit, exact=False)
-        if answer is None:
-            high = level
-        else:
-            low, found = level, answer
-        level = (low + high) // 2
-    if found is not None:
-        group.answers.update(group.attempt(keys, low * unit, exact=True) or found)
-        served.update(dict.fromkeys(keys, low * unit))
-
-
-def _minimum(
-    fleet: Fleet, pipeline: Pipeline, room: Counts, budget_per_hour: float
-) -> tuple[Answer | None, Limit | None]:
+def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | None]:
     """Return the cheapest way to keep stages at their minimum, all that have room; or nothing, and what forbids it."""
-    whole = fleet.case(pipeline, 0.0).within(room)
+    room, money = books.left()
+    whole = books.fleet.case(pipeline, 0.0).within(room)
     case = whole.priced([table.cost_per_hour for table in whole.tables])
     choice = cheapest(case)
     if choice is None:
         case = _those_with_room(case)
         choice = cheapest(case)
     assert choice is not None, "stages that do not run always have room"
-    if case.cost_per_hour(choice) > min(own_budget(pipeline), budget_per_hour) + TOLERANCE:
-        return None, Limit(kind=LimitKind.BUDGET)
+    if case.cost_per_hour(choice) > min(own_budget(pipeline), money) + TOLERANCE:
+        return None, BUDGET
     if not case.use(choice).any():
-        return None, blame(fleet, pipeline, 0.0, room, budget_per_hour)
+        return None, blame(books.question(pipeline), 0.0, room, money)
     return Answer(case=case, walk=Walk(visited=(choice,))), None
 
 
@@ -208,24 +500,9 @@ def _over(case: Case, tables: Sequence[StageOptions]) -> Case:
     return replace(case, tables=tuple(tables), prices=tuple(table.cost_per_hour for table in tables))
 
 
-def _unbounded(stage: Stage, pipeline: Pipeline, share: float) -> Stage:
-    """Return the stage with as many replicas allowed as can make a difference."""
-    demand = pipeline.demand.scaled(share)
-    rate = demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
-
-    def enough(placement: Placement) -> Placement:
-        count = ceil(_PLENTY * rate / capacity_rps(placement, placement.batch_sizes[-1])) + 1
-        if placement.session_slots is not None and demand.sessions is not None:
-            count = max(count, ceil(demand.sessions / placement.session_slots))
-        return replace(placement, max_replicas=max(placement.max_replicas, count))
-
-    return replace(stage, placements=tuple(enough(placement) for placement in stage.placements))
-
-
-def _ample(pipeline: Pipeline, supply: Supply) -> int:
-    """Return units that hold every replica of the pipeline on one pool."""
-    replicas = sum(p.max_replicas for stage in pipeline.stages for p in stage.placements)
-    return int(replicas * supply.units_per_instance.max(initial=1))
+def _least(case: Case) -> Counts:
+    """Return the units of each pool that the stages cannot do without."""
+    return np.asarray(np.sum([table.use.min(axis=0) for table in case.tables], axis=0), dtype=np.int64)
 
 
 def _pool_limits(pipeline: Pipeline) -> Iterator[Limit]:
@@ -237,11 +514,3 @@ def _bound_limits(pipeline: Pipeline) -> Iterator[Limit]:
     names: list[StageName] = sorted(stage.name for stage in pipeline.stages)
     for name in names:
         yield Limit(kind=LimitKind.BOUNDS, name=name)
-
-
-def _use(answers: Mapping[PipelineKey, Answer], room: Counts) -> Counts:
-    return np.asarray(sum((answer.use for answer in answers.values()), np.zeros_like(room)), dtype=np.int64)
-
-
-def _cost(answers: Mapping[PipelineKey, Answer]) -> float:
-    return sum(answer.cost_per_hour for answer in answers.values())

@@ -1,0 +1,208 @@
+"""As many as possible of those who each want some of several scarce things: a knapsack of many dimensions.
+
+Each may be content in several ways (columns). Prices of the scarce things come from the Lagrangian dual; those content
+for least at these prices come first, exchanges and a bounded search of the tree of choices follow. Arrays only: this
+module knows nothing of pipelines.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_SLACK = 1e-9
+_STEPS = 200  # of the dual's descent
+_TRIES = 10  # a filling at every so many steps
+_NODES = 6000  # of the tree of choices
+_CANDIDATES = 64  # columns that come in together for one that goes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """N ways to be content: whose (`owner[N]`, increasing) and what each takes (`need[N, R]`) of `available[R]`.
+
+    A need may be negative: what is given back. Nothing in `available` is below 0, and all is finite.
+    """
+
+    owner: Counts
+    need: Array
+    available: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The `columns` chosen, one of an owner at most, and what the dual says.
+
+    `at_most` bounds how many could be content with these columns; `prices[R]` are per unit of what is scarce, in
+    shares of one content owner.
+    """
+
+    columns: tuple[int, ...]
+    at_most: float
+    prices: Array
+
+
+def select(columns: Columns) -> Selection:
+    """Return as many content owners as were found; among equals those that need least at the prices, then the first."""
+    count = len(columns.available)
+    scarce = np.nonzero(columns.available > _SLACK)[0]
+    gone = np.setdiff1d(np.arange(count), scarce)
+    usable = np.nonzero(np.all(columns.need[:, gone] <= _SLACK, axis=1))[0]
+    owners, owner = np.unique(columns.owner[usable], return_inverse=True)
+    if len(owners) == 0:
+        return Selection(columns=(), at_most=0.0, prices=np.zeros(count))
+    need = columns.need[np.ix_(usable, scarce)] / columns.available[scarce]
+    starts = np.searchsorted(owner, np.arange(len(owners)))
+    whole = _Normal(owner=owner, starts=starts, need=need)
+    best, prices, bound = whole.descend()
+    best = whole.improve(best, prices)
+    while len(best) < floor_of(bound):
+        larger = whole.branch(best, prices)
+        if len(larger) == len(best):
+            break
+        best = whole.improve(larger, prices)
+    back = np.zeros(count)
+    back[scarce] = prices / columns.available[scarce]
+    return Selection(columns=tuple(sorted(int(usable[c]) for c in best)), at_most=bound, prices=back)
+
+
+def floor_of(bound: float) -> int:
+    """Return how many that bound allows."""
+    return int(np.floor(bound + 1e-6))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Normal:
+    """The columns in shares of what is available; those of owner p begin at `starts[p]`."""
+
+    owner: Counts
+    starts: Counts
+    need: Array
+
+    def descend(self) -> tuple[list[int], Array, float]:
+        """Return the best filling on the way to the least dual value, the prices there and that value."""
+        count = len(self.starts)
+        prices = np.full(self.need.shape[1], 1.0 / max(1, self.need.shape[1]))
+        first = self.need[self.starts].sum(axis=0)
+        prices = prices * np.where(first > 1, first, 0.05)
+        best = self.fill(prices)
+        least, at = float(count), np.zeros_like(prices)
+        pace = 1.0
+        for step in range(_STEPS):
+            cost = self.need @ prices
+            chosen = self._cheapest(cost)
+            gain = 1 - cost[chosen]
+            taken = gain > 0
+            value = float(prices.sum() + gain[taken].sum())
+            if value < least - 1e-9:
+                least, at = value, prices
+            elif step % 20 == 19:
+                pace *= 0.7
+            if step % _TRIES == 0 and len(best) < floor_of(least):
+                filled = self.fill(prices)
+                if len(filled) > len(best):
+                    best = filled
+            slope = 1 - self.need[chosen[taken]].sum(axis=0)
+            slope = np.where((prices <= 0) & (slope > 0), 0.0, slope)
+            norm = float(slope @ slope)
+            if norm < 1e-18 or floor_of(least) <= len(best):
+                break
+            prices = np.maximum(0.0, prices - pace * max(value - len(best), 0.05) / norm * slope)
+        filled = self.fill(at)
+        return (filled if len(filled) >= len(best) else best), at, least
+
+    def fill(self, prices: Array) -> list[int]:
+        """Return the columns taken one after the other, those that need least at `prices` first."""
+        cost = self.need @ prices
+        left = np.ones(self.need.shape[1])
+        chosen: list[int] = []
+        owners: set[int] = set()
+        for column in self._ordered(cost):
+            owner = int(self.owner[column])
+            if owner not in owners and bool(np.all(self.need[column] <= left + _SLACK)):
+                chosen.append(column)
+                owners.add(owner)
+                left = left - self.need[column]
+        return chosen
+
+    def improve(self, chosen: list[int], prices: Array) -> list[int]:
+        """Return the columns after exchanges: one goes and two come, or one comes that needs less at `prices`."""
+        cost = self.need @ prices
+        order = np.array(self._ordered(cost), dtype=np.int64)
+        for _ in range(4 * len(self.starts)):
+            better = self._exchange(chosen, cost, order)
+            if better is None:
+                return chosen
+            chosen = better
+        return chosen
+
+    def _exchange(self, chosen: list[int], cost: Array, order: Counts) -> list[int] | None:
+        left = 1 - self.need[chosen].sum(axis=0) if chosen else np.ones(self.need.shape[1])
+        owners = {int(self.owner[column]) for column in chosen}
+        outside = order[[int(self.owner[column]) not in owners for column in order]]
+        fitting = outside[np.all(self.need[outside] <= left + _SLACK, axis=1)]
+        if len(fitting):
+            return [*chosen, int(fitting[0])]
+        cheaper: tuple[float, int, int] | None = None
+        for gone in chosen:
+            room = left + self.need[gone]
+            mine = order[(self.owner[order] == self.owner[gone]) & (order != gone)]
+            one = np.concatenate((outside, mine))
+            one = one[np.all(self.need[one] <= room + _SLACK, axis=1)]
+            if not len(one):
+                continue
+            saved = cost[gone] - cost[one]
+            at = int(np.argmax(saved))
+            if saved[at] > 1e-7 and (cheaper is None or saved[at] > cheaper[0]):
+                cheaper = float(saved[at]), gone, int(one[at])
+            some = one[:_CANDIDATES]
+            both = np.all(self.need[some][:, None] + self.need[some][None] <= room + _SLACK, axis=2)
+            both &= self.owner[some][:, None] != self.owner[some][None]
+            found = np.argwhere(both)
+            if len(found):
+                rest = [column for column in chosen if column != gone]
+                return [*rest, int(some[found[0, 0]]), int(some[found[0, 1]])]
+        if cheaper is None:
+            return None
+        return [*(column for column in chosen if column != cheaper[1]), cheaper[2]]
+
+    def branch(self, best: list[int], prices: Array) -> list[int]:
+        """Return a larger selection if the tree of choices has one within `_NODES` nodes, else `best`."""
+        cost = self.need @ prices
+        cheapest = cost[self._cheapest(cost)]
+        order = [int(p) for p in np.lexsort((np.arange(len(cheapest)), cheapest))]
+        hopes = np.concatenate((np.cumsum(np.maximum(0.0, 1 - cheapest[order])[::-1])[::-1], [0.0])).tolist()
+        ends = [*self.starts[1:].tolist(), len(self.owner)]
+        ways = [
+            sorted(range(int(self.starts[p]), ends[p]), key=lambda column: (cost[column], column))
+            for p in range(len(ends))
+        ]
+        need, price = [tuple(row) for row in self.need.tolist()], prices.tolist()
+        target, nodes = len(best) + 1, 0
+        stack: list[tuple[int, tuple[float, ...], tuple[int, ...]]] = [(0, (1.0,) * len(price), ())]
+        while stack and nodes < _NODES:
+            depth, left, taken = stack.pop()
+            nodes += 1
+            if len(taken) >= target:
+                return list(taken)
+            hope = len(taken) + hopes[depth] + sum(p * room for p, room in zip(price, left, strict=True))
+            if depth == len(order) or floor_of(hope) < target or len(taken) + len(order) - depth < target:
+                continue
+            stack.append((depth + 1, left, taken))
+            for column in reversed(ways[order[depth]]):
+                rest = tuple(room - use for room, use in zip(left, need[column], strict=True))
+                if min(rest, default=0.0) >= -_SLACK:
+                    stack.append((depth + 1, rest, (*taken, column)))
+        return best
+
+    def _cheapest(self, cost: Array) -> Counts:
+        """Return the cheapest column of each owner, the first among equals."""
+        least = np.minimum.reduceat(cost, self.starts)
+        columns = np.where(cost <= least[self.owner], np.arange(len(cost)), len(cost))
+        return np.asarray(np.minimum.reduceat(columns, self.starts), dtype=np.int64)
+
+    def _ordered(self, cost: Array) -> list[int]:
+        return [int(column) for column in np.lexsort((np.arange(len(cost)), cost))]
