@@ -14,8 +14,10 @@ from controller.core.phrases import (
     hold_words,
     latency_of_sla,
     money,
+    money_needed,
     number,
     observed_latency,
+    planned_words,
     reading_words,
     replicas_words,
     spend_of_budget,
@@ -25,6 +27,8 @@ from controller.core.spec import Mode
 from optimizer.model import PipelineKey
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence
+
+_NOTABLE = 0.05  # a correction below this makes no difference to a plan
 
 
 class Health(Enum):
@@ -187,9 +191,22 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         if rule.floor is not None:
             reads = reading_words(rule.reading)
             yield f"rule {rule.name} keeps {rule.stage} at {rule.floor} or more (it reads {reads})"
+    yield from _corrections(decision)
     if decision.plan is not None:
-        yield f"planned: {duration(decision.plan.latency_s)} at {money(decision.plan.cost_per_hour)}"
+        yield planned_words(decision.plan)
         yield from (step_words(step) for step in decision.plan.steps)
+
+
+def _corrections(decision: PipelineDecision) -> Iterator[str]:
+    """What was measured against what the model says, where that makes a difference to the plan."""
+    for stage in decision.profile.stages:
+        if abs(stage.latency_factor - 1) >= _NOTABLE:
+            modelled = f" (now {duration(stage.modelled_p95_s)} modelled)" if stage.modelled_p95_s is not None else ""
+            yield f"{stage.name} measured {number(stage.latency_factor)} × as late as modelled: planned so{modelled}"
+        for placement in stage.placements:
+            if placement.saturation_rps is not None:
+                most = f"{number(placement.saturation_rps)} items/s"
+                yield f"{stage.name} on {placement.pool} carried {most} per replica at most: planned so"
 
 
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
@@ -204,6 +221,11 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
         yield f"limited by {plan.limited_by}: {served} can be served within the SLA"
         if decision.admissible is not None:
             yield f"the ingress admits {demand_words(decision.spec, decision.admissible)}"
+        if plan.required_budget_per_hour is not None:
+            yield f"the whole demand within the SLA takes {money_needed(plan.required_budget_per_hour)}"
+        if plan.best_latency_s is not None:
+            within = money(decision.spec.budget_per_hour)
+            yield f"the best latency for the whole demand within {within}: {duration(plan.best_latency_s)}"
     if plan.next_step is not None:
         yield f"the next dollar would go to {plan.next_step.stage}: {step_words(plan.next_step)}"
 
@@ -212,9 +234,18 @@ def _why_not_now(decision: PipelineDecision, now_s: float) -> Iterator[str]:
     for hold in decision.holds:
         left = "" if hold.until_s is None else f", for {max(0.0, hold.until_s - now_s):.0f} s more"
         yield f"{hold_words(hold)}{left}"
+        if hold.reason is HoldReason.WITHIN_TOLERANCE:
+            yield from _what_moving_would_save(decision)
     for rule in decision.rules:
         if isinstance(rule.reading, Absence):
             yield f"rule {rule.name} of {rule.stage} has no data ({reading_words(rule.reading)}): it does not fire"
+
+
+def _what_moving_would_save(decision: PipelineDecision) -> Iterator[str]:
+    moved = sum(abs(wanted - decision.desired[key]) for key, wanted in decision.unconstrained.items())
+    saved = 0.0 if decision.plan is None else decision.spend_per_hour - decision.plan.cost_per_hour
+    if moved and saved > 0:
+        yield f"a plan {money(saved)} cheaper would move {moved} replica{'s' if moved > 1 else ''}"
 
 
 def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
@@ -238,6 +269,8 @@ def _relief(decision: PipelineDecision, plan: PipelinePlan) -> str:
         return f"a demand at which what runs misses {duration(decision.spec.sla.latency_s)}, or {saving}"
     match limit.kind:
         case LimitKind.BUDGET:
+            if plan.required_budget_per_hour is not None:
+                return f"a budget of {money_needed(plan.required_budget_per_hour)}"
             return f"a budget above {money(decision.spec.budget_per_hour)}"
         case LimitKind.POOL:
             return f"more instances of pool {limit.name}, or another placement beside it"

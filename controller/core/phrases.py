@@ -1,10 +1,11 @@
 """Phrases about the parts of a decision, which `controller.core.explain` puts together."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from controller.core.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
 from controller.core.spec import DemandUnit, PipelineSpec
-from optimizer.plan import PlacementStep, Step
+from optimizer.plan import PipelinePlan, PlacementStep, Step
 from profiler.profile import LatencySource
 from profiler.samples import Absence, Reading
 
@@ -47,6 +48,22 @@ def duration(seconds: float | None) -> str:
 def money(per_hour: float) -> str:
     """Return USD per hour."""
     return f"${per_hour:.2f}/h"
+
+
+def money_needed(per_hour: float) -> str:
+    """Return USD per hour that must be there: rounded up to the cent."""
+    return money(math.ceil(per_hour * 100 - 1e-6) / 100)
+
+
+def planned_words(plan: PipelinePlan) -> str:
+    """Return what a plan promises, how sure that is, and what it moves."""
+    error = "" if plan.latency_error is None else f" ± {plan.latency_error:.0%}"
+    replayed = "" if plan.replayed_latency_s is None else f", {duration(plan.replayed_latency_s)} in a replay"
+    words = f"planned: {duration(plan.latency_s)}{error}{replayed} at {money(plan.cost_per_hour)}"
+    if plan.moved_replicas:
+        moved = f"{plan.moved_replicas} replica{'s' if plan.moved_replicas > 1 else ''}"
+        words += f", moving {moved} (counted as {money(plan.switching_cost_per_hour)})"
+    return words
 
 
 def change_words(decision: PipelineDecision) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """A Decision as the status of resources: numbers for programs, verdicts with the time they last changed.
 
-Observed numbers are rounded to two significant digits, and what may be relied on (what can be served) is rounded down.
-Words come from `controller.core.explain`.
+Observed numbers are rounded to two significant digits. What may be relied on is rounded to the safe side: what can be
+served down, what it takes to serve all up. Words come from `controller.core.explain`.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from controller.core.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.explain import ConditionValue, conditions, explain, reason_sentence, summary
@@ -54,18 +54,26 @@ def pipeline_status(snapshot: Snapshot, state: PipelineState, decision: Decision
                 "seconds": number(profile.latency_s),
                 "source": None if isinstance(profile.latency_s, Absence) else profile.latency_source.value,
                 "predictedSeconds": None if plan is None else number(plan.latency_s),
+                "predictedError": None if plan is None else number(plan.latency_error),
+                "replayedSeconds": None if plan is None else number(plan.replayed_latency_s),
+                "bestSeconds": None if plan is None else number(plan.best_latency_s, rounding=ROUND_CEILING),
             },
             "bottleneck": profile.bottleneck,
             "nextBottleneck": None if plan is None else plan.bottleneck,
             "limitedBy": None if plan is None or plan.limited_by is None else str(plan.limited_by),
             "costPerHour": None if plan is None else number(plan.cost_per_hour),
             "billedPerHour": None if plan is None else number(_billed_per_hour(state, plan, snapshot.pools)),
+            "movedReplicas": None if plan is None else plan.moved_replicas,
+            "switchingCostPerHour": None if plan is None else number(plan.switching_cost_per_hour),
             "spendPerHour": number(own.spend_per_hour),
             "budgetPerHour": _plain(Decimal(repr(spec.budget_per_hour))),
+            "requiredBudgetPerHour": None
+            if plan is None
+            else number(plan.required_budget_per_hour, rounding=ROUND_CEILING),
             "lowerBoundPerHour": number(lower_bound),
             "gap": number(gap),
-            "servedFraction": None if plan is None else number(plan.served_fraction, relied_on=True),
-            "admissible": number(own.admissible, relied_on=True),
+            "servedFraction": None if plan is None else number(plan.served_fraction, rounding=ROUND_FLOOR),
+            "admissible": number(own.admissible, rounding=ROUND_FLOOR),
             "stages": [_stage(stage, state, own) for stage in profile.stages],
             "lastDecision": _last_decision(own, old, now_s),
             "memory": {
@@ -116,8 +124,11 @@ def written_at_s(status: Json) -> float:
         return float("-inf")
 
 
-def number(value: Reading | None, *, relied_on: bool = False) -> str | None:
-    """Return `value` as a decimal string that the schema takes; None when there is no number, or an absurd one."""
+def number(value: Reading | None, *, rounding: str | None = None) -> str | None:
+    """Return `value` as a decimal string that the schema takes; None when there is no number, or an absurd one.
+
+    `rounding` is the direction for what may be relied on.
+    """
     if value is None or isinstance(value, Absence) or not math.isfinite(value):
         return None
     exact = Decimal(repr(float(value)))
@@ -125,9 +136,9 @@ def number(value: Reading | None, *, relied_on: bool = False) -> str | None:
         return "0"
     if abs(exact) >= _LARGEST:
         return None
-    digits = _RELIED_ON_DIGITS if relied_on else _OBSERVED_DIGITS
+    digits = _OBSERVED_DIGITS if rounding is None else _RELIED_ON_DIGITS
     step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
-    return _plain((exact / step).to_integral_value(ROUND_FLOOR if relied_on else ROUND_HALF_EVEN) * step)
+    return _plain((exact / step).to_integral_value(rounding or ROUND_HALF_EVEN) * step)
 
 
 def timestamp(seconds: float) -> str:
@@ -203,6 +214,7 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
         "rate": number(rate),
         "utilization": number(stage.readings.get(Quantity.UTILIZATION)),
         "p95Seconds": number(stage.readings.get(Quantity.LATENCY_P95)),
+        "latencyFactor": number(stage.latency_factor),
         "queue": number(stage.readings.get(Quantity.QUEUE_DEPTH)),
         "sessions": number(stage.readings.get(Quantity.SESSIONS)),
         "passRatio": number(stage.pass_ratio),
@@ -241,6 +253,7 @@ def _placement(
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
             "factor": number(profile.service_factor),
         },
+        "saturationRate": number(profile.saturation_rps),
     }
 
 

@@ -40,6 +40,13 @@ class LatencyStatus(Part):
     """Measured by sla.query, or Composed from the stages' own percentiles."""
     predicted_seconds: Number | None = None
     """What the plan promises, in seconds."""
+    predicted_error: Number | None = None
+    """Error bar of the promise, as a share of it: nine of ten predictions like this one stay within."""
+    replayed_seconds: Number | None = None
+    """The same latency in a simulated replay of the demand, in seconds."""
+    best_seconds: Number | None = None
+    """The least latency that budget, pools and bounds allow for the whole demand, in seconds, when the SLA cannot be
+    met."""
 
 
 class ServiceTimeStatus(Part):
@@ -72,6 +79,9 @@ class PlacementStatus(Part):
     """Batch limit that the plan was made with."""
     service_time: ServiceTimeStatus | None = None
     """Prior and measured time of one batch."""
+    saturation_rate: Number | None = None
+    """Items per second that one replica carried at most when it had more to do, where that is less than its service
+    time promises: what the plan counts on."""
 
 
 class StageStatus(Part):
@@ -85,6 +95,8 @@ class StageStatus(Part):
     """Busy share of the replicas, 0 to 1."""
     p95_seconds: Number | None = None
     """95th percentile of the stage's own latency, in seconds."""
+    latency_factor: Number | None = None
+    """Measured over modelled 95th percentile, smoothed and bounded: what the plan multiplies the model by."""
     queue: Number | None = None
     """Items waiting, over all replicas."""
     sessions: Number | None = None
@@ -146,10 +158,16 @@ class PipelineStatus(Part):
     """USD per hour of the plan's replicas."""
     billed_per_hour: Number | None = None
     """USD per hour of the whole instances they take."""
+    moved_replicas: int | None = None
+    """Replicas that the plan would change."""
+    switching_cost_per_hour: Number | None = None
+    """What these changes were counted as, in USD per hour, when plans were compared. Nobody pays it."""
     spend_per_hour: Number | None = None
     """USD per hour of what exists now, terminating replicas included."""
     budget_per_hour: Number | None = None
     """USD per hour that may be spent."""
+    required_budget_per_hour: Number | None = None
+    """The least budget that would meet the SLA for the whole demand, when it cannot be met."""
     lower_bound_per_hour: Number | None = None
     """No plan that meets the SLA costs less than this."""
     gap: Number | None = None

@@ -29,7 +29,7 @@ class Planner:
     def asked(self, name: str = "captions") -> Pipeline:
         return next(asked for asked in self.problems[-1].pipelines if asked.key == PipelineKey(f"speech/{name}"))
 
-    def allocate(self, problem: Problem) -> Plan:
+    def allocate(self, problem: Problem, **_: object) -> Plan:
         self.problems.append(problem)
         return Plan(
             pipelines=tuple(self._plan(pipeline, problem) for pipeline in problem.pipelines),

@@ -180,6 +180,46 @@ def test_the_steps_of_the_plan_and_the_next_dollar_are_told(planner: Planner) ->
     assert words in section(lines, "Why not more")
 
 
+def told(decision: Decision, **plan: object) -> list[str]:
+    """Explain the decision as if its plan had said `plan`."""
+    (pipeline,) = decision.pipelines
+    assert pipeline.plan is not None
+    changed = replace(pipeline, plan=replace(pipeline.plan, **plan))  # type: ignore[arg-type]
+    return explain(replace(decision, pipelines=(changed,)), pipeline.key)
+
+
+def test_a_promise_is_told_with_its_error_bar_its_replay_and_what_it_moves(planner: Planner) -> None:
+    decision = decision_of(growing(planner))
+    assert "planned: 100 ms at $6.00/h" in section(told(decision), "Why")
+    sure = told(
+        decision,
+        latency_error=0.06,
+        replayed_latency_s=0.098,
+        moved_replicas=10,
+        switching_cost_per_hour=0.5,
+    )
+    assert "planned: 100 ms ± 6%, 98 ms in a replay at $6.00/h, moving 10 replicas (counted as $0.50/h)" in section(
+        sure, "Why"
+    )
+
+
+def test_who_cannot_be_served_learns_what_it_would_take_and_what_can_be_had(planner: Planner) -> None:
+    planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
+    decision = decision_of(growing(planner))
+    lines = told(decision, required_budget_per_hour=31.191, best_latency_s=0.6551)
+    assert "the whole demand within the SLA takes $31.20/h" in section(lines, "Why not more")
+    assert "the best latency for the whole demand within $20.00/h: 655 ms" in section(lines, "Why not more")
+    assert "a budget of $31.20/h" in section(lines, "What would change it")
+
+
+def test_a_cheaper_plan_that_is_not_worth_the_moves_is_told(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 19}, runs_well=True)
+    state = a_state(replicas={VAD: 4, ENCODER: 20})
+    decision = decision_of(state)
+    assert not decision.pipelines[0].changes
+    assert "$0.88/h cheaper would move 1 replica" in section(told(decision, cost_per_hour=19.62), "Why not now")
+
+
 def test_a_pipeline_that_was_not_decided_is_an_error(planner: Planner) -> None:
     with pytest.raises(KeyError):
         explain(decision_of(a_state()), a_spec(name="other").key)

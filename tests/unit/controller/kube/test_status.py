@@ -1,12 +1,13 @@
 import json
 from dataclasses import replace
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
 import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, default_pools
 
 from controller.core.cycle import decide
-from controller.core.memory import PoolMemory
+from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot, TargetMissing
 from controller.kube.durable import memory_from
@@ -14,6 +15,7 @@ from controller.kube.status import invalid_status, number, pipeline_status, pool
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
+from profiler.profile import Correction
 from profiler.samples import Absence, AbsenceReason
 
 
@@ -50,7 +52,12 @@ def test_an_observed_number_has_two_significant_digits_and_no_exponent(value: An
 
 @pytest.mark.parametrize(("value", "text"), [(0.9996, "0.999"), (419.9, "419"), (1.0, "1")])
 def test_what_may_be_relied_on_is_rounded_down(value: float, text: str) -> None:
-    assert number(value, relied_on=True) == text
+    assert number(value, rounding=ROUND_FLOOR) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(24.801, "24.9"), (0.4551, "0.456"), (31.2, "31.2")])
+def test_what_is_needed_is_rounded_up(value: float, text: str) -> None:
+    assert number(value, rounding=ROUND_CEILING) == text
 
 
 @pytest.mark.parametrize(
@@ -94,6 +101,42 @@ def test_the_last_decision_stays_until_there_is_another() -> None:
     assert changing["lastDecision"]["reason"] in {"Demand", "Sla"}
     steady = status_of(a_snapshot(a_state(a_spec(), replicas={VAD: 1, ENCODER: 1}, demand=1.0)), changing)
     assert steady["lastDecision"] == changing["lastDecision"]
+
+
+def test_a_plan_says_how_sure_it_is_what_it_moves_and_what_it_would_take() -> None:
+    snapshot = a_snapshot(a_state(a_spec(budget=0.6), demand=500.0, replicas={VAD: 1}))
+    decision = decide(snapshot, Policy())
+    (own,) = decision.pipelines
+    assert own.plan is not None
+    plan = replace(
+        own.plan,
+        latency_error=0.06,
+        replayed_latency_s=0.391,
+        moved_replicas=3,
+        switching_cost_per_hour=0.15,
+        required_budget_per_hour=31.191,
+        best_latency_s=0.6551,
+    )
+    told = replace(decision, pipelines=(replace(own, plan=plan),))
+    status = pipeline_status(snapshot, snapshot.pipelines[0], told, {})
+    assert PipelineStatus.model_validate({key: value for key, value in status.items() if key != "memory"})
+    assert status["latency"]["predictedError"] == "0.06"
+    assert status["latency"]["replayedSeconds"] == "0.39"
+    assert status["latency"]["bestSeconds"] == "0.656"
+    assert (status["movedReplicas"], status["switchingCostPerHour"]) == (3, "0.15")
+    assert status["requiredBudgetPerHour"] == "31.2"
+
+
+def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
+    memory = PipelineMemory(
+        latency_corrections={VAD[0]: Correction(factor=1.5, learned_at_s=NOW_S)},
+        throughput_corrections={VAD: Correction(factor=0.6, learned_at_s=NOW_S)},
+    )
+    status = status_of(a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}, memory=memory)))
+    assert [stage["latencyFactor"] for stage in status["stages"]] == ["1.5", "1"]
+    (vad,) = status["stages"][0]["placements"]
+    assert vad["saturationRate"] == "60"
+    assert "saturationRate" not in status["stages"][1]["placements"][0]
 
 
 def test_what_must_last_is_in_the_status() -> None:
