@@ -1,28 +1,28 @@
 """`sluice plan`: what a load would need and cost, from the manifests alone."""
 
 import json
-import math
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
 
-from controller.core.spec import PipelineSpec, PoolSpec
-from optimizer.model import PipelineKey, PoolName, Problem
+if TYPE_CHECKING:
+    from controller.commands.plan_request import LoadRange, PlanRequest
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
+@click.argument("files", nargs=-1, metavar="FILE...", type=_FILE)
 @click.option(
     "--demand",
     "demands",
     multiple=True,
     metavar="NAMESPACE/NAME=N",
-    help="Load of a pipeline in its own unit: streams, or requests/s. Once per pipeline.",
+    help="Load of a pipeline in its own unit: streams, or requests/s. Once per pipeline. LOW:HIGH[:STEPS] in place "
+    "of N, for one of them, plans every load of that range (STEPS loads, both ends included; default 10).",
 )
 @click.option(
     "--instances",
@@ -31,91 +31,127 @@ from optimizer.model import PipelineKey, PoolName, Problem
     metavar="POOL=N",
     help="Instances of a pool to plan with, instead of its spec.capacity.instances.",
 )
+@click.option(
+    "--frontier",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAMESPACE/NAME]",
+    help="The whole curve of cost over latency of one pipeline, and the plan at each corner. The name may be left out "
+    "where the files have one pipeline.",
+)
+@click.option(
+    "--composition",
+    type=click.Choice(["sum", "rss"]),
+    help="How stages make up the latency of the pipeline: rss is nearly unbiased and verified by replay, sum the "
+    "careful mode. Default: as the operator does.",
+)
+@click.option(
+    "--work-limit",
+    type=click.IntRange(min=0),
+    metavar="UNITS",
+    help="Search no longer than this many partial choices, and tell how far from the best the plan may be.",
+)
+@click.option(
+    "--current",
+    type=_FILE,
+    metavar="PLAN",
+    help="What runs now, as an earlier `sluice plan -o json` printed it: changes must pay for themselves.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def plan(files: tuple[Path, ...], demands: tuple[str, ...], limits: tuple[str, ...], output: str) -> None:
+def plan(
+    files: tuple[Path, ...],
+    demands: tuple[str, ...],
+    limits: tuple[str, ...],
+    frontier: str | None,
+    composition: str | None,
+    work_limit: int | None,
+    current: Path | None,
+    output: str,
+) -> None:
     """Plan the pipelines in manifest FILEs for a given load: replicas, latency and cost, with the steps that led there.
 
-    Exit status: 0 the SLA can be met, 1 it cannot (the plan is printed all the same) or the manifests are invalid,
-    2 wrong usage.
+    Exit status: 0 the SLA can be met (with a range: at some load of it; with --frontier: the load can be carried),
+    1 it cannot (the plan is printed all the same) or the manifests are invalid, 2 wrong usage.
     """
-    from controller.commands.plan_output import document, tables
-    from controller.resources.translate import pipeline_spec, pool_spec
+    from controller.commands.plan_request import ask, specs_of
     from controller.resources.validation import validate_files
-    from optimizer.allocate import allocate
+    from optimizer.model import Composition
 
+    if frontier and "=" not in frontier and Path(frontier).is_file():  # `--frontier FILE`: the name was left out
+        files, frontier = (Path(frontier), *files), ""
+    if not files:
+        raise click.UsageError("Missing argument 'FILE...'.")
     checked = validate_files(files)
     for finding in checked.findings:
         click.echo(str(finding), err=True)
     if checked.findings:
         raise click.exceptions.Exit(1)
-    pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
-    pools = {spec.name: spec for spec in map(pool_spec, checked.pools)}
-    loads = {PipelineKey(key): load for key, load in _assignments("--demand", demands, pipelines).items()}
-    problem = _problem(pipelines, pools, loads, _assignments("--instances", limits, pools))
-    started = time.perf_counter()
-    answer = allocate(problem, shadow_prices=True)
-    solve_s = time.perf_counter() - started
-    if output == "table":
-        tables(answer, pipelines, loads)
+    specs, pools = specs_of(checked)
+    request = ask(
+        specs,
+        pools,
+        demands=demands,
+        limits=limits,
+        composition=None if composition is None else Composition[composition.upper()],
+        work_limit=work_limit,
+        current=current,
+    )
+    if frontier is not None:
+        ok = _frontier(request, frontier, output)
+    elif request.sweep is not None:
+        ok = _sweep(request, request.sweep, output)
     else:
-        data = document(answer, pipelines, loads, solve_s=solve_s)
-        click.echo(json.dumps(data, indent=2) if output == "json" else yaml.safe_dump(data, sort_keys=False), nl=False)
-        if output == "json":
-            click.echo()
-    if not answer.feasible:
+        ok = _plan(request, output)
+    if not ok:
         raise click.exceptions.Exit(1)
 
 
-def _problem(
-    pipelines: Mapping[PipelineKey, PipelineSpec],
-    pools: Mapping[PoolName, PoolSpec],
-    loads: Mapping[PipelineKey, float],
-    limits: Mapping[str, float],
-) -> Problem:
-    """Return the question; `UsageError` where the files and options leave something open."""
-    from controller.core.problem import pipeline_problem, pool_problem
+def _plan(request: "PlanRequest", output: str) -> bool:
+    from controller.commands.plan_output import document, print_plan
+    from optimizer.allocate import allocate
 
-    if not pipelines:
-        raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
-    unknown = sorted(pipelines.keys() - loads.keys())
-    if unknown:
-        raise click.UsageError(f"--demand: {', '.join(unknown)}: every pipeline needs one")
-    used = {p.pool for spec in pipelines.values() for stage in spec.stages for p in stage.placements}
-    missing = sorted(used - pools.keys())
-    if missing:
-        raise click.UsageError(f"FILE...: no ComputePool {', '.join(missing)} in these files")
-    open_ended = sorted(n for n in used if pools[n].instances is None and n not in limits)
-    if open_ended:
-        raise click.UsageError(f"--instances: {', '.join(open_ended)}: a pool without spec.capacity.instances needs it")
-    fractional = sorted(name for name, limit in limits.items() if limit != int(limit))
-    if fractional:
-        raise click.UsageError(f"--instances: {fractional[0]}={limits[fractional[0]]}: must be a whole number")
-    return Problem(
-        pipelines=tuple(pipeline_problem(spec, loads[key]) for key, spec in pipelines.items()),
-        pools={
-            name: pool_problem(spec, int(limits.get(name, spec.instances or 0)))
-            for name, spec in pools.items()
-            if name in used
-        },
-    )
+    started = time.perf_counter()
+    answer = allocate(request.problem, shadow_prices=True)
+    solve_s = time.perf_counter() - started
+    if output == "table":
+        print_plan(answer, request)
+    else:
+        _print_document(document(answer, request, solve_s=solve_s), output)
+    return answer.feasible
 
 
-def _assignments(option: str, texts: Iterable[str], known: Iterable[str]) -> dict[str, float]:
-    """Return what NAME=N options say, or raise `UsageError`."""
-    names, found = sorted(known), dict[str, float]()
-    for text in texts:
-        name, sign, number = text.rpartition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = math.nan
-        if not sign or not (math.isfinite(value) and value >= 0):
-            raise click.UsageError(f"{option}: {text!r}: must be NAME=N with a number N ≥ 0")
-        if name not in names:
-            raise click.UsageError(
-                f"{option}: {name!r}: is not in these files, which have {', '.join(names) or 'none'}"
-            )
-        if name in found:
-            raise click.UsageError(f"{option}: {name!r}: is given twice")
-        found[name] = value
-    return found
+def _sweep(request: "PlanRequest", sweep: "LoadRange", output: str) -> bool:
+    from controller.commands.sweep_output import Load, document, print_sweep
+    from controller.core.problem import pipeline_problem
+    from optimizer.curve import load_sweep
+
+    spec = request.specs[sweep.key]
+    started = time.perf_counter()
+    points = load_sweep(request.problem, sweep.key, [pipeline_problem(spec, load).demand for load in sweep.loads])
+    solve_s = time.perf_counter() - started
+    loads = [Load(demand=load, point=point) for load, point in zip(sweep.loads, points, strict=True)]
+    if output == "table":
+        print_sweep(loads, spec, request)
+    else:
+        _print_document(document(loads, spec, request, solve_s=solve_s), output)
+    return any(load.point.plan.feasible for load in loads)
+
+
+def _frontier(request: "PlanRequest", name: str, output: str) -> bool:
+    from controller.commands.frontier_output import document, print_frontier
+    from optimizer.curve import frontier
+
+    key = request.curve_of(name)
+    started = time.perf_counter()
+    curve = frontier(request.problem, key)
+    solve_s = time.perf_counter() - started
+    if output == "table":
+        print_frontier(curve, request, key)
+    else:
+        _print_document(document(curve, request, key, solve_s=solve_s), output)
+    return bool(curve.corners)
+
+
+def _print_document(data: dict[str, Any], output: str) -> None:
+    text = json.dumps(data, indent=2) if output == "json" else yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    click.echo(text.rstrip("\n"))

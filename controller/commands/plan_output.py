@@ -1,91 +1,150 @@
 """A plan for people and for programs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
+from controller.commands.plan_request import PlanRequest
+from controller.commands.terminal import Page
 from controller.core.phrases import demand_words, duration, money, number, step_words
-from controller.core.spec import DemandUnit, PipelineSpec
-from optimizer.model import PipelineKey
-from optimizer.plan import PipelinePlan, Plan, StagePlan, Step
+from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
+from optimizer.model import Composition, PipelineKey, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 
-_PLAIN_WIDTH = 160
 _DIGITS = 9
+_COMPOSED = {
+    Composition.SUM: "with the stages' percentiles summed",
+    Composition.RSS: "with the stages' tails composed as independent (RSS)",
+}
 
 
-def document(
-    plan: Plan, pipelines: Mapping[PipelineKey, PipelineSpec], demands: Mapping[PipelineKey, float], *, solve_s: float
-) -> dict[str, Any]:
+def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
     """Return the plan as `-o json` and `-o yaml` print it; what does not exist is null."""
     return {
         "feasible": plan.feasible,
-        "cost_per_hour": _number(plan.cost_per_hour),
-        "billed_per_hour": _number(plan.billed_per_hour),
-        "lower_bound_per_hour": _number(plan.lower_bound_per_hour),
-        "gap": _number(plan.gap),
+        "cost_per_hour": rounded(plan.cost_per_hour),
+        "billed_per_hour": rounded(plan.billed_per_hour),
+        "lower_bound_per_hour": rounded(plan.lower_bound_per_hour),
+        "gap": rounded(plan.gap),
         "proven_optimal": plan.proven_optimal,
-        "solve_s": _number(solve_s),
-        "pipelines": [_pipeline(answer, pipelines[answer.key], demands[answer.key]) for answer in plan.pipelines],
+        "composition": request.problem.composition.value,
+        "solve_s": rounded(solve_s),
+        "pipelines": [
+            _pipeline(answer, request.specs[answer.key], request.demands[answer.key]) for answer in plan.pipelines
+        ],
         "pools": [
             {
                 "name": pool.name,
+                "price_per_hour": request.problem.pools[pool.name].price_per_hour,
                 "instances": pool.instances,
                 "limit": pool.limit,
-                "shadow_price_per_hour": _number(pool.shadow_price_per_hour),
+                "shadow_price_per_hour": rounded(pool.shadow_price_per_hour),
             }
             for pool in plan.pools
         ],
+        "packing": None if plan.packing is None else _packing(plan.packing),
     }
 
 
-def tables(plan: Plan, pipelines: Mapping[PipelineKey, PipelineSpec], demands: Mapping[PipelineKey, float]) -> None:
-    """Print the plan for a person: with lines and colours on a terminal, plain elsewhere."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
+def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
+    """Return the stages of a plan for programs."""
+    return [
+        {
+            "name": stage.name,
+            "rate_rps": rounded(stage.rate_rps),
+            "utilization": rounded(stage.utilization),
+            "latency_s": rounded(stage.latency_s),
+            "latency_error": rounded(stage.latency_error),
+            "mean_s": rounded(stage.mean_s),
+            "placements": [{"pool": p.pool, "replicas": p.replicas, "batch": p.batch} for p in stage.placements],
+        }
+        for stage in stages
+    ]
+
+
+def print_plan(plan: Plan, request: PlanRequest) -> None:
+    """Print the plan for a person."""
+    page = Page()
     for answer in plan.pipelines:
-        spec = pipelines[answer.key]
-        console.print(f"[bold]{answer.key}[/bold]  {_verdict(answer, spec, demands[answer.key])}", soft_wrap=True)
-        console.print(_stages(answer, spec.sla.percentile, console))
-        for line in _why(answer):
-            console.print(line, soft_wrap=True)
-        console.print()
-    console.print(_pools(plan, console))
-    console.print(_proof(plan), soft_wrap=True)
+        spec, demand = request.specs[answer.key], request.demands[answer.key]
+        _print_pipeline(page, answer, spec, demand, request)
+        page.say()
+    page.table(
+        ("pool", ">instances", ">limit", ">an instance"),
+        (
+            (pool.name, str(pool.instances), str(pool.limit), money(request.problem.pools[pool.name].price_per_hour))
+            for pool in plan.pools
+        ),
+    )
+    for line in _money_words(plan, request):
+        page.say(line)
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a number as it is printed for programs."""
+    return None if value is None else round(value, _DIGITS)
+
+
+def latency_words(latency_s: float | None, error: float | None) -> str:
+    """Return a predicted latency with its error bar."""
+    return duration(latency_s) + ("" if error is None or latency_s is None else f" ± {error:.0%}")
+
+
+def replica_words(stages: Iterable[tuple[str, Iterable[PlacementPlan]]]) -> str:
+    """Return what each of `stages` (name, placements) runs on, in one line."""
+    return ", ".join(
+        f"{name} {' + '.join(f'{p.replicas} {p.pool}' for p in placements if p.replicas) or 'none'}"
+        for name, placements in stages
+    )
+
+
+def share_words(share: float) -> str:
+    """Return a share in percent, never so rounded that some looks like none."""
+    if 0 < share < 1e-6:
+        return "under 0.0001%"
+    return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{float(f'{share * 100:.2g}'):.5f}".rstrip("0") + "%"
+
+
+def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
+    """Return what keeps a plan from being better."""
+    if limit is None:
+        return "several limits together"
+    match limit.kind:
+        case LimitKind.BUDGET:
+            return "the budget" + ("" if budget_per_hour is None else f" of {money(budget_per_hour)}")
+        case LimitKind.POOL:
+            return f"pool {limit.name}"
+        case LimitKind.BOUNDS:
+            return "the replica bounds" + ("" if limit.name is None else f" of stage {limit.name}")
+        case LimitKind.SLA:
+            return "the SLA itself"
 
 
 def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[str, Any]:
     return {
         "namespace": spec.namespace,
         "name": spec.name,
+        "unit": spec.unit.value,
         "demand": demand,
-        "entry_rate_rps": _number(demand * spec.items_per_unit_s),
+        "entry_rate_rps": rounded(demand * spec.items_per_unit_s),
         "served_fraction": answer.served_fraction,
+        "admissible": rounded(demand * answer.served_fraction),
         "feasible": answer.feasible,
         "limited_by": None if answer.limited_by is None else str(answer.limited_by),
         "sla_s": spec.sla.latency_s,
         "percentile": spec.sla.percentile,
-        "latency_s": _number(answer.latency_s),
-        "cost_per_hour": _number(answer.cost_per_hour),
+        "latency_s": rounded(answer.latency_s),
+        "latency_error": rounded(answer.latency_error),
+        "replayed_latency_s": rounded(answer.replayed_latency_s),
+        "best_latency_s": rounded(answer.best_latency_s),
+        "cost_per_hour": rounded(answer.cost_per_hour),
         "budget_per_hour": spec.budget_per_hour,
+        "required_budget_per_hour": rounded(answer.required_budget_per_hour),
+        "moved_replicas": answer.moved_replicas,
+        "switching_cost_per_hour": rounded(answer.switching_cost_per_hour),
         "bottleneck": answer.bottleneck,
-        "stages": [_stage(stage) for stage in answer.stages],
+        "stages": stage_documents(answer.stages),
         "steps": [_step(step) for step in answer.steps],
         "next_step": None if answer.next_step is None else _step(answer.next_step),
-    }
-
-
-def _stage(stage: StagePlan) -> dict[str, Any]:
-    return {
-        "name": stage.name,
-        "rate_rps": _number(stage.rate_rps),
-        "utilization": _number(stage.utilization),
-        "latency_s": _number(stage.latency_s),
-        "mean_s": _number(stage.mean_s),
-        "placements": [{"pool": p.pool, "replicas": p.replicas, "batch": p.batch} for p in stage.placements],
     }
 
 
@@ -93,76 +152,159 @@ def _step(step: Step) -> dict[str, Any]:
     return {
         "stage": step.stage,
         "changes": [{"pool": c.pool, "replicas": [c.before, c.after], "batch": c.batch} for c in step.changes],
-        "latency_saved_s": _number(step.latency_saved_s),
-        "cost_added_per_hour": _number(step.cost_added_per_hour),
+        "latency_saved_s": rounded(step.latency_saved_s),
+        "cost_added_per_hour": rounded(step.cost_added_per_hour),
     }
 
 
-def _verdict(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> str:
+def _packing(packing: Packing) -> dict[str, Any]:
+    return {
+        "cost_per_hour": rounded(packing.cost_per_hour),
+        "billed_per_hour": rounded(packing.billed_per_hour),
+        "replicas": [
+            {"pipeline": key, "stage": stage, "pool": pool, "replicas": count}
+            for (key, stage, pool), count in sorted(packing.replicas.items())
+        ],
+    }
+
+
+def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand: float, request: PlanRequest) -> None:
+    if answer.feasible:
+        page.say(f"{answer.key}: the SLA is met", style="bold green")
+    else:
+        page.say(f"{answer.key}: {_refusal(answer, spec)}", style="bold red")
+    for line in _promise(answer, spec, demand):
+        page.say(line, indent=1)
+    page.table(
+        ("stage", ">items/s", f">p{spec.sla.percentile:g}", ">utilization", "runs on"),
+        (
+            (
+                stage.name,
+                number(stage.rate_rps),
+                latency_words(stage.latency_s, stage.latency_error),
+                "-" if stage.utilization is None else f"{stage.utilization:.0%}",
+                _runs_on(stage),
+            )
+            for stage in answer.stages
+        ),
+    )
+    if answer.steps:
+        page.say("from the cheapest allocation that carries the load:")
+        for count, step in enumerate(answer.steps, start=1):
+            page.say(f"{count}. {step_words(step)}", indent=1)
+    if answer.next_step is not None and answer.feasible:
+        page.say(f"the next dollar would go to: {step_words(answer.next_step)}")
+    if answer.best_latency_s is not None and answer.feasible:
+        page.say(f"best latency for {money(spec.budget_per_hour)}: {duration(answer.best_latency_s)}")
+    if request.current:
+        page.say(_move_words(answer, request.current.get(answer.key, {})))
+
+
+def _runs_on(stage: StagePlan) -> str:
+    running = [p for p in stage.placements if p.replicas]
+    return (
+        ", ".join(f"{p.pool} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
+        or "nothing"
+    )
+
+
+def _refusal(answer: PipelinePlan, spec: PipelineSpec) -> str:
+    limit = answer.limited_by
+    if limit is not None and limit.kind is LimitKind.SLA:
+        return f"the SLA cannot be met: nothing within the replica bounds answers within {duration(spec.sla.latency_s)}"
+    return f"the SLA cannot be met for all, limited by {limit_words(limit, spec.budget_per_hour)}"
+
+
+def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterator[str]:
     load = demand_words(spec, demand)
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
-    promise = f"p{spec.sla.percentile:g} {duration(answer.latency_s)} of {duration(spec.sla.latency_s)}"
+    sla = duration(spec.sla.latency_s)
+    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, answer.latency_error)} of {sla}"
+    if answer.replayed_latency_s is not None:
+        latency += f" (replayed: {duration(answer.replayed_latency_s)})"
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"
     if answer.feasible:
-        return f"[green]feasible[/green]: {load}, {promise}, {cost}"
-    served = f"{number(demand * answer.served_fraction)} of {load} can be served within the SLA"
-    return f"[red]infeasible[/red], limited by {answer.limited_by}: {served}, {promise}, {cost}"
-
-
-def _stages(answer: PipelinePlan, percentile: float, console: Console) -> Table:
-    table = _table(console, "stage", ">items/s", f">p{percentile:g}", ">utilization", "runs on")
-    for stage in answer.stages:
-        running = [p for p in stage.placements if p.replicas]
-        table.add_row(
-            stage.name,
-            number(stage.rate_rps),
-            duration(stage.latency_s),
-            "-" if stage.utilization is None else f"{stage.utilization:.0%}",
-            ", ".join(f"{p.pool} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
-            or "nothing",
+        if demand == 0:
+            yield "no load: this is what the lowest replica bounds ask for"
+        yield f"{load}, {latency}, {cost}"
+        return
+    if answer.served_fraction > 0:
+        served = f"{number(demand * answer.served_fraction)} of {load}, {share_words(answer.served_fraction)}"
+        yield f"{served}, can be served within {sla}: {latency}, {cost}"
+    else:
+        yield f"none of {load} can be served within {sla}; what the lowest bounds ask for costs {cost}"
+    if answer.required_budget_per_hour is not None:
+        yield f"the whole load needs {money(answer.required_budget_per_hour)}"
+    if answer.best_latency_s is not None:
+        yield (
+            f"best latency of the whole load for {money(spec.budget_per_hour)}, "
+            f"within pools and replica bounds: {duration(answer.best_latency_s)}"
         )
-    return table
 
 
-def _why(answer: PipelinePlan) -> Iterator[str]:
-    if answer.steps:
-        yield "from the cheapest allocation that carries the load:"
-        for number, step in enumerate(answer.steps, start=1):
-            yield f"  {number}. {step_words(step)}"
-    if answer.next_step is not None:
-        yield f"the next dollar would go to: {step_words(answer.next_step)}"
+def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> str:
+    after = answer.replicas()
+    changes = [
+        f"{stage} {current.get((stage, pool), 0)}→{count} on {pool}"
+        for (stage, pool), count in after.items()
+        if count != current.get((stage, pool), 0)
+    ]
+    if not changes:
+        return "against what runs now: nothing changes"
+    moved = sum(abs(count - current.get(place, 0)) for place, count in after.items())
+    charged = answer.switching_cost_per_hour
+    weight = f", charged {money(charged)} in the search" if charged > 0 else ""
+    return f"against what runs now: {', '.join(changes)} ({moved} replica{'' if moved == 1 else 's'}{weight})"
 
 
-def _pools(plan: Plan, console: Console) -> Table:
-    table = _table(console, "pool", ">instances", ">limit", ">one more would save")
-    for pool in plan.pools:
-        price = pool.shadow_price_per_hour
-        table.add_row(
-            pool.name,
-            str(pool.instances),
-            str(pool.limit),
-            "unknown" if price is None else money(price) if price > 0 else "nothing",
-        )
-    return table
+def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
+    saving = [pool for pool in plan.pools if pool.shadow_price_per_hour is not None and pool.shadow_price_per_hour > 0]
+    for pool in saving:
+        assert pool.shadow_price_per_hour is not None
+        yield f"one more {pool.name} instance saves {money(pool.shadow_price_per_hour)}"
+    if not saving and all(pool.shadow_price_per_hour is not None for pool in plan.pools):
+        yield "one more instance of any pool saves nothing"
+    yield (
+        f"{money(plan.cost_per_hour)} for the replicas' shares of instances, "
+        f"{money(plan.billed_per_hour)} billed for the whole instances they fill"
+    )
+    if plan.packing is not None:
+        yield _packing_words(plan, plan.packing)
+    yield from _proof(plan, request)
 
 
-def _proof(plan: Plan) -> str:
-    cost = f"{money(plan.cost_per_hour)} for the replicas, {money(plan.billed_per_hour)} for whole instances"
+def _packing_words(plan: Plan, packing: Packing) -> str:
+    now: dict[tuple[PipelineKey, StageName, PoolName], int] = {
+        (answer.key, *place): count for answer in plan.pipelines for place, count in answer.replicas().items()
+    }
+    changes = (
+        f"{stage if len(plan.pipelines) == 1 else f'{key} {stage}'} {now.get((key, stage, pool), 0)}→{count} on {pool}"
+        for (key, stage, pool), count in packing.replicas.items()
+        if count != now.get((key, stage, pool), 0)
+    )
+    return (
+        f"billed {money(plan.billed_per_hour)}; these replicas would be billed {money(packing.billed_per_hour)}, "
+        f"with shares of {money(packing.cost_per_hour)}: {', '.join(changes)}"
+    )
+
+
+def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
+    """Yield what is proven, and of what it is."""
+    if not plan.feasible:
+        return
+    bound = plan.lower_bound_per_hour
+    if bound is None:
+        yield "not proven: how far this is from the cheapest plan is not known"
+        return
+    specs = [request.specs[answer.key] for answer in plan.pipelines]
+    promise = duration(specs[0].sla.latency_s) if len(specs) == 1 else f"the SLAs of all {len(specs)} pipelines"
     if plan.proven_optimal:
-        return f"{cost}; proven: nothing cheaper meets the SLA (pools mixed only as overflow)"
-    if plan.gap is not None:
-        return f"{cost}; proven: at most {plan.gap:.1%} above the cheapest plan"
-    return cost
-
-
-def _table(console: Console, *columns: str) -> Table:
-    """Return an empty table; a column that begins with > is aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
-    return table
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else round(value, _DIGITS)
+        yield f"optimal: no plan under {money(plan.cost_per_hour)} meets {promise}"
+    else:
+        far = "" if plan.gap is None else f"at most {share_words(plan.gap)} above the cheapest; "
+        yield f"not proven optimal: {far}no plan under {money(bound)} meets {promise}"
+        if request.problem.work_limit is not None:
+            yield "a larger --work-limit may find a cheaper plan or prove this one"
+    composed = _COMPOSED[request.problem.composition]
+    yield f"(by the latency model, {composed}; of plans that use a stage's further pools only as overflow)"

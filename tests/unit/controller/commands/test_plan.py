@@ -1,14 +1,18 @@
 import json
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from corpus import CONTRACT
+from corpus import CONTRACT, EXAMPLES
 
 from controller.commands.plan import plan
 
 DEMAND = "--demand=speech/live-captions=800"
+LIGHT = "--demand=speech/live-captions=100"
+EXAMPLE_FILES = sorted(EXAMPLES.glob("*.yaml"))
 
 
 def run(*arguments: object) -> Result:
@@ -50,21 +54,37 @@ def test_yaml_says_the_same_as_json() -> None:
     assert left == right
 
 
-def test_the_table_tells_replicas_latency_cost_and_why() -> None:
+def test_the_table_tells_replicas_latency_cost_proof_and_why() -> None:
     result = run(*CONTRACT[:2], DEMAND)
     assert result.exit_code == 0
-    for words in (
-        "speech/live-captions",
-        "feasible",
-        "of 250 ms",
-        "of $20.00/h",
-        "vad",
-        "cpu ×",
-        "the next dollar",
-        "proven",
-    ):
-        assert words in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0] == "speech/live-captions: the SLA is met"
+    assert re.fullmatch(
+        r"  800 streams \(2,500 items/s\), p95 \d+ ms.* of 250 ms.*, \$\d+\.\d\d/h of \$20\.00/h", lines[1]
+    )
+    assert [line.split()[0] for line in lines[3:7]] == ["vad", "encoder", "decoder", "lm"]
+    assert re.search(r"^vad .* cpu × \d+$", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"^  1\. [a-z]+ [+−]\d+ on [a-z]+.*: [+−][\d.]+ ms (for|and|saving) \$", result.stdout, re.MULTILINE
+    )
+    assert "the next dollar would go to: " in result.stdout
+    assert re.search(r"one more (any pool|[a-z]+) instance saves|one more instance of any pool", result.stdout)
+    assert re.search(r"^optimal: no plan under \$\d+\.\d\d/h meets 250 ms$", result.stdout, re.MULTILINE)
+    assert "only as overflow" in result.stdout
     assert "\x1b" not in result.stdout
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_on_a_terminal_lines_keep_to_its_width(width: int) -> None:
+    for extra in ([DEMAND], ["--demand=speech/live-captions=200:1200:3"], [LIGHT, "--frontier"]):
+        arguments = [str(part) for part in [*CONTRACT[:2], *extra]]
+        result = CliRunner(env={"FORCE_COLOR": "1", "COLUMNS": str(width)}).invoke(plan, arguments)
+        assert result.exit_code == 0
+        assert "inferentia" in result.stdout
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)
+        assert plain != result.stdout
+        assert max(map(len, plain.splitlines())) <= width
 
 
 def test_an_infeasible_plan_is_printed_and_the_answer_is_no() -> None:
@@ -77,7 +97,124 @@ def test_an_infeasible_plan_is_printed_and_the_answer_is_no() -> None:
     assert answer["gap"] is None
     table = run(*CONTRACT[:2], "--demand=speech/live-captions=3000")
     assert table.exit_code == 1
-    assert "of 3,000 streams" in table.stdout
+    assert "the SLA cannot be met for all, limited by " in table.stdout
+    assert re.search(
+        r"  [\d,]+ of 3,000 streams \(9,375 items/s\), \d\d\.\d%, can be served within 250 ms: ", table.stdout
+    )
+    assert "optimal" not in table.stdout
+
+
+def test_no_load_is_said_to_be_no_load() -> None:
+    result = run(*CONTRACT[:2], "--demand=speech/live-captions=0")
+    assert result.exit_code == 0
+    assert "no load: this is what the lowest replica bounds ask for" in result.stdout
+
+
+def test_a_range_of_loads_has_one_line_each_with_the_cost_of_a_stream_hour() -> None:
+    load = "--demand=speech/live-captions=400:2000:3"
+    result = run(*CONTRACT[:2], load)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == (
+        "speech/live-captions: 400 to 2,000 streams within 250 ms, for $20.00/h at most"
+    )
+    assert re.search(
+        r"^ +400 +\$[\d.]+/h +\$0\.01\d+ .*vad \d cpu, encoder .*, lm \d gpu +all$", result.stdout, re.MULTILINE
+    )
+    assert re.search(r"^ +2,000 +\$[\d.]+/h +- .* \d\d\.\d%: \w+", result.stdout, re.MULTILINE)
+    assert "cheapest per stream-hour: $0.01" in result.stdout
+    assert "the highest of these loads served whole within the SLA: 400 streams" in result.stdout
+    answer = json.loads(run(*CONTRACT[:2], load, "-o", "json").stdout)
+    assert [point["demand"] for point in answer["loads"]] == [400, 1200, 2000]
+    assert [point["feasible"] for point in answer["loads"]] == [True, False, False]
+    first = answer["loads"][0]
+    alone = json.loads(run(*CONTRACT[:2], "--demand=speech/live-captions=400", "-o", "json").stdout)["pipelines"][0]
+    assert first["cost_per_hour"] == alone["cost_per_hour"]
+    assert first["cost_per_stream_hour"] == pytest.approx(alone["cost_per_hour"] / 400)
+    assert first["stages"] == alone["stages"]
+
+
+def test_a_range_of_requests_is_priced_by_the_thousand_beside_the_other_pipelines() -> None:
+    result = run(
+        *EXAMPLE_FILES,
+        "--demand=archive/batch-transcription=10:20:2",
+        "--demand=meetings/meeting-notes=100",
+        "--instances=c7i=20",
+        "-o",
+        "json",
+    )
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert answer["unit"] == "Requests"
+    for point in answer["loads"]:
+        assert point["cost_per_stream_hour"] is None
+        assert point["cost_per_1000_requests"] == pytest.approx(point["cost_per_hour"] / (point["demand"] * 3.6))
+        assert point["billed_per_hour"] > point["cost_per_hour"]
+
+
+def test_a_range_that_nowhere_meets_the_sla_is_a_no() -> None:
+    result = run(*CONTRACT[:2], "--demand=speech/live-captions=4000:5000:2")
+    assert result.exit_code == 1
+    assert "none of these loads can be served whole within the SLA" in result.stdout
+
+
+def test_the_frontier_goes_from_the_cheapest_plan_to_the_fastest() -> None:
+    result = run(*CONTRACT[:2], LIGHT, "--frontier", "-o", "json")
+    assert result.exit_code == 0
+    corners = json.loads(result.stdout)["corners"]
+    assert len(corners) > 5
+    for cheaper, faster in pairwise(corners):
+        assert cheaper["cost_per_hour"] < faster["cost_per_hour"]
+        assert cheaper["latency_s"] > faster["latency_s"]
+    assert {corner["meets_sla"] == (corner["latency_s"] <= 0.25) for corner in corners} == {True}
+    assert corners[-1]["meets_sla"]
+    table = run(*CONTRACT[:2], LIGHT, "--frontier")
+    assert table.exit_code == 0
+    lines = table.stdout.splitlines()
+    assert lines[0] == (
+        "speech/live-captions: what latency costs at 100 streams, from the cheapest plan to the fastest"
+    )
+    assert re.search(r"^ *\d+ ms +\$[\d.]+/h +vad \d+ cpu, encoder ", lines[2])
+    assert re.search(r"^ *\d+ ms +\$[\d.]+/h +−[\d.]+ ms for \$[\d.]+/h +[a-z]+ \d+ ", lines[3])
+    assert re.search(r"^the SLA of 250 ms costs (about )?\$\d+\.\d\d/h$", table.stdout, re.MULTILINE)
+    assert re.search(r"^best latency for \$20\.00/h: (about )?\d+ ms$", table.stdout, re.MULTILINE)
+
+
+def test_the_name_after_frontier_may_be_left_out_before_files() -> None:
+    result = run("--frontier", *CONTRACT[:2], "--demand=speech/live-captions=20", "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["name"] == "live-captions"
+
+
+def test_a_load_that_nothing_carries_has_no_frontier() -> None:
+    result = run(*CONTRACT[:2], "--demand=speech/live-captions=100000", "--frontier")
+    assert result.exit_code == 1
+    assert "no allocation within pools and replica bounds carries 100,000 streams" in result.stdout
+
+
+def test_the_composition_can_be_chosen_and_is_told() -> None:
+    answers = {
+        mode: json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json", f"--composition={mode}").stdout)
+        for mode in ("sum", "rss")
+    }
+    assert {mode: answer["composition"] for mode, answer in answers.items()} == {"sum": "Sum", "rss": "Rss"}
+    assert answers["rss"]["cost_per_hour"] <= answers["sum"]["cost_per_hour"]
+    assert "percentiles summed" in run(*CONTRACT[:2], DEMAND, "--composition=sum").stdout
+
+
+def test_a_plan_that_may_not_search_still_answers() -> None:
+    answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json", "--work-limit=0").stdout)
+    assert answer["feasible"]
+    proven = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
+    assert answer["cost_per_hour"] >= proven["cost_per_hour"]
+
+
+def test_what_runs_now_is_kept_where_a_change_does_not_pay(tmp_path: Path) -> None:
+    now = tmp_path / "now.json"
+    now.write_text(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
+    same = run(*CONTRACT[:2], DEMAND, f"--current={now}")
+    assert "against what runs now: nothing changes" in same.stdout
+    more = run(*CONTRACT[:2], "--demand=speech/live-captions=1000", f"--current={now}")
+    assert re.search(r"against what runs now: vad \d+→\d+ on cpu, .* \(\d+ replicas", more.stdout)
 
 
 def test_instances_can_be_replaced() -> None:
@@ -89,7 +226,7 @@ def test_instances_can_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "speech/live-captions: every pipeline needs one"),
+        ([], "speech/live-captions: every pipeline in these files needs one"),
         (["--demand=live-captions=8"], "'live-captions': is not in these files"),
         (["--demand=speech/live-captions=many"], "must be NAME=N"),
         (["--demand=speech/live-captions=-1"], "must be NAME=N"),
@@ -98,6 +235,23 @@ def test_instances_can_be_replaced() -> None:
         ([DEMAND, "--instances=gpu=1.5"], "must be a whole number"),
         ([DEMAND, "--instances=tpu=1"], "'tpu': is not in these files"),
         ([DEMAND, "-o", "xml"], "xml"),
+        (["--demand=live-captions=8"], "did you mean 'speech/live-captions'?"),
+        (["--demand=speech/live-caption=8"], "did you mean 'speech/live-captions'?"),
+        (["--demand=other/thing=8"], "they have speech/live-captions"),
+        (["--demand=speech/live-captions=9:3"], "'speech/live-captions=9:3': LOW must be below HIGH"),
+        (["--demand=speech/live-captions=3:3"], "LOW must be below HIGH"),
+        (["--demand=speech/live-captions=-1:3"], "LOW must be a number ≥ 0"),
+        (["--demand=speech/live-captions=1:many"], "HIGH must be a number ≥ 0"),
+        (["--demand=speech/live-captions=1:nan"], "HIGH must be a number ≥ 0"),
+        (["--demand=speech/live-captions=1:3:1"], "STEPS must be a whole number from 2 to 1,000"),
+        (["--demand=speech/live-captions=1:3:2.5"], "STEPS must be a whole number from 2 to 1,000"),
+        (["--demand=speech/live-captions=1:3:4:5"], "must be NAME=N or NAME=LOW:HIGH[:STEPS]"),
+        (["--demand=speech/live-captions=1e308"], "must be at most 1e+12 items per second"),
+        (["--demand=speech/live-captions=1:3", "--frontier"], "a frontier is that of one load"),
+        ([DEMAND, "--frontier=speech/captions"], "did you mean 'speech/live-captions'?"),
+        ([DEMAND, "--work-limit=-1"], "--work-limit"),
+        ([DEMAND, "--composition=max"], "--composition"),
+        ([DEMAND, f"--current={CONTRACT[0]}"], "must be a plan as `sluice plan -o json` prints it"),
     ],
 )
 def test_wrong_usage_is_2_and_says_what(options: list[str], message: str) -> None:
@@ -105,6 +259,24 @@ def test_wrong_usage_is_2_and_says_what(options: list[str], message: str) -> Non
     assert result.exit_code == 2
     assert result.stdout == ""
     assert message in result.stderr
+
+
+def test_only_one_pipeline_may_have_a_range_and_a_frontier_is_that_of_one() -> None:
+    both = ["--demand=archive/batch-transcription=10", "--demand=meetings/meeting-notes=100", "--instances=c7i=20"]
+    ranged = run(*EXAMPLE_FILES, *[f"{load}:200" if "=c7i" not in load else load for load in both])
+    assert ranged.exit_code == 2
+    assert "only one pipeline may have a range" in ranged.stderr
+    curve = run(*EXAMPLE_FILES, *both, "--frontier")
+    assert curve.exit_code == 2
+    assert "of which pipeline: archive/batch-transcription or meetings/meeting-notes?" in curve.stderr
+
+
+def test_an_earlier_plan_of_something_else_is_not_what_runs_now(tmp_path: Path) -> None:
+    now = tmp_path / "now.json"
+    now.write_text('{"pipelines": []}')
+    result = run(*CONTRACT[:2], DEMAND, f"--current={now}")
+    assert result.exit_code == 2
+    assert "has none of the pipelines of these files" in result.stderr
 
 
 def test_pools_must_be_in_the_files() -> None:

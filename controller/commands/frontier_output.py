@@ -1,0 +1,139 @@
+"""The curve of cost over latency of one pipeline, for people and for programs."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from controller.commands.plan_output import replica_words, rounded
+from controller.commands.plan_request import PlanRequest
+from controller.commands.terminal import Page
+from controller.core.phrases import demand_words, duration, money
+from controller.core.spec import PipelineSpec
+from optimizer.curve import Corner, Frontier
+from optimizer.model import PipelineKey
+from optimizer.plan import PlacementPlan
+
+_APART = 0.02
+"""How much faster than the line above a corner must be to get a line of its own, as a share."""
+
+
+def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s: float) -> dict[str, Any]:
+    """Return the curve as `-o json` and `-o yaml` print it, the cheapest corner first."""
+    spec = request.specs[key]
+    return {
+        "namespace": spec.namespace,
+        "name": spec.name,
+        "unit": spec.unit.value,
+        "demand": request.demands[key],
+        "entry_rate_rps": rounded(request.demands[key] * spec.items_per_unit_s),
+        "sla_s": spec.sla.latency_s,
+        "percentile": spec.sla.percentile,
+        "budget_per_hour": spec.budget_per_hour,
+        "composition": request.problem.composition.value,
+        "solve_s": rounded(solve_s),
+        "thinned": curve.thinned,
+        "corners": [
+            {
+                "latency_s": rounded(corner.latency_s),
+                "cost_per_hour": rounded(corner.cost_per_hour),
+                "meets_sla": _meets_sla(corner, spec),
+                "within_budget": _within_budget(corner, spec),
+                "stages": [
+                    {
+                        "name": stage,
+                        "placements": [{"pool": p.pool, "replicas": p.replicas, "batch": p.batch} for p in placements],
+                    }
+                    for stage, placements in corner.placements
+                ],
+            }
+            for corner in curve.corners
+        ],
+    }
+
+
+def print_frontier(curve: Frontier, request: PlanRequest, key: PipelineKey) -> None:
+    """Print one line per corner, the cheapest first, with what it takes to get there from the line above."""
+    spec = request.specs[key]
+    page = Page()
+    load = demand_words(spec, request.demands[key])
+    if not curve.corners:
+        page.say(f"{key}: no allocation within pools and replica bounds carries {load}", style="bold red")
+        return
+    page.say(f"{key}: what latency costs at {load}, from the cheapest plan to the fastest", style="bold")
+    if len(request.specs) > 1:
+        page.say("as if it were alone on the pools", indent=1)
+    shown = _shown(curve.corners, spec)
+    page.table(
+        (f">p{spec.sla.percentile:g}", ">cost", "step", "replicas", ""),
+        (
+            (
+                duration(corner.latency_s),
+                money(corner.cost_per_hour),
+                "" if before is None else _change_words(before, corner),
+                replica_words(corner.placements if before is None else _changed(before, corner)),
+                _remark(corner, spec),
+            )
+            for before, corner in pairwise((None, *shown))
+            if corner is not None
+        ),
+    )
+    if curve.thinned or len(shown) < len(curve.corners):
+        page.say(f"corners less than {_APART:.0%} faster than the line above are left out; -o json prints more")
+    for line in _answers(curve, spec):
+        page.say(line)
+
+
+def _shown(corners: Sequence[Corner], spec: PipelineSpec) -> list[Corner]:
+    """Return the corners that a person wants to see: those that differ, and those at the SLA and at the budget."""
+    always = {corners[0], corners[-1], _first_within_sla(corners, spec), _last_within_budget(corners, spec)}
+    shown: list[Corner] = []
+    for corner in corners:
+        if corner in always or corner.latency_s <= shown[-1].latency_s * (1 - _APART):
+            shown.append(corner)
+    return shown
+
+
+def _answers(curve: Frontier, spec: PipelineSpec) -> tuple[str, ...]:
+    sla, budget = duration(spec.sla.latency_s), money(spec.budget_per_hour)
+    met, paid = _first_within_sla(curve.corners, spec), _last_within_budget(curve.corners, spec)
+    about = "about " if curve.thinned else ""
+    return (
+        f"the SLA of {sla} is out of reach at any price"
+        if met is None
+        else f"the SLA of {sla} costs {about}{money(met.cost_per_hour)}",
+        f"the budget of {budget} does not carry the load"
+        if paid is None
+        else f"best latency for {budget}: {about}{duration(paid.latency_s)}",
+    )
+
+
+def _change_words(before: Corner, corner: Corner) -> str:
+    saved = duration(before.latency_s - corner.latency_s)
+    return f"−{saved} for {money(corner.cost_per_hour - before.cost_per_hour)}"
+
+
+def _changed(before: Corner, corner: Corner) -> tuple[tuple[str, tuple[PlacementPlan, ...]], ...]:
+    """Return the stages that differ from those of the corner before."""
+    return tuple(stage for old, stage in zip(before.placements, corner.placements, strict=True) if old != stage)
+
+
+def _first_within_sla(corners: Sequence[Corner], spec: PipelineSpec) -> Corner | None:
+    return next((corner for corner in corners if _meets_sla(corner, spec)), None)
+
+
+def _last_within_budget(corners: Sequence[Corner], spec: PipelineSpec) -> Corner | None:
+    return next((corner for corner in reversed(corners) if _within_budget(corner, spec)), None)
+
+
+def _meets_sla(corner: Corner, spec: PipelineSpec) -> bool:
+    return corner.latency_s <= spec.sla.latency_s
+
+
+def _within_budget(corner: Corner, spec: PipelineSpec) -> bool:
+    return corner.cost_per_hour <= spec.budget_per_hour
+
+
+def _remark(corner: Corner, spec: PipelineSpec) -> str:
+    if not _within_budget(corner, spec):
+        return "over budget"
+    return "SLA met" if _meets_sla(corner, spec) else ""

@@ -1,0 +1,239 @@
+"""What `sluice plan` is asked on the command line, made into the optimizer's problem."""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from controller.core.policy import Policy
+from controller.core.problem import pipeline_problem, pool_problem
+from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.resources.validation import Validation
+from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
+
+DEFAULT_STEPS = 10
+MAX_STEPS = 1000
+MAX_RATE_RPS = 1e12
+"""More items per second than anyone can mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRange:
+    """The loads to plan for, from the lowest to the highest, in the unit of the pipeline `key`."""
+
+    key: PipelineKey
+    loads: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """What to plan. `demands` are in the pipelines' own units, the lowest where one has a range: `sweep`.
+
+    `current` is what runs now, empty when nobody said.
+    """
+
+    specs: Mapping[PipelineKey, PipelineSpec]
+    demands: Mapping[PipelineKey, float]
+    problem: Problem
+    current: Mapping[PipelineKey, Mapping[PlacementKey, int]] = field(default_factory=dict)
+    sweep: LoadRange | None = None
+
+    def curve_of(self, name: str) -> PipelineKey:
+        """Return the pipeline whose frontier is asked for, `name` empty for the only one; or raise `UsageError`."""
+        if self.sweep is not None:
+            raise click.UsageError(f"--frontier: {self.sweep.key} has a range of loads; a frontier is that of one load")
+        if not name and len(self.specs) > 1:
+            raise click.UsageError(f"--frontier: of which pipeline: {' or '.join(sorted(self.specs))}?")
+        key = PipelineKey(name) if name else next(iter(self.specs))
+        if key not in self.specs:
+            raise unknown_name("--frontier", name, self.specs)
+        return key
+
+
+def ask(
+    specs: Mapping[PipelineKey, PipelineSpec],
+    pools: Mapping[PoolName, PoolSpec],
+    *,
+    demands: Iterable[str],
+    limits: Iterable[str] = (),
+    composition: Composition | None = None,
+    work_limit: int | None = None,
+    current: Path | None = None,
+) -> PlanRequest:
+    """Return what is asked; `UsageError` where the files and options leave something open.
+
+    `demands` and `limits` are the values of --demand and --instances; `composition` None is the operator's own.
+    """
+    loads = _loads(demands, specs)
+    instances = {
+        PoolName(name): _whole_number("--instances", name, text)
+        for name, text in _assignments("--instances", limits, pools).items()
+    }
+    _refuse_open_questions(specs, pools, loads, instances)
+    ranged = [key for key, load in loads.items() if len(load) > 1]
+    if len(ranged) > 1:
+        raise click.UsageError(f"--demand: {' and '.join(ranged)}: only one pipeline may have a range")
+    running = {} if current is None else _running(current, specs)
+    policy = Policy()
+    lowest = {key: load[0] for key, load in loads.items()}
+    used = _used_pools(specs)
+    return PlanRequest(
+        specs=specs,
+        demands=lowest,
+        problem=Problem(
+            pipelines=tuple(
+                pipeline_problem(spec, lowest[key], current=running.get(key, {})) for key, spec in specs.items()
+            ),
+            pools={
+                name: pool_problem(spec, instances.get(name, spec.instances or 0))
+                for name, spec in pools.items()
+                if name in used
+            },
+            composition=composition or policy.composition,
+            switching_cost_per_hour=policy.switching_cost_per_hour if running else 0.0,
+            work_limit=work_limit,
+        ),
+        current=running,
+        sweep=LoadRange(key=ranged[0], loads=loads[ranged[0]]) if ranged else None,
+    )
+
+
+def specs_of(
+    checked: Validation,
+) -> tuple[dict[PipelineKey, PipelineSpec], dict[PoolName, PoolSpec]]:
+    """Return the pipelines and pools of valid manifests by name."""
+    from controller.resources.translate import pipeline_spec, pool_spec
+
+    pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
+    return pipelines, {spec.name: spec for spec in map(pool_spec, checked.pools)}
+
+
+def unknown_name(option: str, name: str, known: Iterable[str]) -> click.UsageError:
+    """Return the error about a name that is not in the files, with the one that may have been meant."""
+    names = sorted(known)
+    same = [other for other in names if other.rpartition("/")[2] == name]
+    close = same if len(same) == 1 else difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(names) or 'none'}"
+    return click.UsageError(f"{option}: {name!r}: is not in these files; {hint}")
+
+
+def _refuse_open_questions(
+    specs: Mapping[PipelineKey, PipelineSpec],
+    pools: Mapping[PoolName, PoolSpec],
+    loads: Mapping[PipelineKey, tuple[float, ...]],
+    instances: Mapping[PoolName, int],
+) -> None:
+    if not specs:
+        raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
+    unknown = sorted(specs.keys() - loads.keys())
+    if unknown:
+        raise click.UsageError(
+            f"--demand: {', '.join(unknown)}: every pipeline in these files needs one (--demand {unknown[0]}=N)"
+        )
+    used = _used_pools(specs)
+    missing = sorted(used - pools.keys())
+    if missing:
+        raise click.UsageError(f"FILE...: no ComputePool {', '.join(missing)} in these files; add the file that has it")
+    open_ended = sorted(name for name in used if pools[name].instances is None and name not in instances)
+    if open_ended:
+        raise click.UsageError(
+            f"--instances: {', '.join(open_ended)}: a pool without spec.capacity.instances needs it "
+            f"(--instances {open_ended[0]}=N)"
+        )
+
+
+def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:
+    return {placement.pool for spec in specs.values() for stage in spec.stages for placement in stage.placements}
+
+
+def _assignments(option: str, texts: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """Return what NAME=VALUE options say, or raise `UsageError`."""
+    names, found = set(known), dict[str, str]()
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise click.UsageError(f"{option}: {text!r}: must be NAME=N with a number ≥ 0")
+        if name not in names:
+            raise unknown_name(option, name, names)
+        if name in found:
+            raise click.UsageError(f"{option}: {name!r}: is given twice")
+        found[name] = value
+    return found
+
+
+def _loads(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, tuple[float, ...]]:
+    found = {
+        PipelineKey(name): _load(f"{name}={value}", value)
+        for name, value in _assignments("--demand", texts, specs).items()
+    }
+    for key, loads in found.items():
+        if loads[-1] * specs[key].items_per_unit_s > MAX_RATE_RPS:
+            raise click.UsageError(
+                f"--demand: '{key}={loads[-1]:g}': must be at most {MAX_RATE_RPS:g} items per second"
+            )
+    return found
+
+
+def _load(text: str, value: str) -> tuple[float, ...]:
+    """Return the one load of N, or the evenly spaced ones of LOW:HIGH[:STEPS]."""
+    low, *more = value.split(":")
+    if not more:
+        return (_amount("--demand", text, low, "N"),)
+    if len(more) > 2:
+        raise click.UsageError(f"--demand: {text!r}: must be NAME=N or NAME=LOW:HIGH[:STEPS]")
+    first, last = _amount("--demand", text, low, "LOW"), _amount("--demand", text, more[0], "HIGH")
+    if first >= last:
+        raise click.UsageError(f"--demand: {text!r}: LOW must be below HIGH")
+    steps = DEFAULT_STEPS
+    if len(more) == 2:
+        if not more[1].isascii() or not more[1].isdigit() or not 2 <= int(more[1]) <= MAX_STEPS:
+            raise click.UsageError(f"--demand: {text!r}: STEPS must be a whole number from 2 to {MAX_STEPS:,}")
+        steps = int(more[1])
+    return tuple(first + (last - first) * k / (steps - 1) for k in range(steps))
+
+
+def _amount(option: str, text: str, number: str, what: str) -> float:
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        shape = f"must be NAME={what} with a number" if what == "N" else f"{what} must be a number"
+        raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0")
+    return value
+
+
+def _whole_number(option: str, name: str, number: str) -> int:
+    text = f"{name}={number}"
+    value = _amount(option, text, number, "N")
+    if value != int(value):
+        raise click.UsageError(f"{option}: {text!r}: must be a whole number")
+    return int(value)
+
+
+def _running(path: Path, specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, dict[PlacementKey, int]]:
+    """Return the replicas of an earlier plan (`-o json` or `-o yaml`), of the placements that are still there."""
+    try:
+        plan: Any = yaml.safe_load(path.read_text())  # JSON is YAML
+        found = {
+            PipelineKey(f"{pipeline['namespace']}/{pipeline['name']}"): {
+                (StageName(stage["name"]), PoolName(placement["pool"])): int(placement["replicas"])
+                for stage in pipeline["stages"]
+                for placement in stage["placements"]
+            }
+            for pipeline in plan["pipelines"]
+        }
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):
+        raise click.UsageError(f"--current: '{path}': must be a plan as `sluice plan -o json` prints it") from None
+    if not found.keys() & specs.keys():
+        raise click.UsageError(f"--current: '{path}': has none of the pipelines of these files")
+    return {
+        key: {place: count for place, count in found[key].items() if place in spec.placement_keys()}
+        for key, spec in specs.items()
+        if key in found
+    }

@@ -1,0 +1,56 @@
+"""Lines and tables for a person: with lines, colours and wrapping on a terminal, plain and unwrapped elsewhere."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+import click
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_PLAIN_WIDTH = 160
+_INDENT = "  "
+
+
+class Page:
+    """What a command prints, one line or table after the other."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._fancy = self._console.is_terminal
+        if not self._fancy:
+            self._console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
+
+    def say(self, line: str = "", *, indent: int = 0, style: str = "") -> None:
+        """Print one sentence, wrapped between words on a terminal."""
+        before = _INDENT * indent
+        if self._fancy:
+            after = before + 2 * _INDENT
+            line = textwrap.fill(
+                line,
+                self._console.width,
+                initial_indent=before,
+                subsequent_indent=after,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        else:
+            line = before + line
+        self._print(Text(line, style=style))
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Print a table; a column whose name begins with > is aligned to the right."""
+        shape = box.SIMPLE_HEAD if self._fancy else None
+        table = Table(box=shape, pad_edge=False, header_style="bold")
+        for column in columns:
+            table.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._print(table)
+
+    def _print(self, what: RenderableType) -> None:
+        with self._console.capture() as captured:
+            self._console.print(what, soft_wrap=isinstance(what, Text))
+        text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+        click.echo(text, color=True if self._fancy else None)

@@ -1,0 +1,238 @@
+"""What a person and a program read of a plan: plans made by hand, so that every answer occurs."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from builders import a_placement, a_spec, a_stage
+from problems import pools
+
+from controller.commands.plan_output import document, print_plan, share_words
+from controller.commands.plan_request import PlanRequest
+from controller.core.problem import pipeline_problem
+from controller.core.spec import DemandUnit, PipelineSpec
+from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
+from optimizer.plan import (
+    Limit,
+    LimitKind,
+    Packing,
+    PipelinePlan,
+    PlacementPlan,
+    PlacementStep,
+    Plan,
+    PoolPlan,
+    StagePlan,
+    Step,
+)
+
+KEY = PipelineKey("speech/captions")
+GPU = PoolName("gpu")
+INFERENTIA = PoolName("inferentia")
+
+
+def a_stage_plan(name: str, *placements: tuple[PoolName, int], error: float | None = None) -> StagePlan:
+    return StagePlan(
+        name=StageName(name),
+        rate_rps=1250.0,
+        utilization=0.61,
+        latency_s=0.18,
+        mean_s=0.09,
+        placements=tuple(PlacementPlan(pool=pool, replicas=count, batch=8) for pool, count in placements),
+        latency_error=error,
+    )
+
+
+STEP = Step(
+    stage=StageName("decoder"),
+    changes=(PlacementStep(pool=GPU, before=4, after=5, batch=8),),
+    latency_saved_s=0.038,
+    cost_added_per_hour=1.01,
+)
+GOOD = PipelinePlan(
+    key=KEY,
+    served_fraction=1.0,
+    feasible=True,
+    limited_by=None,
+    latency_s=0.371,
+    cost_per_hour=24.81,
+    bottleneck=StageName("decoder"),
+    stages=(a_stage_plan("decoder", (GPU, 5), (INFERENTIA, 0), error=0.04),),
+    steps=(STEP,),
+    next_step=STEP,
+    latency_error=0.06,
+    replayed_latency_s=0.389,
+    required_budget_per_hour=24.81,
+    best_latency_s=0.2,
+)
+BAD = replace(
+    GOOD,
+    feasible=False,
+    served_fraction=0.645,
+    limited_by=Limit(kind=LimitKind.BUDGET),
+    required_budget_per_hour=31.2,
+    best_latency_s=0.455,
+)
+
+
+def a_plan(pipeline: PipelinePlan = GOOD, *, bound: float | None = 24.81, price: float | None = 0.62) -> Plan:
+    return Plan(
+        pipelines=(pipeline,),
+        pools=(
+            PoolPlan(name=GPU, instances=5, limit=10, shadow_price_per_hour=None if price is None else 0.0),
+            PoolPlan(name=INFERENTIA, instances=0, limit=12, shadow_price_per_hour=price),
+        ),
+        cost_per_hour=pipeline.cost_per_hour,
+        billed_per_hour=26.5,
+        lower_bound_per_hour=bound,
+    )
+
+
+def a_request(*, composition: Composition = Composition.SUM, work_limit: int | None = None) -> PlanRequest:
+    spec: PipelineSpec = replace(
+        a_spec(a_stage("decoder", a_placement("gpu"), a_placement("inferentia")), sla_s=0.4, budget=30.0),
+        unit=DemandUnit.STREAMS,
+        chunk_s=0.32,
+    )
+    return PlanRequest(
+        specs={KEY: spec},
+        demands={KEY: 800.0},
+        problem=Problem(
+            pipelines=(pipeline_problem(spec, 800.0),),
+            pools=pools(gpu=(1.01, 10), inferentia=(0.76, 12)),
+            composition=composition,
+            work_limit=work_limit,
+        ),
+    )
+
+
+def printed(capsys: pytest.CaptureFixture[str], plan: Plan, request: PlanRequest | None = None) -> list[str]:
+    print_plan(plan, request or a_request())
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_proven_plan_tells_promise_error_bar_replay_steps_prices_and_proof(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = printed(capsys, a_plan())
+    assert lines[:2] == [
+        "speech/captions: the SLA is met",
+        "  800 streams (2,500 items/s), p95 371 ms ± 6% of 400 ms (replayed: 389 ms), $24.81/h of $30.00/h",
+    ]
+    assert any("180 ms ± 4%" in line and "gpu × 5 (batch 8)" in line for line in lines)
+    for sentence in (
+        "  1. decoder +1 on gpu: −38 ms for $1.01/h",
+        "the next dollar would go to: decoder +1 on gpu: −38 ms for $1.01/h",
+        "best latency for $30.00/h: 200 ms",
+        "one more inferentia instance saves $0.62/h",
+        "$24.81/h for the replicas' shares of instances, $26.50/h billed for the whole instances they fill",
+        "optimal: no plan under $24.81/h meets 400 ms",
+    ):
+        assert sentence in lines
+    assert "percentiles summed" in lines[-1]
+
+
+def test_a_plan_that_is_not_proven_tells_the_gap_and_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, a_plan(bound=24.5), a_request(composition=Composition.RSS, work_limit=10))
+    assert "not proven optimal: at most 1.3% above the cheapest; no plan under $24.50/h meets 400 ms" in lines
+    assert "a larger --work-limit may find a cheaper plan or prove this one" in lines
+    assert "(RSS)" in lines[-1]
+    assert not [line for line in lines if line.startswith("optimal")]
+
+
+def test_without_a_bound_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, a_plan(bound=None, price=None))
+    assert lines[-1] == "not proven: how far this is from the cheapest plan is not known"
+    assert not [line for line in lines if "one more" in line]
+
+
+def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, a_plan(BAD, bound=None, price=None))
+    assert lines[0] == "speech/captions: the SLA cannot be met for all, limited by the budget of $30.00/h"
+    assert lines[1].startswith("  516 of 800 streams (2,500 items/s), 64.5%, can be served within 400 ms: ")
+    assert "  the whole load needs $31.20/h" in lines
+    assert "  best latency of the whole load for $30.00/h, within pools and replica bounds: 455 ms" in lines
+    assert not [line for line in lines if "proven" in line or "optimal" in line]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        (Limit(kind=LimitKind.POOL, name="gpu"), "cannot be met for all, limited by pool gpu"),
+        (
+            Limit(kind=LimitKind.BOUNDS, name="decoder"),
+            "cannot be met for all, limited by the replica bounds of stage decoder",
+        ),
+        (Limit(kind=LimitKind.SLA), "cannot be met: nothing within the replica bounds answers within 400 ms"),
+        (None, "cannot be met for all, limited by several limits together"),
+    ],
+)
+def test_what_limits_is_named_in_words(capsys: pytest.CaptureFixture[str], limit: Limit | None, words: str) -> None:
+    lines = printed(capsys, a_plan(replace(BAD, limited_by=limit, served_fraction=0.0), bound=None, price=None))
+    assert lines[0] == f"speech/captions: the SLA {words}"
+    assert lines[1].startswith("  none of 800 streams (2,500 items/s) can be served within 400 ms")
+
+
+def test_a_cheaper_packing_is_told_as_what_would_change(capsys: pytest.CaptureFixture[str]) -> None:
+    decoder = StageName("decoder")
+    packing = Packing(
+        replicas={(KEY, decoder, GPU): 4, (KEY, decoder, INFERENTIA): 2}, cost_per_hour=25.0, billed_per_hour=25.4
+    )
+    plan = replace(a_plan(), packing=packing)
+    assert (
+        "billed $26.50/h; these replicas would be billed $25.40/h, with shares of $25.00/h: "
+        "decoder 5→4 on gpu, decoder 0→2 on inferentia"
+    ) in printed(capsys, plan)
+    assert document(plan, a_request(), solve_s=0.1)["packing"] == {
+        "cost_per_hour": 25.0,
+        "billed_per_hour": 25.4,
+        "replicas": [
+            {"pipeline": KEY, "stage": "decoder", "pool": "gpu", "replicas": 4},
+            {"pipeline": KEY, "stage": "decoder", "pool": "inferentia", "replicas": 2},
+        ],
+    }
+
+
+def test_moves_are_told_with_what_they_were_charged(capsys: pytest.CaptureFixture[str]) -> None:
+    request = replace(
+        a_request(), current={KEY: {(StageName("decoder"), GPU): 3, (StageName("decoder"), INFERENTIA): 1}}
+    )
+    moved = replace(GOOD, moved_replicas=3, switching_cost_per_hour=0.15)
+    assert (
+        "against what runs now: decoder 3→5 on gpu, decoder 1→0 on inferentia "
+        "(3 replicas, charged $0.15/h in the search)"
+    ) in printed(capsys, a_plan(moved), request)
+
+
+def test_a_program_reads_the_same_answers() -> None:
+    data = document(a_plan(BAD, bound=None, price=None), a_request(), solve_s=0.1)
+    json.dumps(data, allow_nan=False)
+    assert (data["feasible"], data["gap"], data["proven_optimal"], data["packing"]) == (False, None, False, None)
+    (pipeline,) = data["pipelines"]
+    assert {name: pipeline[name] for name in ("unit", "served_fraction", "admissible", "limited_by")} == {
+        "unit": "Streams",
+        "served_fraction": 0.645,
+        "admissible": 516.0,
+        "limited_by": "Budget",
+    }
+    assert {name: pipeline[name] for name in ("latency_error", "replayed_latency_s", "best_latency_s")} == {
+        "latency_error": 0.06,
+        "replayed_latency_s": 0.389,
+        "best_latency_s": 0.455,
+    }
+    assert pipeline["required_budget_per_hour"] == 31.2
+    assert pipeline["stages"][0]["latency_error"] == 0.04
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.645, "64.5%"),
+        (0.0, "0.0%"),
+        (0.0003, "0.03%"),
+        (0.000012, "0.0012%"),
+        (1e-9, "under 0.0001%"),
+        (1.0, "100.0%"),
+    ],
+)
+def test_a_small_share_is_not_rounded_to_none(share: float, words: str) -> None:
+    assert share_words(share) == words

@@ -1,0 +1,20 @@
+import pytest
+
+from controller.commands.terminal import Page
+
+
+def test_elsewhere_than_on_a_terminal_lines_are_whole_and_plain(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page()
+    page.say("word " * 60, indent=1, style="bold red")
+    page.table(("name", ">count"), [("[a]", "1"), ("b", "1,000")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["  " + ("word " * 60).rstrip(), "name  count", "[a]       1", "b     1,000"]
+
+
+def test_a_terminal_wraps_between_words_and_indents_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "COLUMNS": "20"}.items():
+        monkeypatch.setenv(name, value)
+    Page().say("one-two three four five six", indent=1)
+    assert capsys.readouterr().out.splitlines() == ["  one-two three four", "      five six"]
