@@ -6,15 +6,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.case import TOLERANCE, Case, Choice, Walk
+from optimizer.case import TOLERANCE, Case, Choice, Walk, with_row
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.greedy import cheapest, search
 from optimizer.merge import TooLarge, cheapest_exact, cheapest_together, lower_bound
 from optimizer.model import Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
+from optimizer.prices import share_pools
 
+Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+
+_FEW = 4
+"""Up to this many pipelines, what prices leave open is settled by merging them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +78,19 @@ def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | N
 
 
 class Fleet:
-    """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state."""
+    """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state.
 
-    def __init__(self, problem: Problem, supply: Supply) -> None:
+    `pool_prices` are what a unit of each pool is worth (in the order of `Supply.pools`), where the search begins and
+    what it found when all were served whole; None: not asked yet.
+    """
+
+    def __init__(self, problem: Problem, supply: Supply, *, pool_prices: Array | None = None) -> None:
         self.problem = problem
         self.supply = supply
         self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
         self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
+        self._bounds: dict[tuple[PipelineKey, ...], float] = {}
+        self.pool_prices: Array | None = pool_prices
 
     def case(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Case:
         """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
@@ -121,42 +132,85 @@ class Fleet:
     ) -> Answers | None:
         """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found."""
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
+        answers = self._priced(asked, shares, room, budget_per_hour, exact) if len(asked) > 1 else None
+        if answers is None:
+            answers = self._one_by_one(asked, shares, room, exact)
+        if answers is None:
+            return None
+        if _cost(answers) > budget_per_hour + TOLERANCE:
+            return self.together(shares, room, budget_per_hour) if not exact else None
+        return answers
+
+    def lower_bound_per_hour(self, answers: Answers) -> float | None:
+        """Return a proven floor of what serving everything costs, given one way to do it."""
+        asked = by_priority(self.problem.pipelines)
+        mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
+        known = self._bounds.get((*(pipeline.key for pipeline in asked),))
+        if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
+            return known
+        cases = [self.case(pipeline, 1.0, mixing) for pipeline in asked]
+        cases = [case.priced([table.cost_per_hour for table in case.tables]) for case in cases]
+        cost = _cost(answers)
+        if len(cases) > _FEW:
+            shared = share_pools(
+                cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices, prove=False
+            )
+            return min(shared.bound, cost) if np.isfinite(shared.bound) else None
+        apart = sum(lower_bound(case, answers[p.key].cost_per_hour) for p, case in zip(asked, cases, strict=True))
+        if len(cases) < 2 or apart >= cost - TOLERANCE:
+            return min(apart, cost) if np.isfinite(apart) else None
+        shared = share_pools(cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices)
+        bound = max(apart, shared.bound) if np.isfinite(shared.bound) else apart
+        return min(bound, cost)
+
+    def _priced(
+        self,
+        asked: Sequence[Pipeline],
+        shares: Mapping[PipelineKey, float],
+        room: Counts,
+        budget_per_hour: float,
+        exact: bool,
+    ) -> Answers | None:
+        """Return a way to share pools by prices on them, None where none was found."""
+        cases = [self.case(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
+        shared = share_pools(
+            cases,
+            room,
+            own_budgets=[own_budget(pipeline) for pipeline in asked],
+            # Where prices are costs, the least price is the least money.
+            budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
+            start=self.pool_prices,
+            work_limit=self.problem.work_limit,
+            prove=exact,
+        )
+        choices, bound = shared.choices, shared.bound
+        if choices is None:
+            return None
+        if exact and len(cases) <= _FEW and sum(map(_price, cases, choices)) > bound + TOLERANCE:
+            choices, bound = _settled(cases, choices, bound, room, asked)
+        if all(share == 1.0 for share in shares.values()) and np.array_equal(room, self.supply.limits):
+            self._bounds[*(pipeline.key for pipeline in asked),] = bound
+            self.pool_prices = shared.unit_prices
+        return {
+            pipeline.key: Answer(case=case, walk=_way(case, choice))
+            for pipeline, case, choice in zip(asked, cases, choices, strict=True)
+        }
+
+    def _one_by_one(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+    ) -> Answers | None:
+        """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
         answers: dict[PipelineKey, Answer] = {}
         for pipeline in asked:
             answer = self.alone(pipeline, shares[pipeline.key], room, exact=exact)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
-        if not exact and _cost(answers) > budget_per_hour + TOLERANCE:
-            return self.together(shares, room, budget_per_hour)
-        if _cost(answers) > budget_per_hour + TOLERANCE and self.problem.switching_cost_per_hour == 0:
+        if _within(answers, room):
+            return answers
+        if np.any(sum(_least(self.case(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
             return None
-        if not _within(answers, room):
-            found = self._contended(asked, shares, room, exact)
-            if found is None:
-                return None
-            answers = dict(found)
-        return answers if _cost(answers) <= budget_per_hour + TOLERANCE else None
-
-    def lower_bound_per_hour(self, answers: Answers) -> float | None:
-        """Return a proven floor of what serving everything costs, given one way to do it."""
-        mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
-        cases = [self.case(p, 1.0, mixing) for p in self.problem.pipelines]
-        cases = [case.priced([table.cost_per_hour for table in case.tables]) for case in cases]
-        cost = _cost(answers)
-        apart = sum(
-            lower_bound(case, answers[p.key].cost_per_hour)
-            for p, case in zip(self.problem.pipelines, cases, strict=True)
-        )
-        if len(cases) < 2 or apart >= cost - TOLERANCE:
-            return apart if np.isfinite(apart) else None
-        try:
-            choices = cheapest_together(cases, self.supply.limits, cost)
-        except TooLarge:
-            return apart
-        if choices is None:  # nothing is cheaper
-            return cost
-        return sum(case.cost_per_hour(choice) for case, choice in zip(cases, choices, strict=True))
+        return self._in_turn(self._by_need(asked, shares, room), shares, room)
 
     def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
         budget, case = own_budget(pipeline), self.case(pipeline, share)
@@ -186,29 +240,6 @@ class Fleet:
             return False
         unlimited = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
         return serve(unlimited, budget if share >= 1 else np.inf, exact=False) is not None
-
-    def _contended(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
-    ) -> Answers | None:
-        """Return a way to share pools that cannot give everyone what suits it best; the cheapest when `exact`."""
-        cases = [self.case(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
-        if np.any(sum(_least(case) for case in cases) > room):
-            return None
-        way = self._in_turn(self._by_need(asked, shares, room), shares, room)
-        if way is not None and not exact:
-            return way
-        try:
-            budgets = [own_budget(pipeline) for pipeline in asked]
-            choices = cheapest_together(cases, room, np.inf if way is None else _price(way), budgets)
-        except TooLarge:
-            return way
-        if choices is None:
-            return way
-        best: dict[PipelineKey, Answer] = {}
-        for pipeline, case, choice in zip(asked, cases, choices, strict=True):
-            start = Walk(visited=(cheapest(case) or choice,)) if way is None else way[pipeline.key].walk
-            best[pipeline.key] = Answer(case=case, walk=start.to(choice))
-        return best
 
     def _by_need(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
@@ -280,5 +311,35 @@ def _cost(answers: Answers) -> float:
     return sum(answer.cost_per_hour for answer in answers.values())
 
 
-def _price(answers: Answers) -> float:
-    return sum(answer.case.price(answer.choice) for answer in answers.values())
+def _price(case: Case, choice: Choice) -> float:
+    return case.price(choice)
+
+
+def _settled(
+    cases: Sequence[Case], choices: tuple[Choice, ...], bound: float, room: Counts, asked: Sequence[Pipeline]
+) -> tuple[tuple[Choice, ...], float]:
+    """Return the best choices and the proof, by merging a few pipelines exactly where that is not too much."""
+    price = sum(map(_price, cases, choices))
+    try:
+        best = cheapest_together(cases, room, price, [own_budget(pipeline) for pipeline in asked])
+    except TooLarge:
+        return choices, bound
+    if best is None:
+        return choices, price
+    return best, sum(map(_price, cases, best))
+
+
+def _way(case: Case, choice: Choice) -> Walk:
+    """Return the way from the cheapest allocation to `choice`: what buys most latency for its price comes first."""
+    start = cheapest(case) or choice
+
+    def rate(stage: int) -> tuple[float, str]:
+        table = case.tables[stage]
+        saved = float(min(table.percentile_s[start[stage]], 1e12) - min(table.percentile_s[choice[stage]], 1e12))
+        added = float(case.prices[stage][choice[stage]] - case.prices[stage][start[stage]])
+        return (-np.inf if added <= TOLERANCE else -saved / added), table.stage.name
+
+    visited = [start]
+    for stage in sorted((k for k in range(len(choice)) if start[k] != choice[k]), key=rate):
+        visited.append(with_row(visited[-1], stage, choice[stage]))
+    return Walk(visited=tuple(visited))

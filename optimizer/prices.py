@@ -65,8 +65,8 @@ def _fronts(
     For the stages `first` to `last` of one pipeline, whose options (`start`, sorted by latency) cost `priced`:
     `front[i, 0]` are latencies, rising, `front[i, 1]` prices, falling. Complete for all that comes within `window` of
     the optimum; `kept` are the options that may. Returns a lower and an upper bound of the optimum (equal to it unless
-    the fronts were too large, then `front_size[0]` is 0), the price of latency, and the work done. `best` is a choice that keeps the limit
-    at the upper bound. The lower bound is infinite where nothing keeps the limit.
+    the fronts were too large, then `front_size[0]` is 0), the price of latency, and the work done. `best` is a choice
+    that keeps the limit at the upper bound. The lower bound is infinite where nothing keeps the limit.
     """
     stages = last - first
     cost_a, lat_a, cost_b, lat_b, work = 0.0, 0.0, 0.0, 0.0, 0
@@ -251,7 +251,7 @@ def _columns(
     kept = np.empty(options + 1, dtype=np.int64)
     kept_size = np.empty(len(start), dtype=np.int64)
     best = np.empty(len(start), dtype=np.int64)
-    # Of each label: cost, latency, priced cost of the best plan through it, priced cost so far, use.
+    # Of each label: cost, latency, use, priced cost of the best plan through it, priced cost so far.
     label = np.empty((longest + 1, capacity, 4 + resources))
     parent = np.empty((longest + 1, capacity), dtype=np.int64)
     taken = np.empty((longest + 1, capacity), dtype=np.int64)
@@ -283,7 +283,7 @@ def _columns(
                 for index in range(kept_size[stage]):
                     option = kept[start[stage] + index]
                     lat = label[position, number, 1] + latency[option]
-                    so_far = label[position, number, 3] + priced[option]
+                    so_far = label[position, number, 3 + resources] + priced[option]
                     through = so_far + _least(
                         front[position + 1], front_size[position + 1], limit + 2e-12 * limit - lat
                     )
@@ -291,18 +291,16 @@ def _columns(
                         continue
                     new[0] = label[position, number, 0] + cost[option]
                     new[1] = lat if position + 1 < last - first else 0.0
-                    new[2] = through
-                    new[3] = so_far
+                    new[2 + resources] = through
+                    new[3 + resources] = so_far
                     for resource in range(resources):
-                        new[4 + resource] = label[position, number, 4 + resource] + use[option, resource]
+                        new[2 + resource] = label[position, number, 2 + resource] + use[option, resource]
                     work += 1
                     held, beaten, worst = size[position + 1], False, -1
                     other = 0
                     while other < held:
                         no_worse, no_better = True, True
-                        for column in range(4 + resources):
-                            if column == 2 or column == 3:
-                                continue
+                        for column in range(2 + resources):
                             if label[position + 1, other, column] > new[column] + 1e-12:
                                 no_worse = False
                             if label[position + 1, other, column] < new[column] - 1e-12:
@@ -323,9 +321,12 @@ def _columns(
                             complete[pipeline] = 0
                             worst = 0
                             for other in range(held):
-                                if label[position + 1, other, 2] > label[position + 1, worst, 2]:
+                                if (
+                                    label[position + 1, other, 2 + resources]
+                                    > label[position + 1, worst, 2 + resources]
+                                ):
                                     worst = other
-                            if label[position + 1, worst, 2] <= through:
+                            if label[position + 1, worst, 2 + resources] <= through:
                                 worst = -1
                         else:
                             worst = held
@@ -583,7 +584,7 @@ class _Search:
     def _list(
         self, form: _Form, prices: Array, window: float, capacity: int, cost: Array | None = None
     ) -> tuple[Counts, Counts, Counts, Array]:
-        """Return the plans within `window` of the best at `prices`: options (P, C, longest), count, complete, values."""
+        """Return the plans near the best at `prices`: options (P, C, longest), count, complete, values (P,)."""
         used = np.nonzero(prices)[0]
         pipelines = len(self.cases)
         found = np.full((pipelines, capacity, self.longest), -1, dtype=np.int64)
@@ -626,9 +627,7 @@ class _Search:
         filled = options >= 0
         cost = np.where(filled, self.cost[options], 0.0).sum(axis=1)
         use = np.where(filled[:, :, None], self.use[options], 0.0).sum(axis=1)
-        known = (self.column_option == options[:, None]).all(axis=2) & (
-            np.arange(_CAPACITY) < self.count[:, None]
-        )
+        known = (self.column_option == options[:, None]).all(axis=2) & (np.arange(_CAPACITY) < self.count[:, None])
         new = wanted & ~known.any(axis=1) & (use[:, -1] <= self.own + TOLERANCE) & (self.count < _CAPACITY)
         for number in np.nonzero(new & ~self.exact)[0].tolist():
             new[number] = self._true(number, options[number])
@@ -726,7 +725,7 @@ class _Search:
         most = float(np.maximum.reduceat(self.cost, self.start[:-1]).sum())
         centre = self.prices[charged].copy()
         if start is not None:
-            self._try(charged, start[charged[charged < self.pools]], most)
+            self._try(charged, start[charged[charged < self.pools]])
             centre, scale = self.prices[charged].copy(), scale / 16
         radius = scale.copy()
         for _ in range(_ROUNDS):
@@ -738,7 +737,7 @@ class _Search:
                 break
             radius = np.where(moved > radius / 2, radius * 4, np.maximum(radius / 4, 2 * moved))
             radius = np.maximum(radius, scale * 1e-5)
-            self._try(charged, mid, most)
+            self._try(charged, mid)
             centre = mid
             if self.bound > most + 1e-6 * (1 + abs(most)):
                 return False
@@ -746,7 +745,7 @@ class _Search:
                 break
         return True
 
-    def _try(self, charged: Counts, prices: Array, most: float) -> None:
+    def _try(self, charged: Counts, prices: Array) -> None:
         at = np.zeros(self.pools + 1)
         at[charged[: len(prices)]] = np.maximum(prices, 0.0)
         bound = self._ask_and_add(at)
@@ -821,9 +820,7 @@ class _Search:
             complete[poor.any(axis=1)] = 0
         return cost, use, options, count, complete
 
-    def _combined(
-        self, cost: Array, use: Array, count: Counts, charged: Counts, gap: float
-    ) -> tuple[Counts, bool]:
+    def _combined(self, cost: Array, use: Array, count: Counts, charged: Counts, gap: float) -> tuple[Counts, bool]:
         """Return the best combination of columns, the first of each the present one, and whether all were looked at."""
         steps = use[:, :, charged] - use[:, :1, charged]
         steps[np.arange(cost.shape[1]) >= count[:, None]] = 0
@@ -855,9 +852,7 @@ class _Search:
             at -= int(offsets[pipeline, chosen[pipeline]])
         return chosen, work >= 0 and not (charged == self.pools).any()
 
-    def _best_prices(
-        self, charged: Counts, centre: Array, radius: Array, tolerance: float
-    ) -> tuple[Array, float]:
+    def _best_prices(self, charged: Counts, centre: Array, radius: Array, tolerance: float) -> tuple[Array, float]:
         """Return the prices ≥ 0 that maximise the bound over the columns alone, and that bound.
 
         The ellipsoid method with deep cuts, from half-axes `radius` around `centre`.
