@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from optimizer.batching import UTILIZATION_CEILING
 from optimizer.compiled import compiled
-from optimizer.latency import Predictions, StageLoad, capacity_rps, predict_all
+from optimizer.latency import StageLoad, capacity_rps, predict_all
 from optimizer.model import Placement, Pool, PoolName, Problem, Stage
 
 Array = NDArray[np.float64]
@@ -221,7 +221,8 @@ _OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and what nin
 
 
 def _bytes(table: StageOptions) -> int:
-    return _OVERHEAD_BYTES + len(table) * 8 * (2 * table.replicas.shape[1] + table.use.shape[1] + 5)
+    columns = 2 * len(table.stage.placements) + int(table.use.shape[1]) + 5
+    return _OVERHEAD_BYTES + 8 * columns * len(table)
 
 
 def _table(
@@ -407,8 +408,8 @@ class _Ask:
     load: StageLoad
     percentile: float
 
-    def predictions(self, replicas: Counts, batches: Counts) -> Predictions:
-        """Return the prediction of each row of `replicas` with the batch limits in the same row of `batches`."""
+    def predictions(self, replicas: Counts, batches: Counts) -> tuple[Array, Array, Array]:
+        """Return mean, percentile and utilisation of each row of `replicas` with the same row of `batches`."""
         mean, quantile, utilization = (np.full(len(replicas), np.inf) for _ in range(3))
         vectors, of = np.unique(batches, axis=0, return_inverse=True)
         for position, limits in enumerate(vectors):
@@ -422,7 +423,7 @@ class _Ask:
                 percentile=self.percentile,
             )
             mean[rows], quantile[rows], utilization[rows] = answer.mean_s, answer.percentile_s, answer.utilization
-        return Predictions(mean_s=mean, percentile_s=quantile, utilization=utilization)
+        return mean, quantile, utilization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,14 +478,14 @@ def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
     rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
     batches = np.repeat(rows, sizes, axis=0)
     blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
-    answer = ask.predictions(replicas, batches)
+    mean, quantile, utilization = ask.predictions(replicas, batches)
     return _Answers(
         replicas=replicas,
         batches=batches,
         blocks=np.repeat(blocks, sizes),
-        mean_s=answer.mean_s,
-        percentile_s=answer.percentile_s,
-        utilization=answer.utilization,
+        mean_s=mean,
+        percentile_s=quantile,
+        utilization=utilization,
     )
 
 
@@ -546,7 +547,7 @@ def _best_limits(ask: _Ask, rows: Sequence[Counts], tried: Sequence[Sequence[_Li
         return []
     sizes = [len(limits) for limits in tried]
     batches = np.array([limits for row in tried for limits in row], dtype=np.int64)
-    quantile = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches).percentile_s
+    _, quantile, _ = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches)
     parts = np.split(quantile, np.cumsum(sizes)[:-1])
     return [limits[int(np.argmin(part))] for limits, part in zip(tried, parts, strict=True)]
 
