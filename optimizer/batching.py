@@ -1,99 +1,124 @@
-"""Latency under dynamic batching: a free server takes what waits, up to a limit, and never waits for more.
+"""The time items spend behind servers that batch: the simulated table, interpolated.
 
-The queue left behind by each batch is an embedded Markov chain, solved numerically (bulk service, Bailey 1954;
-Neuts 1967). For one server and Poisson arrivals it is exact but for the discretisation of service times. Several
-servers behind one balancer are reduced to one server with smoother input: see `Servers`.
+A free server takes what waits, up to a limit, and never waits for more; a limit of 1 is the plain queue. What is
+interpolated is the probability of waiting and the distribution of the time of those that wait; both are smooth. Those
+that do not wait take one service time. The percentile of all is found from the two.
 """
 
-from dataclasses import dataclass
+import math
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.tails import gamma_quantile
+from optimizer import batching_table
+from optimizer.compiled import compiled
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
-UTILIZATION_CEILING = 0.9
-"""Plans load no stage beyond this share of its capacity at full batches: above it latency is all variance."""
+UTILIZATION_CEILING = batching_table.UTILIZATION_CEILING
 
-_GRID: Array = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, UTILIZATION_CEILING])
-_RESIDUALS = 4  # points per service time at which an item may arrive
-_WAIT_BINS = 48
-_SMOOTHING = 0.7  # measured against event simulation; 1 would be a balancer that leaves no imbalance at all
-_NEGLIGIBLE = 1e-5
+PULL, LEAST_LOADED = 0, 1
+"""Who shares a queue: all servers one, or each its own and items go where the fewest are."""
+
+_WIDTH = batching_table.WIDTH
+_LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
+_SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
+_SERVICE_CV: Array = np.array(batching_table.SERVICE_CV)
+_ARRIVAL_CV: Array = np.array(batching_table.ARRIVAL_CV)
+_SERVERS: Array = np.log2(np.array(batching_table.SERVERS, dtype=np.float64))
+_LOADS: Array = np.array(batching_table.LOADS)
+_LEVELS: Array = np.array((0.0, *batching_table.LEVELS))
+_STRIDES: Counts = np.array([int(np.prod(batching_table.SHAPE[k + 1 :])) for k in range(7)], dtype=np.int64)
+_POINTS = 129
+_CVS, _MOST_CV = 41, 2.0
+_LOWEST = -4.0
+_LARGE_SHAPE = 100.0
+_TERMS = 400
+_HALVINGS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """Equal servers that share a load and batch it.
+def time_in_stage(
+    servers: Array,
+    utilization: Array,
+    arrival_cv: Array,
+    *,
+    sharing: int,
+    limit: int,
+    per_item_share: float,
+    service_cv: float,
+    percentile: float,
+) -> tuple[Array, Array]:
+    """Return mean and percentile of the time in the stage, in units of the mean time of a batch of one.
 
-    A batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`; times are gamma distributed
-    with `cv`. `arrival_cv2` is the dispersion of the arrivals before they are shared out.
-
-    Each of `servers` behind a balancer sees smoother arrivals: their variance shrinks with `servers`^0.7. A balancer
-    that is `aware` of the queues also evens out the backlog that slow batches leave (its variance shrinks alike), and
-    sends an item to an idle server if there is one (Erlang's C gives how often).
+    The first three arguments have the shape of the results, (n,): servers (at least 1), load over capacity at full
+    batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the time between arrivals. A batch of b ≤
+    `limit` items takes 1 − f + f·b on average, with f = `per_item_share`. `sharing` is `PULL` or `LEAST_LOADED`.
+    Parameters outside the table's axes are taken at its edge.
     """
-
-    per_item_share: float
-    cv: float
-    limit: int
-    servers: int = 1
-    aware: bool = False
-    arrival_cv2: float = 1.0
-
-    @property
-    def dispersion(self) -> float:
-        """Return the variance of the arrivals at one server, over their mean."""
-        return float(self.arrival_cv2 / self.servers**_SMOOTHING)
-
-    @property
-    def backlog_cv(self) -> float:
-        """Return the variation of batch times as far as it makes queues differ."""
-        return self.cv / self.servers ** (_SMOOTHING / 2) if self.aware else self.cv
-
-    @property
-    def service(self) -> Array:
-        """Return the mean times of batches of 1…`limit` items."""
-        return np.asarray(1 + self.per_item_share * np.arange(self.limit), dtype=np.float64)
+    mean, quantile = np.empty(len(servers)), np.empty(len(servers))
+    low, step, own = own_distribution(service_cv)
+    _look_up(
+        batching_table.values().ravel(),
+        sharing,
+        float(limit),
+        per_item_share,
+        service_cv,
+        percentile / 100,
+        low,
+        step,
+        own,
+        np.ascontiguousarray(servers, dtype=np.float64),
+        np.ascontiguousarray(utilization),
+        np.ascontiguousarray(arrival_cv),
+        mean,
+        quantile,
+    )
+    return mean, quantile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """Latency over utilisation, in units of the mean time of a batch of one.
+def own_distribution(cv: float) -> tuple[float, float, Array]:
+    """Return the distribution of service times of mean 1: logarithm of the first time, its step, and the shares below.
 
-    `mean` and `percentile` belong to the entries of `utilization`, which rises from 0 to the ceiling.
+    A `cv` of 0 has no distribution to tabulate.
     """
-
-    utilization: Array
-    mean: Array
-    percentile: Array
-
-
-@lru_cache(maxsize=4096)
-def latency_curve(batching: Batching, percentile: float) -> Curve:
-    """Return the latency of `batching` at `percentile`. The cache makes a cycle cheap: callers round their numbers."""
-    points = [_latency(batching, percentile, float(rho)) for rho in _GRID]
-    at_rest = (1.0, float(gamma_quantile(np.ones(1), np.array([batching.cv**2]), percentile)[0]))
-    mean, quantile = np.array([at_rest, *points]).T
-    return Curve(
-        utilization=np.concatenate(([0.0], _GRID)),
-        mean=np.maximum.accumulate(mean),
-        percentile=np.maximum.accumulate(quantile),
+    if cv <= 0:
+        return 0.0, 1.0, np.zeros(2)
+    table = _gamma_table()
+    cv = min(cv, _MOST_CV)
+    at = min(cv / _MOST_CV * (len(table) - 1), len(table) - 1.000001)
+    k, part = int(at), at - int(at)
+    return (
+        _LOWEST * cv - 3 * cv * cv,
+        (8 * cv + 3 * cv * cv) / (_POINTS - 1),
+        (1 - part) * table[k] + part * table[k + 1],
     )
 
 
-def gamma_points(cv: float, count: int) -> tuple[Array, Array]:
-    """Return `count` points and weights that stand for a gamma variable of mean 1 (Gauss-Laguerre quadrature)."""
-    if cv <= 0:
-        return np.ones(1), np.ones(1)
-    shape = 1 / cv**2
-    index = np.arange(count)
-    off = np.sqrt(index[1:] * (index[1:] + shape - 1))
-    nodes, vectors = np.linalg.eigh(np.diag(2 * index + shape) + np.diag(off, 1) + np.diag(off, -1))
-    return nodes / shape, vectors[0] ** 2
+@lru_cache(maxsize=1)
+def _gamma_table() -> Array:
+    """Return gamma distribution functions, shape (cv, points), on times that scale with the cv: smooth in it."""
+    cv = np.linspace(0, _MOST_CV, _CVS)
+    table = np.empty((_CVS, _POINTS))
+    steps = np.arange(_POINTS) / (_POINTS - 1)
+    wide = cv[1:, None]
+    shape = np.minimum(1 / wide**2, _LARGE_SHAPE)
+    times = np.exp(_LOWEST * wide - 3 * wide**2 + steps * (8 * wide + 3 * wide**2))
+    # The series of the incomplete gamma function; for narrow ones the normal approximation of Wilson and Hilferty.
+    x = shape * times
+    log_gamma = np.array([[math.lgamma(value + 1)] for value in shape[:, 0]])
+    term = np.exp(shape * np.log(x) - x - log_gamma)
+    total = term.copy()
+    for n in range(1, _TERMS):
+        term = term * x / (shape + n)
+        total += term
+    table[1:] = np.minimum(total, 1.0)
+    for k in range(_CVS):
+        if cv[k] ** 2 * _LARGE_SHAPE < 1:
+            z = (np.cbrt(times[k - 1]) - 1 + cv[k] ** 2 / 9) * 3 / cv[k] if k else _LOWEST + 8 * steps
+            table[k] = [0.5 * math.erfc(-value / math.sqrt(2)) for value in z]
+    return table
 
 
 def erlang_c(servers: Array, load: Array) -> Array:
@@ -105,114 +130,129 @@ def erlang_c(servers: Array, load: Array) -> Array:
     return np.where(rho < 1, blocking / (1 - rho + rho * blocking), 1.0)
 
 
-def _latency(batching: Batching, percentile: float, rho: float) -> tuple[float, float]:
-    """Return mean and percentile at one utilisation."""
-    limit, service = batching.limit, batching.service
-    rate = rho * limit / service[-1]
-    # Beyond this many waiting items there is less probability than the percentile can notice.
-    spread = rho / (2 * (1 - rho)) * (batching.dispersion + limit * rho * batching.backlog_cv**2) + 1
-    tail = 4 - np.log(1 - percentile / 100)
-    states = int(limit + tail * max(spread, (batching.dispersion * rate * service[-1]) ** 0.5))
-    nodes, node_weights = gamma_points(batching.backlog_cv, 3)
-    counts = _count_pmf(rate * service[:, None] * nodes, batching.dispersion, states)  # (limit, nodes, states + 1)
-    per_batch = np.einsum("bnk,n->bk", counts, node_weights)
-    start = _stationary(per_batch)
-
-    waits, sizes, weights = _busy_arrivals(start, counts, (nodes, node_weights), service, rate)
-    alone = float(start[:limit] @ per_batch[:, 0])
-    busy = float(weights.sum() / (weights.sum() + alone))
-    if batching.aware and batching.servers > 1:
-        count = np.array([float(batching.servers)])
-        busy = float(erlang_c(count, count * busy)[0])
-    own, own_weights = gamma_points(batching.cv, 7)
-    times = waits[:, None] + (1 + batching.per_item_share * (sizes - 1))[:, None] * own
-    mass = (weights * (busy / weights.sum()))[:, None] * own_weights
-    times, mass = np.concatenate((times.ravel(), own)), np.concatenate((mass.ravel(), (1 - busy) * own_weights))
-    return float(times @ mass), _quantile(times, mass, percentile / 100)
+@compiled
+def _place(axis: Array, value: float) -> tuple[int, float]:
+    """Return the node below `value` and how far it is on the way to the next, within the axis."""
+    last = len(axis) - 2
+    k = 0
+    while k < last and value >= axis[k + 1]:
+        k += 1
+    part = (value - axis[k]) / (axis[k + 1] - axis[k])
+    return k, min(max(part, 0.0), 1.0)
 
 
-def _count_pmf(mean: Array, dispersion: float, limit: int) -> Array:
-    """Return P(k arrivals), k = 0…limit on a new last axis: binomial, Poisson or negative binomial by `dispersion`.
+@compiled
+def _look_up(
+    table: NDArray[np.float32],
+    sharing: int,
+    limit: float,
+    share: float,
+    service_cv: float,
+    below: float,
+    own_low: float,
+    own_step: float,
+    own: Array,
+    servers: Array,
+    utilization: Array,
+    arrival_cv: Array,
+    mean: Array,
+    quantile: Array,
+) -> None:
+    widest = 2.0 ** _LIMITS[-1]
+    limit = min(limit, widest)
+    gain = limit / (1 - share + share * limit)
+    b, b_part = _place(_LIMITS, np.log2(limit))
+    f, f_part = _place(_SHARES, np.sqrt(share))
+    s, s_part = _place(_SERVICE_CV, service_cv)
+    if limit == 1.0:
+        f_part = 0.0
+    top = len(own) - 1
+    own_quantile = 0.0
+    if service_cv > 0.0:
+        k = 0
+        while k < top - 1 and own[k + 1] < below:
+            k += 1
+        own_quantile = own_low + own_step * (k + min(max((below - own[k]) / max(own[k + 1] - own[k], 1e-12), 0.0), 1.0))
+    most = 2.0 ** _SERVERS[-1]
+    levels = len(_LEVELS)
+    value = np.empty(_WIDTH)
+    time = np.empty(levels)  # logarithm of the time of those that wait, at each level
+    for i in range(len(servers)):
+        rho = min(max(utilization[i], 0.0), UTILIZATION_CEILING)
+        count = servers[i]
+        if count > most:
+            if (
+                limit == 1.0
+            ):  # a queue of many servers is that of fewer with as much room for its root (Halfin and Whitt)
+                rho = max(0.0, 1 - (1 - rho) * np.sqrt(count / most))
+            count = most
+        x = rho / UTILIZATION_CEILING
+        load = x * gain / (1 + (gain - 1) * x)
+        a, a_part = _place(_ARRIVAL_CV, arrival_cv[i])
+        c, c_part = _place(_SERVERS, np.log2(count))
+        u, u_part = _place(_LOADS, load)
+        for k in range(_WIDTH):
+            value[k] = 0.0
+        for corner in range(64):
+            weight = b_part if corner & 1 else 1 - b_part
+            weight *= f_part if corner & 2 else 1 - f_part
+            weight *= s_part if corner & 4 else 1 - s_part
+            weight *= a_part if corner & 8 else 1 - a_part
+            weight *= c_part if corner & 16 else 1 - c_part
+            weight *= u_part if corner & 32 else 1 - u_part
+            if weight == 0.0:
+                continue
+            start = sharing * _STRIDES[0] + (b + (corner & 1)) * _STRIDES[1] + (f + ((corner >> 1) & 1)) * _STRIDES[2]
+            start += (s + ((corner >> 2) & 1)) * _STRIDES[3] + (a + ((corner >> 3) & 1)) * _STRIDES[4]
+            start += (c + ((corner >> 4) & 1)) * _STRIDES[5] + (u + ((corner >> 5) & 1)) * _STRIDES[6]
+            for k in range(_WIDTH):
+                value[k] += weight * table[start + k]
+        waits = 1 / (1 + np.exp(-value[0]))
+        if load < _LOADS[0]:  # all of the servers are busy by chance
+            waits *= np.exp(count * np.log(max(load, 1e-300) / _LOADS[0]))
+        mean[i] = 1 - waits + waits * np.exp(value[1])
+        time[0] = 0.0 if service_cv == 0.0 else min(value[2], own_quantile) - 1.0
+        for k in range(1, levels):
+            time[k] = max(value[k + 1], time[k - 1])
+        if service_cv == 0.0:
+            if below <= 1 - waits:
+                quantile[i] = 1.0
+                continue
+            at, part = _extrapolated(_LEVELS, -np.log((1 - below) / waits))
+            quantile[i] = np.exp(time[at] + part * (time[at + 1] - time[at]))
+            continue
+        at, part = _extrapolated(_LEVELS, -np.log(1 - below))
+        other = time[at] + part * (time[at + 1] - time[at])
+        low, high = min(own_quantile, other), max(own_quantile, other)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            position = (middle - own_low) / own_step
+            if position <= 0.0:
+                reached = 0.0
+            elif position >= top:
+                reached = 1.0
+            else:
+                k = int(position)
+                reached = own[k] + (position - k) * (own[k + 1] - own[k])
+            reached *= 1 - waits
+            if middle > time[0]:
+                k = 0
+                while k < levels - 2 and middle >= time[k + 1]:
+                    k += 1
+                gap = max(time[k + 1] - time[k], 1e-12)
+                level = _LEVELS[k] + (middle - time[k]) / gap * (_LEVELS[k + 1] - _LEVELS[k])
+                reached += waits * (1 - np.exp(-level))
+            if reached < below:
+                low = middle
+            else:
+                high = middle
+        quantile[i] = np.exp(0.5 * (low + high))
 
-    The mean is exact; the variance, `dispersion` · mean, is so except for what a whole number of trials allows.
-    """
-    if dispersion < 1:
-        trials = np.maximum(np.ceil(mean), np.rint(mean / (1 - dispersion)))
-        chance = np.minimum(mean / trials, 1 - 1e-12)
-        slope = -chance / (1 - chance)
-        base, term = -slope * (trials + 1), np.exp(trials * np.log1p(-chance))
-    elif dispersion > 1:
-        slope = np.full_like(mean, 1 - 1 / dispersion)
-        base, term = mean / dispersion - slope, np.exp(-mean * np.log(dispersion) / (dispersion - 1))
-    else:
-        slope, base, term = np.zeros_like(mean), mean, np.exp(-mean)
-    pmf = np.empty((*mean.shape, limit + 1))
-    pmf[..., 0] = term
-    for k in range(1, limit + 1):
-        term = np.maximum(term * (slope + base / k), 0.0)  # Panjer's recursion
-        pmf[..., k] = term
-    return pmf
 
-
-def _stationary(counts: Array) -> Array:
-    """Return the probabilities of 1, 2… items waiting when a batch starts; `counts[b − 1]` arrive during b items."""
-    batch, limit = counts.shape[0], counts.shape[1] - 1
-    chain = np.zeros((limit, limit))
-    chain[:batch] = counts[:, 1:]
-    chain[:batch, 0] += counts[:, 0]  # nobody came: the next batch is the next item, alone
-    for waiting in range(batch + 1, limit + 1):
-        left = waiting - batch
-        chain[waiting - 1, left - 1 :] = counts[-1, : limit - left + 1]
-    chain[:, -1] += 1 - chain.sum(axis=1)
-    equations = chain.T - np.eye(limit)
-    equations[-1] = 1
-    right = np.zeros(limit)
-    right[-1] = 1
-    start = np.maximum(np.linalg.solve(equations, right), 0)
-    return np.asarray(start / start.sum())
-
-
-def _busy_arrivals(
-    start: Array, counts: Array, points: tuple[Array, Array], service: Array, rate: float
-) -> tuple[Array, Array, Array]:
-    """Return wait, size of the own batch and weight of the items that arrive while a batch is served.
-
-    The items that come during one batch are spread evenly over it; an item waits for the rest of that batch and
-    for the full batches ahead of it, and goes with all who came before its own batch starts.
-    """
-    batch, (nodes, node_weights) = len(service), points
-    waiting = np.nonzero(start > _NEGLIGIBLE)[0] + 1
-    taken = np.minimum(waiting, batch)
-    arrived = np.arange(1, counts.shape[-1])
-    weight = start[waiting - 1, None, None] * counts[taken - 1, :, 1:] * arrived * node_weights[:, None]
-    row, node, column = np.nonzero(weight > _NEGLIGIBLE * 0.1)
-    elapsed = (np.arange(_RESIDUALS) + 0.5) / _RESIDUALS
-    left, number = (waiting - taken)[row, None], arrived[column, None]
-    full_ahead = (left + np.floor((number - 1) * elapsed + 0.5)) // batch
-    ahead_s = full_ahead * service[-1]
-    wait = (1 - elapsed) * (service[taken - 1][row] * nodes[node])[:, None] + ahead_s
-    later = np.where(full_ahead > 0, rate * ahead_s, 0.0)
-    size = np.clip(left + number - full_ahead * batch + later, 1, batch)
-    return _binned(wait.ravel(), size.ravel(), np.repeat(weight[row, node, column] / _RESIDUALS, _RESIDUALS))
-
-
-def _binned(wait: Array, size: Array, weight: Array) -> tuple[Array, Array, Array]:
-    """Merge items of nearly equal wait and size, keeping both means."""
-    step = max(float(wait.max(initial=0.0)), 1e-12) / (_WAIT_BINS - 1e-6)
-    key = (wait / step).astype(np.int64) + _WAIT_BINS * size.astype(np.int64)
-    mass = np.bincount(key, weight)
-    used = mass > 0
-    total = mass[used]
-    return (
-        np.asarray(np.bincount(key, weight * wait)[used] / total),
-        np.asarray(np.bincount(key, weight * size)[used] / total),
-        np.asarray(total, dtype=np.float64),
-    )
-
-
-def _quantile(values: Array, weights: Array, share: float) -> float:
-    """Return the value with `share` of the weight below it."""
-    order = np.argsort(values)
-    mass = weights[order]
-    reached = np.cumsum(mass) - mass / 2
-    return float(np.interp(share * mass.sum(), reached, values[order]))
+@compiled
+def _extrapolated(axis: Array, value: float) -> tuple[int, float]:
+    """As `_place`, but beyond the last node as between the last two."""
+    k = 0
+    while k < len(axis) - 2 and value >= axis[k + 1]:
+        k += 1
+    return k, max((value - axis[k]) / (axis[k + 1] - axis[k]), 0.0)

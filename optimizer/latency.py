@@ -1,24 +1,40 @@
 """How long an item stays in a stage, given what serves it.
 
-Without batching: G/G/c with the mean wait of Kraemer and Langenbach-Belz (1976) and a gamma distributed time in the
-stage; periodic streams on fixed replicas by a Brownian bridge. With batching: `optimizer.batching`. The routing
-says which replicas share a queue.
+From the simulated table (`optimizer.batching`), with or without batching; the routing says which servers share a queue.
+Periodic streams on fixed replicas without batching by a Brownian bridge. Batchers that wait for a batch to fill by
+what happens when nothing else is waited for, or by the table, whichever is more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.batching import UTILIZATION_CEILING, Batching, erlang_c, latency_curve
+from optimizer.batching import LEAST_LOADED, PULL, UTILIZATION_CEILING, erlang_c, time_in_stage
 from optimizer.model import Placement, Routing
 from optimizer.tails import gamma_quantile, mixture_percentile
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_POOLED = (Routing.PULL, Routing.ROUND_ROBIN, Routing.LEAST_LOADED)
+_ERROR_SERVERS: Counts = np.array([2, 7, 20])
+_ERROR_UTILIZATION: Array = np.array([0.5, 0.7, 0.8])
+_ERRORS: dict[str, Array] = {
+    "batching": np.array(
+        [[0.06, 0.06, 0.05, 0.06], [0.08, 0.08, 0.05, 0.05], [0.08, 0.08, 0.06, 0.05], [0.08, 0.10, 0.07, 0.06]]
+    ),
+    "single items": np.array(
+        [[0.05, 0.05, 0.06, 0.08], [0.08, 0.05, 0.05, 0.05], [0.02, 0.02, 0.04, 0.06], [0.02, 0.02, 0.02, 0.03]]
+    ),
+    "round robin": np.full((4, 4), 0.2),
+    "several slots": np.full((4, 4), 0.16),
+    "patient": np.full((4, 4), 0.25),
+    "periodic": np.full((4, 4), 0.15),
+}
+"""Measured against event simulations (tests/bench/bench_latency.py prints this map): the error of the p95 that nine of
+ten points stay below, by number of servers (rows, up to and including) and utilisation (columns)."""
+
 _SLOT_CONFIDENCE = 1.645
 """Requests in a stage are nearly Poisson: this many deviations above the mean find a slot 95 % of the time."""
 
@@ -41,11 +57,15 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Time in the stage: mean, the percentile asked for, and the share of the capacity at full batches in use."""
+    """Time in the stage: mean, the percentile asked for, and the share of the capacity at full batches in use.
+
+    `error` is how far the percentile is from simulations in nine of ten cases of this kind, as a share of it.
+    """
 
     mean_s: float
     percentile_s: float
     utilization: float
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +75,7 @@ class Predictions:
     mean_s: Array
     percentile_s: Array
     utilization: Array
+    error: Array = field(default_factory=lambda: np.zeros(0))
 
 
 def capacity_rps(placement: Placement, batch: int) -> float:
@@ -64,16 +85,30 @@ def capacity_rps(placement: Placement, batch: int) -> float:
 
 
 def predict(
-    load: StageLoad, placement: Placement, replicas: int, *, batch: int, routing: Routing, percentile: float
+    load: StageLoad,
+    placement: Placement,
+    replicas: int,
+    *,
+    batch: int,
+    routing: Routing,
+    percentile: float,
 ) -> Prediction | None:
     """Return the prediction for one placement; None where it is overloaded or its slots do not suffice."""
-    answer = predict_all(load, (placement,), np.array([[replicas]]), (batch,), routing=routing, percentile=percentile)
+    answer = predict_all(
+        load,
+        (placement,),
+        np.array([[replicas]]),
+        (batch,),
+        routing=routing,
+        percentile=percentile,
+    )
     if not np.isfinite(answer.percentile_s[0]):
         return None
     return Prediction(
         mean_s=float(answer.mean_s[0]),
         percentile_s=float(answer.percentile_s[0]),
         utilization=float(answer.utilization[0]),
+        error=float(answer.error[0]),
     )
 
 
@@ -95,27 +130,43 @@ def predict_all(
     capacity = replicas @ each
     running = capacity > 0
     utilization = np.where(running, load.rate_rps / np.where(running, capacity, 1.0), np.inf)
-    shares = replicas * each / np.where(running, capacity, 1.0)[:, None]
-    means, quantiles = np.zeros(shares.T.shape), np.zeros(shares.T.shape)
+    carried = utilization <= UTILIZATION_CEILING
+    mean, quantile, error = np.zeros(len(replicas)), np.zeros(len(replicas)), np.zeros(len(replicas))
+    parts = []
     for k, (placement, batch) in enumerate(zip(placements, batches, strict=True)):
-        rows = np.nonzero((replicas[:, k] > 0) & (utilization <= UTILIZATION_CEILING))[0]
-        if len(rows):
-            part = _Part(load=load, placement=placement, batch=batch, routing=routing, percentile=percentile)
-            means[k, rows], quantiles[k, rows] = part.latency(replicas[rows, k], utilization[rows])
-    mean, quantile = np.sum(shares.T * means, axis=0), np.max(quantiles, axis=0)
-    mixed = np.nonzero((np.count_nonzero(replicas, axis=1) > 1) & (utilization <= UTILIZATION_CEILING))[0]
-    if len(mixed):
-        quantile[mixed] = mixture_percentile(shares[mixed].T, quantiles[:, mixed], means[:, mixed], percentile)
-    mean, quantile = mean * load.latency_factor, quantile * load.latency_factor
-    ok = (utilization <= UTILIZATION_CEILING) & _slots_suffice(load, placements, replicas, mean)
+        rows = np.nonzero((replicas[:, k] > 0) & carried)[0]
+        if not len(rows):
+            continue
+        part = _Part(load=load, placement=placement, batch=batch, routing=routing, percentile=percentile)
+        count = replicas[rows, k]
+        own_mean, own_quantile = part.latency(count, utilization[rows])
+        share = count * each[k] / capacity[rows]
+        mean[rows] += share * own_mean
+        quantile[rows] = np.maximum(quantile[rows], own_quantile)
+        error[rows] = np.maximum(error[rows], part.error(count, utilization[rows]))
+        parts.append((rows, share, own_mean, own_quantile))
+    if len(parts) > 1:
+        mixed = np.nonzero((np.count_nonzero(replicas, axis=1) > 1) & carried)[0]
+        if len(mixed):
+            table = np.zeros((len(parts), 3, len(replicas)))
+            for k, (rows, *values) in enumerate(parts):
+                table[k][:, rows] = values
+            shares, means, quantiles = (table[:, k, mixed] for k in range(3))
+            quantile[mixed] = mixture_percentile(shares, quantiles, means, percentile)
+    ok = carried & _slots_suffice(load, placements, replicas, mean * load.latency_factor)
     return Predictions(
-        mean_s=np.where(ok, mean, np.inf), percentile_s=np.where(ok, quantile, np.inf), utilization=utilization
+        mean_s=np.where(ok, mean * load.latency_factor, np.inf),
+        percentile_s=np.where(ok, quantile * load.latency_factor, np.inf),
+        utilization=utilization,
+        error=error,
     )
 
 
 def _slots_suffice(
     load: StageLoad, placements: Sequence[Placement], replicas: Counts, mean_s: Array
 ) -> NDArray[np.bool_]:
+    if all(p.session_slots is None for p in placements):
+        return np.ones(len(replicas), dtype=np.bool_)
     slots = np.array([np.inf if p.session_slots is None else p.session_slots for p in placements])
     available = np.sum(np.where(replicas > 0, replicas * np.where(replicas > 0, slots, 0.0), 0.0), axis=1)
     if load.sessions is not None:
@@ -138,90 +189,105 @@ class _Part:
 
     def latency(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
         """Return mean and percentile, in seconds, for each entry of `replicas`, at least 1."""
-        if self.batch > 1:
-            return self._batched(replicas, utilization)
-        if self.routing is Routing.STICKY and self.load.periodic and self.load.sessions and self.load.rate_rps > 0:
-            return self._periodic(replicas, utilization)
-        if self.routing not in _POOLED:
-            return self._queue(np.full_like(replicas, self.placement.concurrency), utilization)
-        mean, quantile = self._queue(replicas * self.placement.concurrency, utilization)
-        if self.routing is Routing.LEAST_LOADED:
-            alone = self._queue(np.full_like(replicas, self.placement.concurrency), utilization)
-            # Counting is not seeing the remaining work: measured, 2–12 % of the way from one queue to many.
-            away = 0.15 * (1 - utilization)
-            mean, quantile = mean + away * (alone[0] - mean), quantile + away * (alone[1] - quantile)
+        mean, quantile = self._queued(replicas, utilization)
+        if self.batch == 1 and self._pinned:
+            return self._periodic(replicas, utilization, mean, quantile)
+        if self.batch > 1 and self.placement.batch_wait_s > 0:
+            return self._patient(replicas, utilization, mean, quantile)
         return mean, quantile
 
-    def _queue(self, servers: Counts, utilization: Array, arrival_cv2: float | None = None) -> tuple[Array, Array]:
-        """G/G/c: `servers` behind one queue."""
-        service_s, cv2 = self.placement.service.mean_s(1), self.placement.service.cv**2
-        ca2 = self.load.arrival_cv2 if arrival_cv2 is None else arrival_cv2
-        busy = erlang_c(servers.astype(np.float64), utilization * servers)
-        correction = np.ones_like(utilization)
-        if ca2 < 1 and ca2 + cv2 > 0:
-            loaded = np.maximum(utilization, 1e-9)
-            correction = np.exp(-2 * (1 - loaded) * (1 - ca2) ** 2 / (3 * loaded * (ca2 + cv2)))
-        wait = 0.5 * (ca2 + cv2) * correction * busy * service_s / (servers * (1 - utilization))
-        # Given that it waits, an item waits an exponential time.
-        variance = np.where(busy > 0, 2 * wait**2 / np.where(busy > 0, busy, 1.0), 0.0) - wait**2
-        mean = wait + service_s
-        return mean, gamma_quantile(mean, np.maximum(variance, 0.0) + cv2 * service_s**2, self.percentile)
+    def error(self, replicas: Counts, utilization: Array) -> Array:
+        """Return the relative error that nine of ten predictions of the same kind stay below."""
+        if self.batch > 1 and self.placement.batch_wait_s > 0:
+            kind = "patient"
+        elif self.batch == 1 and self._pinned:
+            kind = "periodic"
+        elif self.routing is Routing.ROUND_ROBIN:
+            kind = "round robin"
+        elif self.routing is Routing.LEAST_LOADED and self.placement.concurrency > 1:
+            kind = "several slots"
+        else:
+            kind = "batching" if self.batch > 1 else "single items"
+        servers = replicas * self.placement.concurrency
+        rows = np.searchsorted(_ERROR_SERVERS, servers, side="left")
+        return np.asarray(_ERRORS[kind][rows, np.searchsorted(_ERROR_UTILIZATION, utilization, side="right")])
 
-    def _periodic(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
+    @property
+    def _pinned(self) -> bool:
+        load = self.load
+        return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
+
+    def _queued(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
+        """Servers that take what waits."""
+        slots, law = self.placement.concurrency, self.placement.service
+        alone_s, cv2 = law.mean_s(1), self.load.arrival_cv2
+
+        def at(servers: Array, arrival_cv2: Array, sharing: int) -> tuple[Array, Array]:
+            mean, quantile = time_in_stage(
+                servers,
+                utilization,
+                np.sqrt(arrival_cv2),
+                sharing=sharing,
+                limit=self.batch,
+                per_item_share=law.per_item_s / alone_s,
+                service_cv=law.cv,
+                percentile=self.percentile,
+            )
+            return mean * alone_s, quantile * alone_s
+
+        count = replicas.astype(np.float64)
+        match self.routing:
+            case Routing.PULL:
+                return at(count * slots, np.full_like(count, cv2), PULL)
+            case Routing.LEAST_LOADED:
+                mean, quantile = at(count * slots, np.full_like(count, cv2), LEAST_LOADED)
+                if slots > 1:  # the servers of a replica share its queue
+                    shared = at(count * slots, np.full_like(count, cv2), PULL)
+                    own = 1 / slots
+                    mean, quantile = own * mean + (1 - own) * shared[0], own * quantile + (1 - own) * shared[1]
+                return mean, quantile
+            case Routing.ROUND_ROBIN:  # a replica gets every n-th item
+                return at(np.full_like(count, slots), cv2 / count, PULL)
+            case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
+                return at(np.full_like(count, slots), 1 + (cv2 - 1) / count, PULL)
+
+    def _periodic(
+        self, replicas: Counts, utilization: Array, poisson_mean: Array, poisson: Array
+    ) -> tuple[Array, Array]:
         """N·D/D/c: streams pinned to a replica meet the same neighbours in every period."""
         assert self.load.sessions is not None
         placement, service_s = self.placement, self.placement.service.mean_s(1)
-        mean, poisson = self._queue(np.full_like(replicas, placement.concurrency), utilization)
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
-        varied_mean, varied = self._queue(np.full_like(replicas, placement.concurrency), utilization, 0.0)
+        varied_mean, varied = self._regular(utilization)
         streams = np.maximum(self.load.sessions / replicas, 1.0)
         room = 1 - utilization
         level = 0.5 * np.log(np.maximum(utilization / (1 - self.percentile / 100), 1.0))
         jobs = streams / 2 * (np.sqrt(room**2 + 4 * level / streams) - room)
         phases = jobs * service_s / placement.concurrency
-        return np.minimum(mean, varied_mean + phases / 2), np.minimum(poisson, varied + phases)
+        return np.minimum(poisson_mean, varied_mean + phases / 2), np.minimum(poisson, varied + phases)
 
-    def _batched(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
+    def _regular(self, utilization: Array) -> tuple[Array, Array]:
+        """Return mean and percentile of D/G/c at one replica (Kraemer and Langenbach-Belz 1976)."""
+        servers, service_s = self.placement.concurrency, self.placement.service.mean_s(1)
+        cv2 = self.placement.service.cv**2
+        if cv2 == 0:
+            return np.full_like(utilization, service_s), np.full_like(utilization, service_s)
+        busy = erlang_c(np.full(len(utilization), float(servers)), utilization * servers)
+        loaded = np.maximum(utilization, 1e-9)
+        regular = np.exp(-2 * (1 - loaded) / (3 * loaded * cv2))
+        wait = 0.5 * cv2 * regular * busy * service_s / (servers * (1 - utilization))
+        # Given that it waits, an item waits an exponential time.
+        variance = np.where(busy > 0, 2 * wait**2 / np.where(busy > 0, busy, 1.0), 0.0) - wait**2
+        mean = wait + service_s
+        return mean, gamma_quantile(mean, np.maximum(variance, 0.0) + cv2 * service_s**2, self.percentile)
+
+    def _patient(self, replicas: Counts, utilization: Array, mean: Array, quantile: Array) -> tuple[Array, Array]:
+        """Servers that wait for a batch to fill: the more of what the table says and of that wait alone."""
         placement, law = self.placement, self.placement.service
-        alone_s = law.mean_s(1)
-        pooled = self.routing in _POOLED
-        servers = replicas * placement.concurrency if pooled else np.full_like(replicas, placement.concurrency)
-        mean, quantile = self._curves(np.log2(servers), utilization)
-        mean, quantile = mean * alone_s, quantile * alone_s
-        if placement.batch_wait_s > 0:
-            queues = 1 if self.routing is Routing.PULL else replicas
-            rate = utilization * replicas * capacity_rps(placement, self.batch) / queues
-            fill = np.minimum(placement.batch_wait_s, (self.batch - 1) / np.maximum(rate, 1e-12))
-            service = law.fixed_s + law.per_item_s * np.minimum(self.batch, 1 + rate * fill)
-            mean = np.maximum(mean, fill * (1 + rate * fill / 2) / (1 + rate * fill) + service)
-            quantile = np.maximum(quantile, fill + gamma_quantile(service, (law.cv * service) ** 2, self.percentile))
-        return mean, quantile
-
-    def _curves(self, log_servers: Array, utilization: Array) -> tuple[Array, Array]:
-        """Interpolate the curves of 1, 2, 4… servers in the logarithm of their number."""
-        nodes = np.arange(np.floor(log_servers.min()), np.ceil(log_servers.max()) + 1)
-        law = self.placement.service
-        lines = []
-        for node in nodes:
-            curve = latency_curve(
-                Batching(
-                    per_item_share=round(law.per_item_s / law.mean_s(1), 2),
-                    cv=round(law.cv, 2),
-                    limit=self.batch,
-                    servers=int(2**node),
-                    aware=self.routing in (Routing.PULL, Routing.LEAST_LOADED),
-                    arrival_cv2=round(self.load.arrival_cv2, 1),
-                ),
-                self.percentile,
-            )
-            lines.append(
-                (
-                    np.interp(utilization, curve.utilization, curve.mean),
-                    np.interp(utilization, curve.utilization, curve.percentile),
-                )
-            )
-        low = np.minimum(np.floor(log_servers - nodes[0]).astype(np.int64), len(nodes) - 1)
-        high = np.minimum(low + 1, len(nodes) - 1)
-        part, row, table = log_servers - nodes[0] - low, np.arange(len(utilization)), np.array(lines)
-        value = (1 - part) * table[low, :, row].T + part * table[high, :, row].T
-        return value[0], value[1]
+        queues = np.ones(len(replicas)) if self.routing is Routing.PULL else replicas
+        rate = utilization * replicas * capacity_rps(placement, self.batch) / queues
+        fill = np.minimum(placement.batch_wait_s, (self.batch - 1) / np.maximum(rate, 1e-12))
+        service = law.fixed_s + law.per_item_s * np.minimum(self.batch, 1 + rate * fill)
+        alone = fill * (1 + rate * fill / 2) / (1 + rate * fill) + service
+        slow = fill + gamma_quantile(service, (law.cv * service) ** 2, self.percentile)
+        return np.maximum(mean, alone), np.maximum(quantile, slow)

@@ -1,0 +1,149 @@
+"""An event simulation of one stage, independent of the product's: one clock, one event at a time, numpy's generator."""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.model import Routing
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+def arrivals(rate_rps: float, cv2: float, n: int, seed: int) -> Array:
+    """Return `n` times of a renewal process: gamma below 1, two exponential phases with balanced means above."""
+    rng = np.random.Generator(np.random.PCG64([seed, 1]))
+    if cv2 <= 1:
+        between = rng.gamma(1 / cv2, cv2 / rate_rps, n)
+    else:
+        share = (1 + np.sqrt((cv2 - 1) / (cv2 + 1))) / 2
+        first = rng.random(n) < share
+        between = rng.exponential(1 / (2 * rate_rps), n) / np.where(first, share, 1 - share)
+    return np.asarray(np.cumsum(between))
+
+
+def periodic(streams: int, period_s: float, n: int, seed: int) -> tuple[Array, Counts]:
+    """Return times and streams of items that each stream sends at a fixed interval, in a random phase."""
+    rng = np.random.Generator(np.random.PCG64([seed, 2]))
+    phase = rng.random(streams) * period_s
+    times = (phase + period_s * np.arange(-(-n // streams))[:, None]).ravel()
+    owner = np.tile(np.arange(streams), -(-n // streams))
+    order = np.argsort(times, kind="stable")[:n]
+    return times[order], owner[order]
+
+
+def simulate(
+    times_s: Array,
+    *,
+    replicas: int,
+    concurrency: int = 1,
+    batch: int = 1,
+    batch_wait_s: float = 0.0,
+    fixed_s: float,
+    per_item_s: float = 0.0,
+    cv: float = 0.0,
+    routing: Routing,
+    seed: int,
+    sessions: Counts | None = None,
+) -> Array:
+    """Return the time in the stage of each item. Gamma service; sessions are pinned in turn."""
+    rng = np.random.Generator(np.random.PCG64([seed, 3]))
+    n = len(times_s)
+    match routing:
+        case Routing.RANDOM:
+            target = rng.integers(0, replicas, n)
+        case Routing.STICKY:
+            target = (np.arange(n) if sessions is None else sessions) % replicas
+            if sessions is None:
+                target = rng.integers(0, replicas, n)
+        case Routing.ROUND_ROBIN:
+            target = np.arange(n) % replicas
+        case _:
+            target = np.full(n, -1)
+    return np.asarray(
+        _run(
+            times_s,
+            target.astype(np.int64),
+            routing is Routing.PULL,
+            replicas,
+            concurrency,
+            batch,
+            batch_wait_s,
+            fixed_s,
+            per_item_s,
+            cv,
+            rng,
+        )
+    )
+
+
+@numba.njit(cache=True)
+def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_item, cv, rng):  # type: ignore[no-untyped-def]
+    n, servers = len(times), replicas * concurrency
+    queues = 1 if pull else replicas
+    after = np.full(n, -1)
+    head, tail, length = np.full(queues, -1), np.full(queues, -1), np.zeros(queues, np.int64)
+    ends, size = np.full(servers, np.inf), np.zeros(servers, np.int64)
+    load, credit = np.zeros(replicas, np.int64), np.zeros(replicas)
+    spent = np.zeros(n)
+    arrived = 0
+    while True:
+        # What is next: an arrival, the end of a batch, or the patience of the oldest item in a queue.
+        now, kind, who = np.inf, -1, -1
+        if arrived < n:
+            now, kind = times[arrived], 0
+        for k in range(servers):
+            if ends[k] < now:
+                now, kind, who = ends[k], 1, k
+        if wait > 0:
+            for q in range(queues):
+                if length[q] > 0 and times[head[q]] + wait < now:
+                    first, last = (0, servers) if pull else (q * concurrency, (q + 1) * concurrency)
+                    for k in range(first, last):
+                        if ends[k] == np.inf:
+                            now, kind, who = times[head[q]] + wait, 2, q
+                            break
+        if kind < 0:
+            return spent
+        if kind == 0:
+            replica = target[arrived]
+            if pull:
+                q = 0
+            else:
+                if replica < 0:
+                    least, tied = load.min(), 0
+                    for r in range(replicas):  # those that tie take turns, as credits are saved up
+                        if load[r] == least:
+                            tied += 1
+                            credit[r] += 1
+                            if replica < 0 or credit[r] > credit[replica]:
+                                replica = r
+                    credit[replica] -= tied
+                q = replica
+                load[replica] += 1
+            if length[q] == 0:
+                head[q] = arrived
+            else:
+                after[tail[q]] = arrived
+            tail[q] = arrived
+            length[q] += 1
+            arrived += 1
+        elif kind == 1:
+            ends[who] = np.inf
+            load[who // concurrency] -= 0 if pull else size[who]
+            q = 0 if pull else who // concurrency
+        else:
+            q = who
+        first, last = (0, servers) if pull else (q * concurrency, (q + 1) * concurrency)
+        for k in range(first, last):
+            if length[q] == 0 or (length[q] < batch and now < times[head[q]] + wait):
+                break
+            if ends[k] < np.inf:
+                continue
+            size[k] = min(batch, length[q])
+            mean = fixed + per_item * size[k]
+            ends[k] = now + (mean if cv == 0 else rng.gamma(1 / cv**2, mean * cv**2))
+            for _ in range(size[k]):
+                spent[head[q]] = ends[k] - times[head[q]]
+                head[q] = after[head[q]]
+            length[q] -= size[k]
