@@ -6,42 +6,97 @@ second is impossible, pipelines are served by priority, as much as fits within t
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from optimizer.case import Case, Choice
-from optimizer.fleet import Answer, Fleet
+from optimizer.advice import advise
+from optimizer.case import TOLERANCE, Case, Choice
+from optimizer.fleet import Answer, Fleet, Target, by_priority, own_budget
 from optimizer.greedy import steepest
-from optimizer.model import Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
+from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
 from optimizer.occupancy import whole_instances
-from optimizer.options import supply_of
-from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
+from optimizer.options import Supply, supply_of
+from optimizer.packing import Packable, Pools, cheaper_packing
+from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
+from optimizer.replay import ROUNDS, replay, tighter_target_s
 from optimizer.shortage import Share, share_out
 
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
-def allocate(problem: Problem, *, shadow_prices: bool = False) -> Plan:
+_PACKING_WORK = 1_000_000
+
+
+def allocate(
+    problem: Problem,
+    *,
+    shadow_prices: bool = False,
+    advice: bool = False,
+    previous: Plan | None = None,
+    replayed: bool = True,
+) -> Plan:
     """Return the plan for all pipelines of `problem`.
 
-    It depends on nothing but the values of `problem`; the order of pipelines and pools does not matter, nor that of
-    stages beyond what `after` says. `shadow_prices` asks what one more instance of each pool would save, at the price
-    of one more search per pool.
+    It depends on nothing but the values of its arguments; the order of pipelines and pools does not matter, nor that of
+    stages beyond what `after` says. `previous` is a plan for a similar problem: its pool prices save time.
+
+    With `Composition.RSS` the demand of each pipeline is replayed on its plan; where that misses the SLA, it is planned
+    anew for a tighter target, at last by `Composition.SUM`. The bound is then that of the tightened targets: a cheaper
+    plan that passed a replay by luck is not excluded. `replayed=False` leaves the replay out: for what is compared
+    with other searches over the same tables.
+
+    `shadow_prices` asks what one more instance of each pool would save, at the price of one more search per pool;
+    `advice` fills the answers for pipelines that cannot be served whole.
     """
     supply = supply_of(problem)
-    fleet = Fleet(problem, supply)
-    budget = np.inf if problem.budget_per_hour is None else problem.budget_per_hour
-    answers = fleet.together({pipeline.key: 1.0 for pipeline in problem.pipelines}, supply.limits, budget)
-    if answers is not None:
-        shares: Mapping[PipelineKey, Share] = {
-            key: Share(served=1.0, answer=answer, limit=None) for key, answer in answers.items()
+    start = None if previous is None else _unit_prices(previous, supply)
+    targets: dict[PipelineKey, Target] = {}
+    verify = replayed and problem.composition is Composition.RSS
+    for attempt in range(ROUNDS + 2 if verify else 1):
+        fleet = Fleet(problem, supply, pool_prices=start, targets=targets)
+        shares = _shares(fleet)
+        start = fleet.pool_prices
+        late = _late(problem, shares) if verify else {}
+        tighter = {
+            key: _tightened(problem.composition, targets.get(key), sla_s, took, last=attempt >= ROUNDS)
+            for key, (sla_s, took) in late.items()
+            if targets.get(key) is None or targets[key].composition is problem.composition
         }
-    else:
-        shares = share_out(fleet, supply.limits, budget)
+        if not tighter or attempt == ROUNDS + 1:
+            break
+        targets = {**targets, **tighter}
+    plan = _plan(problem, fleet, shares, verify=verify)
+    if advice and not plan.feasible:
+        plan = _with_advice(plan, fleet, shares)
+    return _with_shadow_prices(plan, fleet) if shadow_prices and plan.feasible else plan
+
+
+def _shares(fleet: Fleet) -> Mapping[PipelineKey, Share]:
+    """Return how every pipeline is served: whole at least cost where that can be, otherwise as much as fits."""
+    limits, budget = fleet.supply.limits, _budget(fleet.problem)
+    answers = fleet.together({pipeline.key: 1.0 for pipeline in fleet.problem.pipelines}, limits, budget)
+    if answers is None:
+        return share_out(fleet, limits, budget)
+    return {key: Share(served=1.0, answer=answer, limit=None) for key, answer in answers.items()}
+
+
+def _plan(problem: Problem, fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool) -> Plan:
+    supply = fleet.supply
     taken = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     room = supply.limits - taken
-    plans = tuple(_pipeline_plan(pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
+    plans = tuple(_pipeline_plan(problem, pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
+    if verify:
+        plans = tuple(
+            replace(plan, replayed_latency_s=_replayed_s(pipeline, shares[pipeline.key]))
+            for pipeline, plan in zip(problem.pipelines, plans, strict=True)
+        )
     instances = {name: _instances(problem, plans, name) for name in supply.pools}
-    plan = Plan(
+    answers = {key: share.answer for key, share in shares.items() if share.answer is not None and share.served >= 1}
+    unit_prices = np.zeros(len(supply.pools)) if fleet.pool_prices is None else fleet.pool_prices
+    return Plan(
         pipelines=plans,
         pools=tuple(
             PoolPlan(
@@ -54,17 +109,136 @@ def allocate(problem: Problem, *, shadow_prices: bool = False) -> Plan:
         ),
         cost_per_hour=sum(plan.cost_per_hour for plan in plans),
         billed_per_hour=sum(problem.pools[name].price_per_hour * instances[name] for name in supply.pools),
-        lower_bound_per_hour=None if answers is None else fleet.lower_bound_per_hour(answers),
+        lower_bound_per_hour=fleet.lower_bound_per_hour(answers) if len(answers) == len(problem.pipelines) else None,
+        packing=_packing(problem, supply, shares),
+        pool_prices=dict(zip(supply.pools, (unit_prices * supply.units_per_instance).tolist(), strict=True)),
     )
-    return _with_shadow_prices(plan, problem) if shadow_prices and plan.feasible else plan
 
 
-def _with_shadow_prices(plan: Plan, problem: Problem) -> Plan:
+def _budget(problem: Problem) -> float:
+    return np.inf if problem.budget_per_hour is None else problem.budget_per_hour
+
+
+def _unit_prices(plan: Plan, supply: Supply) -> Array:
+    """Return the pool prices of `plan` for a unit of each pool, 0 for pools that it does not know."""
+    prices = np.array([plan.pool_prices.get(name, 0.0) for name in supply.pools])
+    return np.asarray(prices / supply.units_per_instance)
+
+
+def _late(problem: Problem, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, tuple[float, float | None]]:
+    """Return the pipelines whose replay misses the SLA, each with the SLA and what the replay took."""
+    late: dict[PipelineKey, tuple[float, float | None]] = {}
+    for pipeline in problem.pipelines:
+        share = shares[pipeline.key]
+        if share.answer is None or share.served <= 0 or not share.answer.complete:
+            continue
+        if pipeline.demand.entry_rate_rps <= 0:
+            continue
+        took = _replayed_s(pipeline, share)
+        if took is None or took > pipeline.sla.latency_s:
+            late[pipeline.key] = pipeline.sla.latency_s, took
+    return late
+
+
+def _tightened(
+    composition: Composition, before: Target | None, sla_s: float, took: float | None, *, last: bool
+) -> Target:
+    """Return what to plan for next, after a replay that took `took` seconds (None: it says nothing)."""
+    if last or took is None:
+        return Target(latency_s=sla_s, composition=Composition.SUM)
+    target_s = sla_s if before is None else before.latency_s
+    return Target(latency_s=tighter_target_s(target_s, sla_s, took), composition=composition)
+
+
+def _replayed_s(pipeline: Pipeline, share: Share) -> float | None:
+    """Return what the share of the demand that is served experiences in a replay, in seconds; None: nothing to see."""
+    answer = share.answer
+    if answer is None or share.served <= 0 or pipeline.demand.entry_rate_rps <= 0:
+        return None
+    placed = tuple(
+        (stage.name, placement.pool, int(replicas), int(batch))
+        for stage, table, row in zip(pipeline.stages, answer.case.tables, answer.choice, strict=True)
+        for placement, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
+    )
+    asked = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
+    return _replay_s(asked, placed)
+
+
+@lru_cache(maxsize=4096)
+def _replay_s(pipeline: Pipeline, placed: tuple[tuple[StageName, PoolName, int, int], ...]) -> float | None:
+    """Replay a plan once: a plan that has not changed need not be replayed again."""
+    seen = replay(
+        pipeline,
+        {(stage, pool): replicas for stage, pool, replicas, _ in placed},
+        {(stage, pool): batch for stage, pool, _, batch in placed},
+    )
+    return None if seen is None else seen.latency_s
+
+
+def _packing(problem: Problem, supply: Supply, shares: Mapping[PipelineKey, Share]) -> Packing | None:
+    """Return a plan that is billed less, where whole instances cost much more than the shares of them in use."""
+    if not all(share.served >= 1 and share.answer is not None for share in shares.values()):
+        return None
+    packables = []
+    for pipeline in by_priority(problem.pipelines):
+        answer = shares[pipeline.key].answer
+        assert answer is not None
+        packables.append(_packable(pipeline, answer.case, answer.choice))
+    return cheaper_packing(
+        packables,
+        Pools(
+            prices_per_hour=supply.prices_per_hour,
+            units_per_instance=supply.units_per_instance,
+            limits=supply.limits,
+        ),
+        budget_per_hour=_budget(problem),
+        work_limit=_PACKING_WORK if problem.work_limit is None else min(problem.work_limit, _PACKING_WORK),
+    )
+
+
+def _packable(pipeline: Pipeline, case: Case, choice: Choice) -> Packable:
+    most = own_budget(pipeline)
+
+    def keeps(rows: Choice) -> bool:
+        return case.latency(rows) <= case.latency_s and case.cost_per_hour(rows) <= most + TOLERANCE
+
+    return Packable(key=pipeline.key, tables=case.tables, rows=choice, keeps=keeps)
+
+
+def _with_advice(plan: Plan, fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Plan:
+    """Return the plan with what a person asks of each pipeline that is not served whole, in what the others leave."""
+    taken = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
+    left = fleet.supply.limits - taken
+    plans = []
+    for pipeline, answer in zip(fleet.problem.pipelines, plan.pipelines, strict=True):
+        if answer.feasible:
+            plans.append(answer)
+            continue
+        own = shares[pipeline.key].answer
+        room = left if own is None else left + own.use
+        money = _budget(fleet.problem) - plan.cost_per_hour + answer.cost_per_hour
+        said = advise(fleet, pipeline, room, money)
+        plans.append(
+            replace(
+                answer,
+                required_budget_per_hour=said.required_budget_per_hour,
+                best_latency_s=said.best_latency_s,
+            )
+        )
+    return replace(plan, pipelines=tuple(plans))
+
+
+def _with_shadow_prices(plan: Plan, fleet: Fleet) -> Plan:
     pools = []
     for pool in plan.pools:
+        problem = fleet.problem
         more = replace(problem.pools[pool.name], instances=pool.limit + 1)
-        relaxed = allocate(replace(problem, pools={**problem.pools, pool.name: more}))
-        pools.append(replace(pool, shadow_price_per_hour=max(0.0, plan.cost_per_hour - relaxed.cost_per_hour)))
+        problem = replace(problem, pools={**problem.pools, pool.name: more})
+        supply = supply_of(problem)
+        relaxed = Fleet(problem, supply, pool_prices=_unit_prices(plan, supply), targets=fleet.targets)
+        served = relaxed.together({p.key: 1.0 for p in problem.pipelines}, supply.limits, _budget(problem))
+        cost = plan.cost_per_hour if served is None else sum(answer.cost_per_hour for answer in served.values())
+        pools.append(replace(pool, shadow_price_per_hour=max(0.0, plan.cost_per_hour - cost)))
     return replace(plan, pools=tuple(pools))
 
 
@@ -77,10 +251,18 @@ def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName
     )
 
 
-def _pipeline_plan(pipeline: Pipeline, share: Share, left: np.ndarray) -> PipelinePlan:
+def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Counts) -> PipelinePlan:
     answer = share.answer
-    latency_s, next_step = None, None
+    latency_s, next_step, moved = None, None, 0
     steps: tuple[Step, ...] = ()
+    if answer is not None:
+        if answer.case.composition is not problem.composition:  # planned more carefully than it is predicted
+            answer = replace(answer, case=replace(answer.case, composition=problem.composition))
+        moved = sum(
+            abs(int(count) - placement.current)
+            for table, row in zip(answer.case.tables, answer.choice, strict=True)
+            for placement, count in zip(table.stage.placements, table.replicas[row], strict=True)
+        )
     if answer is not None and answer.complete:
         latency_s = answer.case.latency(answer.choice)
         case = answer.case.within(left + answer.use)
@@ -99,6 +281,8 @@ def _pipeline_plan(pipeline: Pipeline, share: Share, left: np.ndarray) -> Pipeli
         stages=stages,
         steps=steps,
         next_step=next_step,
+        moved_replicas=moved,
+        switching_cost_per_hour=problem.switching_cost_per_hour * moved,
     )
 
 

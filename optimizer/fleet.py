@@ -11,7 +11,7 @@ from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.greedy import cheapest, search
 from optimizer.merge import TooLarge, cheapest_exact, cheapest_together, lower_bound
-from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
 from optimizer.prices import share_pools
 
@@ -54,6 +54,14 @@ class Answer:
 Answers = Mapping[PipelineKey, Answer]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a pipeline is planned for instead of its SLA, because its replay took longer than composed."""
+
+    latency_s: float
+    composition: Composition
+
+
 def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
     """Return the way to a choice that meets the latency within room and budget, or None when there is none.
 
@@ -81,12 +89,20 @@ class Fleet:
     """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state.
 
     `pool_prices` are what a unit of each pool is worth (in the order of `Supply.pools`), where the search begins and
-    what it found when all were served whole; None: not asked yet.
+    what it found when all were served whole; None: not asked yet. `targets` take the place of the SLAs they name.
     """
 
-    def __init__(self, problem: Problem, supply: Supply, *, pool_prices: Array | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        supply: Supply,
+        *,
+        pool_prices: Array | None = None,
+        targets: Mapping[PipelineKey, Target] | None = None,
+    ) -> None:
         self.problem = problem
         self.supply = supply
+        self.targets = targets or {}
         self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
         self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}
@@ -97,6 +113,8 @@ class Fleet:
         key = (pipeline.key, share, mixing)
         if key not in self._cases:
             asked = replace(pipeline, demand=pipeline.demand.scaled(share))
+            target = self.targets.get(pipeline.key)
+            latency_s = pipeline.sla.latency_s if target is None else target.latency_s
             tables = tuple(
                 stage_options(
                     stage,
@@ -113,9 +131,9 @@ class Fleet:
                 tables=tables,
                 prices=tuple(table.objective_per_hour for table in tables),
                 shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
-                composition=self.problem.composition,
+                composition=self.problem.composition if target is None else target.composition,
                 percentile=pipeline.sla.percentile,
-                latency_s=pipeline.sla.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
+                latency_s=latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
                 room=self.supply.limits,
             )
         return self._cases[key]
