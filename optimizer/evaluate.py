@@ -10,6 +10,12 @@ from optimizer.model import Composition, Pipeline, PoolName, Stage, StageName
 
 Placed = tuple[StageName, PoolName]
 
+KEPT_DISPERSION = 0.7
+"""How much of the entry's distance from Poisson's dispersion the later stages feel, by simulation of random tandems.
+
+Under a high load queues hand on what they get, under a low one they smooth it. See tests/bench/bench_end_to_end.py.
+"""
+
 
 def predicted_latency_s(
     pipeline: Pipeline,
@@ -47,13 +53,20 @@ def predicted_latency_s(
 
 
 def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
-    """Return what arrives at `stage`. Streams are periodic until a stage before has dropped some of their items."""
+    """Return what arrives at `stage`. Streams are periodic until a stage before has dropped some of their items.
+
+    Options of a stage are tabulated before those of the stages before it are chosen, so that what these do to the
+    dispersion of arrivals is taken alike for all: see `KEPT_DISPERSION`. What an item waits behind the batch it came in
+    is left to the replay.
+    """
     visits = pipeline.visit_ratios[stage.name]
     demand = pipeline.demand
+    # Dropping items at random brings any arrivals closer to Poisson's, in proportion.
+    kept = visits * (KEPT_DISPERSION if stage.after else 1.0)
     return StageLoad(
         rate_rps=demand.entry_rate_rps * visits,
         sessions=demand.sessions,
-        arrival_cv2=demand.arrival_cv2,
+        arrival_cv2=1 + kept * (demand.arrival_cv2 - 1),
         periodic=demand.sessions is not None and visits >= 1,
         latency_factor=stage.latency_factor,
     )

@@ -25,10 +25,11 @@ ROUNDS = 5
 MARGIN = 0.985
 """A tightened target aims this much below the SLA, so that it is reached in one round more often than not."""
 
-_WORK_NS = 9e6
+_WORK_NS, _MOST_WORK_NS = 9e6, 30e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
 """What an item costs in a stage, and what a replica adds where the least loaded is looked for: sets how many items."""
-_FEWEST, _MOST = 3_000, 24_000
+_PRECISION = 0.02
+_FEWEST, _MOST = 3_000, 60_000
 _MOST_DROPPED = 60_000
 """Where stages drop most items, more enter, so that enough come out."""
 _LONGEST_TRACE = 200_000
@@ -63,6 +64,15 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Entering:
+    """Items at the entry, ascending: when, of which session, and whether after the warm-up; shape (items,) each."""
+
+    arrivals_s: Array
+    sessions: Counts
+    measured: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified(Generic[P]):
     """A plan, how it was asked for, and what its replay said.
 
@@ -93,7 +103,8 @@ def replay(
     dropped. `replicas` default to 0, `batches` to the placement's largest. `arrivals_s` is a trace of arrivals at the
     entry, ascending, of which the first 200,000 are taken; without one the arrivals are made: requests by a renewal
     process of the demand's rate and dispersion, the items of streams at even intervals from random phases. `items` is
-    how many to make; by default as many as a few milliseconds allow. The limits of session slots are not replayed.
+    how many to make; by default as many as a
+    few milliseconds allow, more where they say little. The limits of session slots are not replayed.
     """
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
     demand, visits = pipeline.demand, pipeline.visit_ratios
@@ -101,23 +112,40 @@ def replay(
         capacity = sum(group.replicas * group.capacity_rps for group, _ in own)
         if not own or demand.entry_rate_rps * visits[stage.name] >= capacity:
             return None
-    leaving = min(visits[stage.name] for stage in _last(pipeline))
-    if arrivals_s is None:
-        count = _affordable(pipeline, groups, leaving) if items is None else max(items, _SEGMENTS)
-        arrivals, sessions, measured = _arrivals(demand, count, _drain_s(groups), seed)
-    else:
+    if arrivals_s is not None:
         arrivals = np.ascontiguousarray(arrivals_s[:_LONGEST_TRACE], dtype=np.float64)
         sessions = np.arange(len(arrivals), dtype=np.int64)
         if demand.sessions is not None:
             sessions %= max(1, math.ceil(demand.sessions))
-        measured = np.arange(len(arrivals)) >= _WARM_UP * len(arrivals)
+        entering = _Entering(
+            arrivals_s=arrivals, sessions=sessions, measured=np.arange(len(arrivals)) >= _WARM_UP * len(arrivals)
+        )
+        return _replay(pipeline, groups, entering, seed)
+    drain_s = _drain_s(groups)
+    if items is not None:
+        return _replay(pipeline, groups, _arrivals(demand, max(items, _SEGMENTS), drain_s, seed), seed)
+    count = _affordable(pipeline, groups, _WORK_NS)
+    answer = _replay(pipeline, groups, _arrivals(demand, count, drain_s, seed), seed)
+    if answer is None:
+        return None
+    # Under a high load times depend on one another for long: then it takes more of them to say as much.
+    wanted = count * min((answer.half_width_s / (_PRECISION * answer.latency_s)) ** 2, 100.0)
+    more = int(min(wanted, _affordable(pipeline, groups, _MOST_WORK_NS)))
+    if more < 1.25 * count:
+        return answer
+    return _replay(pipeline, groups, _arrivals(demand, more, drain_s, seed), seed)
+
+
+def _replay(
+    pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], entering: "_Entering", seed: int
+) -> Replayed | None:
     # An item that passes a rare branch passes every more frequent one: at a join the scarcest branch decides.
-    luck = _units(len(arrivals), seed, 3)
-    done, means, percentiles = _through(pipeline, groups, (arrivals, sessions, measured, luck), seed)
-    seen = measured & (luck < leaving)
+    luck = _units(len(entering.arrivals_s), seed, 3)
+    done, means, percentiles = _through(pipeline, groups, entering, luck, seed)
+    seen = entering.measured & (luck < _leaving(pipeline))
     if not seen.any():
         return None
-    times = (done - arrivals)[seen]
+    times = (done - entering.arrivals_s)[seen]
     return Replayed(
         latency_s=_percentile(times, pipeline.sla.percentile),
         mean_s=float(times.mean()),
@@ -222,15 +250,20 @@ def _last(pipeline: Pipeline) -> list[Stage]:
     return [stage for stage in pipeline.stages if stage.name not in sources]
 
 
-def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], leaving: float) -> int:
-    """Return how many items may enter: so many that enough come out, and that the time is bounded."""
+def _leaving(pipeline: Pipeline) -> float:
+    """Return the share of the items that come to the end."""
+    return min(pipeline.visit_ratios[stage.name] for stage in _last(pipeline))
+
+
+def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], work_ns: float) -> int:
+    """Return how many items may enter: as many as `work_ns` allows, and so many that enough come out."""
     cost = 0.0
     for stage, own in zip(pipeline.stages, groups, strict=True):
         replicas = sum(group.replicas for group, _ in own)
         searched = _REPLICA_NS * replicas if stage.routing is Routing.LEAST_LOADED else 0.0
         cost += pipeline.visit_ratios[stage.name] * (_ITEM_NS + searched)
-    count = min(max(_WORK_NS / cost, _FEWEST), _MOST)
-    return int(min(max(count, _FEWEST / leaving), max(count, _MOST_DROPPED)))
+    count = min(max(work_ns / cost, _FEWEST), _MOST)
+    return int(min(max(count, _FEWEST / _leaving(pipeline)), max(count, _MOST_DROPPED)))
 
 
 def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
@@ -241,27 +274,30 @@ def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
     )
 
 
-def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> tuple[Array, Counts, NDArray[np.bool_]]:
-    """Return times of arrival, session of each item, and which items come after the warm-up."""
+def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> _Entering:
+    """Return about `count` items as the demand would send them."""
     rate = max(demand.entry_rate_rps, 1 / _APART_S)
     streams = 0 if demand.sessions is None else math.ceil(demand.sessions)
     if streams == 0 or streams > count // 2:
         # So many streams that the replay ends within one interval: locally their items come as at random.
         cv2 = demand.arrival_cv2 if streams == 0 else 1.0
-        times = np.cumsum(_gaps(count, cv2, seed)) / rate
-        return times, np.arange(count, dtype=np.int64), np.arange(count) >= _WARM_UP * count
+        gaps = _gaps(count, cv2, seed)
+        # At exactly the rate asked for: the luck of the count would be most of what two replays differ by.
+        times = np.cumsum(gaps * (1 / (rate * gaps.mean())))
+        turn = np.arange(count, dtype=np.int64)
+        return _Entering(arrivals_s=times, sessions=turn, measured=turn >= _WARM_UP * count)
     interval_s = streams / rate
     rounds = max(3, math.ceil(_BLOCK / streams))
     warm_up = max(1, math.ceil(_BLOCK_WARM_UP / streams))
     blocks = max(1, count // (streams * rounds))
     # Phases differ from block to block: a replay is over the luck of the phases, too.
     phases = np.sort(_units(blocks * streams, seed, 1).reshape(blocks, 1, streams), axis=2)
-    turn = np.arange(rounds).reshape(1, rounds, 1)
+    round_ = np.arange(rounds).reshape(1, rounds, 1)
     starts = np.arange(blocks).reshape(blocks, 1, 1) * (rounds * interval_s + drain_s)
-    times = (starts + (turn + phases) * interval_s).ravel()
+    times = (starts + (round_ + phases) * interval_s).ravel()
     sessions = np.broadcast_to(np.arange(streams), (blocks, rounds, streams)).ravel().astype(np.int64)
-    measured = np.broadcast_to(turn >= warm_up, (blocks, rounds, streams)).ravel()
-    return times, sessions, measured
+    measured = np.broadcast_to(round_ >= warm_up, (blocks, rounds, streams)).ravel()
+    return _Entering(arrivals_s=times, sessions=sessions, measured=measured)
 
 
 def _gaps(count: int, cv2: float, seed: int) -> Array:
@@ -278,11 +314,12 @@ def _gaps(count: int, cv2: float, seed: int) -> Array:
 def _through(
     pipeline: Pipeline,
     groups: list[list[tuple[ServerGroup, float]]],
-    entering: tuple[Array, Counts, NDArray[np.bool_], Array],
+    entering: _Entering,
+    luck: Array,
     seed: int,
 ) -> tuple[Array, list[float], list[float]]:
     """Return when each item has left the last stages (as far as it came), and mean and percentile of each stage."""
-    arrivals, sessions, measured, luck = entering
+    arrivals, sessions, measured = entering.arrivals_s, entering.sessions, entering.measured
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
     left: dict[StageName, Array] = {}
     means, percentiles = [], []
