@@ -88,7 +88,7 @@ def _corners(
     before = -1
     while answer is not None and len(corners) <= most:
         corner = _corner(answer)
-        if corners and corner.cost_per_hour <= corners[-1].cost_per_hour + TOLERANCE:
+        while corners and corner.cost_per_hour <= corners[-1].cost_per_hour + TOLERANCE:
             corners.pop()  # as cheap, and faster
         corners.append(corner)
         below = corner.latency_s * (1 - _STEP)

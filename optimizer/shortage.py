@@ -30,11 +30,14 @@ RESOLUTION = 256
 
 BUDGET = Limit(kind=LimitKind.BUDGET)
 
-_QUESTIONS = 40
-"""Questions per pipeline while shares are raised; then what is left stays unused."""
+_QUESTIONS = 100
+"""Questions per pipeline while shares are raised, half of them for raising with others; then it stays where it is."""
 
 _BUSY = 0.9
 """How much of the time replicas may be busy, about: where the search for a share begins."""
+
+_PASSES = 3
+"""How often every share is raised by itself, in what the others no longer need."""
 
 _ROUNDS = 4
 """How often plans at other prices of pools and money are looked for, to choose who is served whole."""
@@ -184,8 +187,7 @@ class _Books:
 
     def tighten(self, pipeline: Pipeline) -> None:
         """Serve the pipeline's share at least cost in what the others leave, where that saves something."""
-        answer = self.answers[pipeline.key]
-        if answer.mixing is Mixing.ANY:
+        if self.answers[pipeline.key].mixing is Mixing.ANY or self.served[pipeline.key] == 0:
             return
         room, money = self.left(pipeline.key)
         better = self.question(pipeline).answer(
@@ -301,13 +303,17 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
         if len(rising) == len(active) or not rising:
             break  # each could rise, but not all: one after the other
         active = rising
-    for pipeline in rest:
-        _raise(books, pipeline)
+    for _ in range(_PASSES):
+        before = dict(books.served)
+        for pipeline in rest:
+            _raise(books, pipeline)
+        for pipeline in rest:
+            books.tighten(pipeline)  # what that saves may raise another
+        if books.served == before:
+            break
     for pipeline in rest:
         if books.served[pipeline.key] == 0:
             _raise_a_little(books, pipeline)
-    for pipeline in rest:
-        if books.served[pipeline.key] > 0:
             books.tighten(pipeline)
 
 
@@ -323,7 +329,8 @@ def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tupl
             found.update(answers)
         return answers is not None
 
-    level = _highest(low, RESOLUTION, floor(_likely(books, active, money) * RESOLUTION), reaches)
+    guess = low + 1 if low else floor(_likely(books, active, money) * RESOLUTION)
+    level = _highest(low, RESOLUTION, guess, reaches)
     for pipeline in active if found else ():
         books.keep(pipeline, level / RESOLUTION, found[pipeline.key])
     return level, bool(found)
@@ -337,7 +344,7 @@ def _together_at(
     for pipeline in active:
         question = books.question(pipeline)
         answer = None
-        if question.asked <= _QUESTIONS:
+        if question.asked <= _QUESTIONS // 2:
             at_most = min(money, own_budget(pipeline))
             answer = question.answer(share, room, at_most, mixing=Mixing.OVERFLOW, exact=False)
         if answer is None:
