@@ -1,13 +1,13 @@
 """One pipeline's question to the search, and the ways through its answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.composition import Latency, Shape, end_to_end
+from optimizer.composition import Latency, Shape, end_to_end, mean_and_excess
 from optimizer.model import Composition
 from optimizer.options import StageOptions
 
@@ -20,6 +20,45 @@ Choice = tuple[int, ...]
 
 TOLERANCE = 1e-9
 """USD per hour, and seconds: differences up to this are rounding."""
+
+
+MOST = 1e15
+"""Stands for no limit on price or latency, and `_NEVER_S` for an infinite latency: neither could be weighed."""
+_NEVER_S = 1e12
+_SLACK = 1e-12
+"""Sums in another order must not turn an answer away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flat:
+    """The tables of N rows as plain arrays, for compiled code: stages by name, the rows of each cheapest first.
+
+    `stages[S]` are positions in the case, `offsets[S + 1]` where each stage's rows begin, `rows[N]` their rows in its
+    table. The latency of a choice is Σ `mean_s` + √Σ `excess_s`²; where percentiles are added up, they are the means.
+    """
+
+    stages: Counts
+    offsets: Counts
+    rows: Counts
+    price: Array
+    mean_s: Array
+    excess_s: Array
+    use: Counts
+
+    def position(self, choice: Choice) -> Counts:
+        """Return the positions in the arrays of the rows of `choice`, stages by name."""
+        found = np.empty(len(self.stages), dtype=np.int64)
+        for number, stage in enumerate(self.stages.tolist()):
+            block = self.rows[self.offsets[number] : self.offsets[number + 1]]
+            found[number] = self.offsets[number] + int(np.nonzero(block == choice[stage])[0][0])
+        return found
+
+    def choice(self, position: Counts) -> Choice:
+        """Return the choice whose rows are at `position`."""
+        choice = [0] * len(self.stages)
+        for stage, row in zip(self.stages.tolist(), self.rows[position].tolist(), strict=True):
+            choice[stage] = row
+        return tuple(choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +75,21 @@ class Case:
     percentile: float
     latency_s: float
     room: Counts
+    _flat: Flat | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def flat(self) -> Flat:
+        """Return the tables as plain arrays; they are made once."""
+        if self._flat is None:
+            object.__setattr__(self, "_flat", self._flattened())
+        assert self._flat is not None
+        return self._flat
 
     def within(self, room: Counts) -> "Case":
         """Return the same question with another room."""
-        return replace(self, room=room)
+        case = replace(self, room=room)
+        object.__setattr__(case, "_flat", self._flat)
+        return case
 
     def priced(self, prices: Sequence[Array]) -> "Case":
         """Return the same question at other prices."""
@@ -82,6 +132,31 @@ class Case:
         """Return which rows of `stage` fit the room, the other stages as in `choice`."""
         others = self.use(choice) - self.tables[stage].use[choice[stage]]
         return np.asarray(np.all(others + self.tables[stage].use <= self.room, axis=1))
+
+    def _flattened(self) -> Flat:
+        stages = self.by_name()
+        rows = [_cheapest_first(self.prices[stage]) for stage in stages]
+        ordered = [(self.tables[stage], self.prices[stage], row) for stage, row in zip(stages, rows, strict=True)]
+        mean, excess = mean_and_excess(
+            np.concatenate([table.mean_s[row] for table, _, row in ordered]),
+            np.concatenate([table.percentile_s[row] for table, _, row in ordered]),
+            len(stages),
+        )
+        if self.composition is Composition.SUM:
+            mean, excess = mean + excess, np.zeros(len(mean))
+        return Flat(
+            stages=np.array(stages, dtype=np.int64),
+            offsets=np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64),
+            rows=np.concatenate(rows),
+            price=np.concatenate([prices[row] for _, prices, row in ordered]).astype(np.float64),
+            mean_s=np.minimum(mean, _NEVER_S),
+            excess_s=np.minimum(excess, _NEVER_S),
+            use=np.ascontiguousarray(np.concatenate([table.use[row] for table, _, row in ordered]), dtype=np.int64),
+        )
+
+    def by_name(self) -> tuple[int, ...]:
+        """Return the stages in an order that does not depend on the one they were given in."""
+        return tuple(sorted(range(len(self.tables)), key=lambda stage: self.tables[stage].stage.name))
 
     def _latency(self, rows: Sequence[Counts]) -> Array:
         parts = [
@@ -130,3 +205,15 @@ class Walk:
 def with_row(choice: Choice, stage: int, row: int) -> Choice:
     """Return `choice` with `stage` changed to `row`."""
     return (*choice[:stage], row, *choice[stage + 1 :])
+
+
+def _cheapest_first(prices: Array) -> Counts:
+    """Return the rows by price; equals stay in the order of the table, which is the user's preference."""
+    if np.all(prices[1:] >= prices[:-1]):
+        return np.arange(len(prices), dtype=np.int64)
+    return np.argsort(prices, kind="stable").astype(np.int64)
+
+
+def latency_limit_s(case: Case) -> float:
+    """Return the latency allowed, finite and with room for the rounding of sums."""
+    return min(case.latency_s * (1 + _SLACK), MOST)

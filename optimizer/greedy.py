@@ -10,9 +10,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.case import TOLERANCE, Case, Choice, Walk, with_row
-from optimizer.composition import Latency, end_to_end
-from optimizer.model import Composition
+from optimizer.case import MOST, TOLERANCE, Case, Choice, Walk, latency_limit_s, with_row
+from optimizer.compiled import compiled
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -38,10 +37,60 @@ def search(case: Case, at_most: float = np.inf) -> Walk | None:
     It does not look beyond the price `at_most`.
     """
     start = cheapest(case)
-    if start is None or (case.shape.serial and _best_latency(case) > case.latency_s):
+    if start is None:
         return None
+    if case.shape.serial:
+        return walked(case, start, at_most)
     walk = _descend(case, Walk(visited=(start,)), at_most)
     return None if walk is None else _tighten(case, walk)
+
+
+def walked(case: Case, start: Choice, at_most: float) -> Walk | None:
+    """Return the way of the search from `start` through a pipeline without joins; see `search`."""
+    flat = case.flat
+    at = flat.position(start)
+    found, steps = descended(case, at, flat.price, at_most)
+    if not found:
+        return None
+    visited = [start]
+    for row in steps.tolist():
+        stage = int(np.searchsorted(flat.offsets, row, side="right")) - 1
+        visited.append(with_row(visited[-1], int(flat.stages[stage]), int(flat.rows[row])))
+    return Walk(visited=tuple(visited)).to(flat.choice(at))
+
+
+def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
+    """Set `at`, positions in `Case.flat`, to the answer of a descent at the prices `guide`; return whether it is one.
+
+    Besides the rows of the steps that led near it. Without joins only.
+    """
+    flat, moves = case.flat, np.empty(len(case.flat.price) + 1, dtype=np.int64)
+    latency_s = latency_limit_s(case)
+    count = _descended(
+        flat.offsets,
+        flat.price,
+        guide,
+        flat.mean_s,
+        flat.excess_s,
+        flat.use,
+        case.room,
+        latency_s,
+        min(at_most, MOST),
+        at,
+        moves,
+    )
+    if count < 0:
+        return False, moves[:0]
+    sizes = np.diff(flat.offsets)
+    exchanges = bool(sizes.sum() ** 2 - (sizes**2).sum() <= 2 * _EXCHANGE_LIMIT)
+    _tightened(flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use, case.room, latency_s, exchanges, at)
+    return True, moves[:count]
+
+
+def began(case: Case, guide: Array) -> Counts | None:
+    """Return the cheapest positions in `Case.flat` at the prices `guide` that fit the room; see `cheapest`."""
+    at = np.empty(len(case.tables), dtype=np.int64)
+    return at if _began(case.flat.offsets, guide, case.flat.use, case.room, at) else None
 
 
 def cheapest(case: Case) -> Choice | None:
@@ -51,23 +100,8 @@ def cheapest(case: Case) -> Choice | None:
     """
     if any(len(table) == 0 for table in case.tables):
         return None
-    choice: Choice = tuple(int(np.argmin(prices)) for prices in case.prices)
-    while not case.fits(choice):
-        used = case.use(choice)
-        excess = float(np.maximum(used - case.room, 0).sum())
-        best: tuple[float, int, int] | None = None
-        for stage in _by_name(case):
-            others = used - case.tables[stage].use[choice[stage]]
-            freed = excess - np.maximum(others + case.tables[stage].use - case.room, 0).sum(axis=1)
-            added = case.prices[stage] - case.prices[stage][choice[stage]]
-            value = np.where(freed > 0, np.maximum(added, 0.0) / np.where(freed > 0, freed, 1.0), np.inf)
-            row = int(np.argmin(value))
-            if np.isfinite(value[row]) and (best is None or value[row] < best[0]):
-                best = (float(value[row]), stage, row)
-        if best is None:
-            return None
-        choice = with_row(choice, best[1], best[2])
-    return choice
+    at = began(case, case.flat.price)
+    return None if at is None else case.flat.choice(at)
 
 
 def steepest(case: Case, choice: Choice) -> Choice | None:
@@ -75,8 +109,208 @@ def steepest(case: Case, choice: Choice) -> Choice | None:
     return _steepest(_view(case, choice), choice, case.latency(choice))
 
 
+@compiled
+def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, at: Counts) -> bool:
+    """Set `at` to the cheapest rows that fit `room`; return whether there is a way to it by changes that free room.
+
+    Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    taken = np.zeros(pools, dtype=np.int64)
+    for stage in range(stages):
+        at[stage] = offsets[stage]
+        for row in range(offsets[stage], offsets[stage + 1]):
+            if guide[row] < guide[at[stage]]:
+                at[stage] = row
+        for pool in range(pools):
+            taken[pool] += use[at[stage], pool]
+    while True:
+        excess = 0
+        for pool in range(pools):
+            excess += max(taken[pool] - room[pool], 0)
+        if excess == 0:
+            return True
+        best, best_stage, best_row = np.inf, -1, -1
+        for stage in range(stages):
+            for row in range(offsets[stage], offsets[stage + 1]):
+                left = 0
+                for pool in range(pools):
+                    left += max(taken[pool] - use[at[stage], pool] + use[row, pool] - room[pool], 0)
+                if left < excess:
+                    value = max(guide[row] - guide[at[stage]], 0.0) / (excess - left)
+                    if value < best:
+                        best, best_stage, best_row = value, stage, row
+        if best_stage < 0:
+            return False
+        for pool in range(pools):
+            taken[pool] += use[best_row, pool] - use[at[best_stage], pool]
+        at[best_stage] = best_row
+
+
+@compiled
+def _descended(
+    offsets: Counts,
+    price: Array,
+    guide: Array,
+    mean: Array,
+    excess: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    at_most: float,
+    at: Counts,
+    moves: Counts,
+) -> int:
+    """Walk down the steepest edges from `at`, which becomes the answer; return how many steps led there, or -1.
+
+    At every point the cheapest single change that already suffices is noted: the answer may be one change away from
+    the last of its steps, the rows `moves`. Edges are as steep as they save latency for the `guide` price; what counts
+    in the end, and against `at_most`, is the `price`.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    means, squares, paid = 0.0, 0.0, 0.0
+    taken = np.zeros(pools, dtype=np.int64)
+    answer = at.copy()
+    for stage in range(stages):
+        for pool in range(pools):
+            taken[pool] += use[at[stage], pool]
+    count, answer_count = 0, -1
+    while True:
+        means, squares, paid = 0.0, 0.0, 0.0
+        for stage in range(stages):
+            means += mean[at[stage]]
+            squares += excess[at[stage]] ** 2
+            paid += price[at[stage]]
+        now = means + np.sqrt(squares)
+        if paid > at_most + TOLERANCE:
+            break
+        if now <= latency_s:
+            if paid < at_most - TOLERANCE or answer_count < 0:
+                answer[:], answer_count = at, count
+            break
+        steep, gained, step_stage, step_row = 0.0, 0.0, -1, -1
+        last_price, last_stage, last_row = at_most - TOLERANCE, -1, -1
+        for stage in range(stages):
+            old = at[stage]
+            others = max(squares - excess[old] ** 2, 0.0)
+            for row in range(offsets[stage], offsets[stage + 1]):
+                latency = means - mean[old] + mean[row] + np.sqrt(others + excess[row] ** 2)
+                if latency >= now - TOLERANCE:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                        fits = False
+                        break
+                if not fits:
+                    continue
+                saved = now - latency
+                slope = saved / max(guide[row] - guide[old], TOLERANCE)
+                if slope > steep or (slope == steep and saved > gained):
+                    steep, gained, step_stage, step_row = slope, saved, stage, row
+                if latency <= latency_s and paid - price[old] + price[row] < last_price - TOLERANCE:
+                    last_price, last_stage, last_row = paid - price[old] + price[row], stage, row
+        if last_stage >= 0:
+            answer[:], answer_count, at_most = at, count, last_price
+            answer[last_stage] = last_row
+        if step_stage < 0 or count == len(moves):
+            break
+        for pool in range(pools):
+            taken[pool] += use[step_row, pool] - use[at[step_stage], pool]
+        at[step_stage] = step_row
+        moves[count] = step_row
+        count += 1
+    at[:] = answer
+    return answer_count
+
+
+@compiled
+def _tightened(
+    offsets: Counts,
+    price: Array,
+    mean: Array,
+    excess: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    exchanges: bool,
+    at: Counts,
+) -> None:
+    """Take back what `at` does not need, one stage and then two at a time, until nothing more is saved."""
+    stages, pools = len(offsets) - 1, use.shape[1]
+    taken = np.zeros(pools, dtype=np.int64)
+    found = np.empty(2, dtype=np.int64)
+    while True:
+        means, squares = 0.0, 0.0
+        taken[:] = 0
+        for stage in range(stages):
+            means += mean[at[stage]]
+            squares += excess[at[stage]] ** 2
+            for pool in range(pools):
+                taken[pool] += use[at[stage], pool]
+        saved, one_best, two_best = -TOLERANCE, -1, -1
+        for one in range(stages):
+            old = at[one]
+            m_one, s_one = means - mean[old], squares - excess[old] ** 2
+            for row in range(offsets[one], offsets[one + 1]):
+                added = price[row] - price[old]
+                if added >= saved:
+                    break
+                slack = latency_s - m_one - mean[row]
+                if slack < 0 or slack * slack < max(s_one, 0.0) + excess[row] ** 2:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                        fits = False
+                        break
+                if fits:
+                    saved, one_best, found[0] = added, one, row
+                    break
+        if one_best < 0 and exchanges:
+            for one in range(stages - 1):
+                for two in range(one + 1, stages):
+                    old, other = at[one], at[two]
+                    m_rest = means - mean[old] - mean[other]
+                    s_rest = max(squares - excess[old] ** 2 - excess[other] ** 2, 0.0)
+                    worth = price[old] + price[other]
+                    for row in range(offsets[one], offsets[one + 1]):
+                        if price[row] + price[offsets[two]] - worth >= saved:
+                            break
+                        m_row = m_rest + mean[row]
+                        s_row = s_rest + excess[row] ** 2
+                        for partner in range(offsets[two], offsets[two + 1]):
+                            added = price[row] + price[partner] - worth
+                            if added >= saved:
+                                break
+                            slack = latency_s - m_row - mean[partner]
+                            if slack < 0 or slack * slack < s_row + excess[partner] ** 2:
+                                continue
+                            fits = True
+                            for pool in range(pools):
+                                if (
+                                    taken[pool]
+                                    - use[old, pool]
+                                    - use[other, pool]
+                                    + use[row, pool]
+                                    + use[partner, pool]
+                                    > room[pool]
+                                ):
+                                    fits = False
+                                    break
+                            if fits:
+                                saved, one_best, two_best = added, one, two
+                                found[0], found[1] = row, partner
+                                break
+        if one_best < 0:
+            return
+        at[one_best] = found[0]
+        if two_best >= 0:
+            at[two_best] = found[1]
+
+
 def _view(case: Case, choice: Choice) -> _View:
-    stages = _by_name(case)
+    stages = case.by_name()
     return _View(
         stages=stages,
         added=tuple(case.prices[stage] - case.prices[stage][choice[stage]] for stage in stages),
@@ -145,7 +379,7 @@ def _exchange(case: Case, choice: Choice) -> Choice | None:
     if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
         return None
     best, best_price = None, case.price(choice) - TOLERANCE
-    for one, two in combinations(_by_name(case), 2):
+    for one, two in combinations(case.by_name(), 2):
         rest = case.price(choice) - case.prices[one][choice[one]] - case.prices[two][choice[two]]
         prices = rest + case.prices[one][:, None] + case.prices[two][None, :]
         first, second = np.nonzero(prices < best_price)
@@ -163,19 +397,3 @@ def _exchange(case: Case, choice: Choice) -> Choice | None:
                 best_price = case.price(best) - TOLERANCE
                 break
     return best
-
-
-def _best_latency(case: Case) -> float:
-    """Return a latency that no choice undercuts."""
-    parts = [
-        Latency(mean_s=table.mean_s.min(), percentile_s=table.mean_s.min() + (table.percentile_s - table.mean_s).min())
-        if case.composition is Composition.RSS
-        else Latency(mean_s=table.mean_s.min(), percentile_s=table.percentile_s.min())
-        for table in case.tables
-    ]
-    return float(end_to_end(case.shape, parts, composition=case.composition, percentile=case.percentile).percentile_s)
-
-
-def _by_name(case: Case) -> tuple[int, ...]:
-    """Return the stages in an order that does not depend on the one they were given in."""
-    return tuple(sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name))

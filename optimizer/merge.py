@@ -10,9 +10,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.case import TOLERANCE, Case, Choice
-from optimizer.composition import Chain, Shape
-from optimizer.model import Composition
+from optimizer.case import MOST, TOLERANCE, Case, Choice, Walk, latency_limit_s
+from optimizer.compiled import compiled
+from optimizer.composition import Chain, Shape, shape_of
+from optimizer.duals import along_one, latency_weights, maximised
+from optimizer.greedy import began, cheapest, descended, search, walked
+from optimizer.model import Composition, StageName
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -21,12 +24,448 @@ _STATE_LIMIT = 40_000
 _WORK_LIMIT = 200_000
 _PATH_LIMIT = 64
 _BLOCK = 256
+_FRONT = 1024
+_COMPARED = 256  # partial choices to look back at for one that is better
+_ROUNDS = 60
 _SLACK = 1e-12
 """Sums in another order must not turn the search's answer away."""
 
 
 class TooLarge(Exception):
-    """The merge was given up: nothing is proven."""
+    """The merge was given up. No choice costs less than `bound`: proven all the same."""
+
+    def __init__(self, bound: float = -np.inf) -> None:
+        super().__init__(bound)
+        self.bound = bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The way to the best choice known, None where there is none, and the price that none undercuts.
+
+    `bound` is infinite where it is proven that no choice costs what it may. Where it equals the price of the answer,
+    that is proven to be the cheapest.
+    """
+
+    walk: Walk | None
+    bound: float
+
+
+def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _WORK_LIMIT) -> Solution:
+    """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
+
+    Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
+    than `work_limit` partial choices to look at, or joins, bound and price may differ.
+    """
+    if any(len(table) == 0 for table in case.tables):
+        return Solution(walk=None, bound=np.inf)
+    if not case.shape.serial:
+        walk = search(case, at_most)
+        return Solution(walk=walk, bound=lower_bound(case, at_most if walk is None else case.price(walk.answer)))
+    start = cheapest(case)
+    walk = None if start is None else walked(case, start, at_most)
+    known = at_most if walk is None else case.price(walk.answer) - TOLERANCE
+    proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), known)
+    bound = proof.bound_by_prices()
+    better, bound = (None, np.inf) if bound > proof.known else proof.merged(work_limit)
+    better = proof.found if better is None else better
+    if better is not None:
+        choice = case.flat.choice(better)
+        walk = (walk or Walk(visited=(start or choice,))).to(choice)
+    if walk is None:
+        return Solution(walk=None, bound=bound)
+    return Solution(walk=walk, bound=min(bound, case.price(walk.answer)))
+
+
+class _Proof:
+    """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
+
+    def __init__(self, case: Case, incumbent: Counts | None, known: float) -> None:
+        flat = case.flat
+        self.case, self.flat = case, flat
+        self.latency_s = latency_limit_s(case)
+        self.starts = flat.offsets[:-1]
+        self.sizes = np.diff(flat.offsets)
+        self.known = min(known, float(np.maximum.reduceat(flat.price, self.starts).sum()))
+        self.found: Counts | None = None
+        self.weights = latency_weights(flat.excess_s[self._fastest() if incumbent is None else incumbent])
+        self.latency = flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s
+        most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
+        self.pools = np.nonzero(most > case.room)[0]
+        self.reduced = np.zeros(len(flat.price))
+        self.prices = np.zeros(len(case.room))
+        self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
+
+    def bound_by_prices(self) -> float:
+        """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
+        flat, case = self.flat, self.case
+        least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
+        if np.any(least > case.room) or np.minimum.reduceat(self.latency, self.starts).sum() > self.latency_s:
+            return np.inf
+        columns = [self.latency / self.latency_s] if self.latency_s < MOST else []
+        columns += [flat.use[:, pool] / max(case.room[pool], 0.5) for pool in self.pools.tolist()]
+        if not columns:
+            return self.bound
+        weights = np.ascontiguousarray(np.column_stack(columns))
+        multipliers = np.zeros(weights.shape[1])
+        if self.latency_s < MOST:
+            multipliers[0] = along_one(flat.offsets, flat.price, self.latency / self.latency_s, self.known, 50)
+        rounds = 1 if len(columns) == 1 else _ROUNDS
+        self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
+        self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
+            case.room[self.pools], 0.5
+        )
+        if self.bound <= self.known and self.prices.any():
+            guide = flat.price + flat.use @ self.prices
+            at = began(case, guide)
+            if at is not None and descended(case, at, guide, self.known)[0]:
+                self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
+        return self.bound
+
+    def merged(self, work: int) -> tuple[Counts | None, float]:
+        """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
+        flat, case = self.flat, self.case
+        pools = np.nonzero(self.prices)[0]
+        while True:
+            cost = flat.price + flat.use @ self.prices
+            free = float(self.prices @ case.room)
+            slack = 1e-11 * (1 + abs(self.known) + free)
+            use = np.ascontiguousarray(flat.use[:, pools])
+            room = np.ascontiguousarray(case.room[pools])
+            offsets, rows = _kept(
+                flat.offsets,
+                flat.price,
+                self.latency,
+                self.reduced,
+                use,
+                room,
+                self.latency_s,
+                self.known + slack,
+                self.known + slack - self.bound,
+            )
+            if not len(rows):
+                return None, np.inf
+            part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
+            stages = np.searchsorted(flat.offsets, rows[offsets[:-1]], side="right") - 1
+            sizes, front = np.empty(len(offsets), dtype=np.int64), np.empty((len(offsets), _FRONT, 2))
+            least = _fronts(offsets, part[1], part[4], self.known + free + slack, self.latency_s, sizes, front)
+            self.bound = max(self.bound, least - free)
+            at = np.empty(len(stages), dtype=np.int64)
+            limit = self.known
+            if least - free > limit + slack:
+                return None, np.inf
+            work = _merged(
+                offsets,
+                part[0],
+                part[1],
+                part[2],
+                part[3],
+                self.weights[stages],
+                use[rows],
+                room,
+                self.latency_s,
+                limit,
+                limit + free + slack,
+                sizes,
+                front,
+                _STATE_LIMIT,
+                work,
+                at,
+            )
+            if work < 0:
+                return None, self.bound
+            if at[0] < 0:
+                return None, np.inf
+            position = np.empty(len(stages), dtype=np.int64)
+            position[stages] = rows[at]
+            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            if not len(over):
+                return position, float(flat.price[position].sum())
+            pools = np.union1d(pools, over)
+
+    def _fastest(self) -> Counts:
+        whole = self.flat.mean_s + self.flat.excess_s
+        ends = zip(self.flat.offsets.tolist(), self.flat.offsets[1:].tolist(), strict=False)
+        return np.array([start + int(np.argmin(whole[start:end])) for start, end in ends], dtype=np.int64)
+
+
+@compiled
+def _kept(
+    offsets: Counts,
+    price: Array,
+    latency: Array,
+    reduced: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    at_most: float,
+    excess_at_most: float,
+) -> tuple[Counts, Counts]:
+    """Return offsets and rows that may be in a choice that costs `at_most`, the stage with the fewest first.
+
+    A row is out when it exceeds the cheapest of its stage at the dual prices, `reduced`, by more than `excess_at_most`;
+    or when the cheapest, the fastest or the smallest of the other stages leave too little. No rows at all when a stage
+    has none.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    keep = np.ones(len(price), dtype=np.int64)
+    least = np.empty(2 + pools)
+    counts = np.zeros(stages, dtype=np.int64)
+    price_sum, latency_sum = 0.0, 0.0
+    use_sum = np.zeros(pools, dtype=np.int64)
+    for _ in range(2):
+        price_sum, latency_sum = 0.0, 0.0
+        use_sum[:] = 0
+        for stage in range(stages):
+            least[:] = np.inf
+            for row in range(offsets[stage], offsets[stage + 1]):
+                if keep[row]:
+                    least[0] = min(least[0], price[row])
+                    least[1] = min(least[1], latency[row])
+                    for pool in range(pools):
+                        least[2 + pool] = min(least[2 + pool], use[row, pool])
+            if least[0] == np.inf:
+                return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+            price_sum += least[0]
+            latency_sum += least[1]
+            for pool in range(pools):
+                use_sum[pool] += np.int64(least[2 + pool])
+        for stage in range(stages):
+            least[:] = np.inf
+            for row in range(offsets[stage], offsets[stage + 1]):
+                if keep[row]:
+                    least[0] = min(least[0], price[row])
+                    least[1] = min(least[1], latency[row])
+                    for pool in range(pools):
+                        least[2 + pool] = min(least[2 + pool], use[row, pool])
+            counts[stage] = 0
+            for row in range(offsets[stage], offsets[stage + 1]):
+                if keep[row]:
+                    out = (
+                        reduced[row] > excess_at_most
+                        or price_sum - least[0] + price[row] > at_most
+                        or latency_sum - least[1] + latency[row] > latency_s
+                    )
+                    for pool in range(pools):
+                        out = out or use_sum[pool] - np.int64(least[2 + pool]) + use[row, pool] > room[pool]
+                    if out:
+                        keep[row] = 0
+                    else:
+                        counts[stage] += 1
+    ends = np.zeros(stages + 1, dtype=np.int64)
+    rows = np.empty(counts.sum(), dtype=np.int64)
+    done = np.zeros(stages, dtype=np.int64)
+    for position in range(stages):
+        smallest = -1
+        for stage in range(stages):
+            if not done[stage] and (smallest < 0 or counts[stage] < counts[smallest]):
+                smallest = stage
+        done[smallest] = 1
+        end = ends[position]
+        for row in range(offsets[smallest], offsets[smallest + 1]):
+            if keep[row]:
+                rows[end] = row
+                end += 1
+        ends[position + 1] = end
+    return ends, rows
+
+
+@compiled
+def _fronts(
+    offsets: Counts, cost: Array, latency: Array, cost_at_most: float, latency_s: float, sizes: Counts, front: Array
+) -> float:
+    """Fill `front[s]` with the undominated sums of cost and latency over the stages from s on, cheapest first.
+
+    Return the least cost of a whole choice within `latency_s`. `front` is [S + 1, F, 2], of which `sizes[s]` are set.
+    Where more than F would be needed two neighbours become one that is better than either: sums may then be too low,
+    never too high.
+    """
+    stages, most = len(offsets) - 1, front.shape[1]
+    least = np.zeros((stages + 1, 2))
+    for stage in range(stages):
+        cheapest, fastest = np.inf, np.inf
+        for row in range(offsets[stage], offsets[stage + 1]):
+            cheapest, fastest = min(cheapest, cost[row]), min(fastest, latency[row])
+        least[stage + 1, 0], least[stage + 1, 1] = least[stage, 0] + cheapest, least[stage, 1] + fastest
+    sizes[stages], front[stages, 0, 0], front[stages, 0, 1] = 1, 0.0, 0.0
+    one, two = np.empty((2 * most, 2)), np.empty((2 * most, 2))
+    for stage in range(stages - 1, -1, -1):
+        cost_left, latency_left = cost_at_most - least[stage, 0], latency_s - least[stage, 1]
+        size = 0
+        for row in range(offsets[stage], offsets[stage + 1]):
+            # The two lists are merged, cheapest first; only what is faster than all before it stays.
+            first, second, count, fastest = 0, 0, 0, latency_left
+            while first < size or second < sizes[stage + 1]:
+                added, taken = np.inf, np.inf
+                if second < sizes[stage + 1]:
+                    added, taken = cost[row] + front[stage + 1, second, 0], latency[row] + front[stage + 1, second, 1]
+                if first < size and (one[first, 0] < added or (one[first, 0] == added and one[first, 1] <= taken)):
+                    added, taken = one[first, 0], one[first, 1]
+                    first += 1
+                else:
+                    second += 1
+                if added > cost_left:
+                    break
+                if taken < fastest or (count == 0 and taken <= fastest):
+                    two[count, 0], two[count, 1], fastest = added, taken, taken
+                    count += 1
+            size = count
+            if size > most:
+                size = (count + 1) // 2
+                for index in range(size):
+                    two[index, 0], two[index, 1] = two[2 * index, 0], two[min(2 * index + 1, count - 1), 1]
+            one, two = two, one
+        sizes[stage] = size
+        front[stage, :size] = one[:size]
+    return front[0, 0, 0] if sizes[0] > 0 else np.inf
+
+
+@compiled
+def _sorted(keys: Array, count: int, order: Counts, spare: Counts) -> None:
+    """Set `order[:count]` to the positions of `keys`, least first, equals as they come (merge sort)."""
+    for position in range(count):
+        order[position] = position
+    width = 1
+    while width < count:
+        for start in range(0, count, 2 * width):
+            one, two = start, min(start + width, count)
+            middle, end = two, min(start + 2 * width, count)
+            for position in range(start, end):
+                if one < middle and (two >= end or keys[order[one]] <= keys[order[two]]):
+                    spare[position] = order[one]
+                    one += 1
+                else:
+                    spare[position] = order[two]
+                    two += 1
+        order[:count] = spare[:count]
+        width *= 2
+
+
+@compiled
+def _merged(
+    offsets: Counts,
+    price: Array,
+    cost: Array,
+    mean: Array,
+    excess: Array,
+    weights: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    at_most: float,
+    cost_at_most: float,
+    sizes: Counts,
+    front: Array,
+    most: int,
+    work: int,
+    at: Counts,
+) -> int:
+    """Set `at` to the cheapest choice of `at_most`; return what is left of `work`, negative if it was too much.
+
+    Choices are put together stage by stage. A partial one is dropped when no rest of it can keep `at_most`,
+    `latency_s` or `room`, and when another is no worse in price, latency and what it leaves of the pools. The rest
+    costs at least what `front` says, at the pool prices of `cost`; whole choices may cost `cost_at_most` there.
+    `at[0]` is -1 when there is none.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    least_mean, least_square = np.zeros(stages + 1), np.zeros(stages + 1)
+    least_use, most_use = np.zeros((stages + 1, pools), dtype=np.int64), np.zeros((stages + 1, pools), dtype=np.int64)
+    for stage in range(stages - 1, -1, -1):
+        fast, even = np.inf, np.inf
+        for row in range(offsets[stage], offsets[stage + 1]):
+            fast, even = min(fast, mean[row]), min(even, excess[row])
+        least_mean[stage], least_square[stage] = least_mean[stage + 1] + fast, least_square[stage + 1] + even * even
+        for pool in range(pools):
+            low, high = use[offsets[stage], pool], use[offsets[stage], pool]
+            for row in range(offsets[stage], offsets[stage + 1]):
+                low, high = min(low, use[row, pool]), max(high, use[row, pool])
+            least_use[stage, pool] = least_use[stage + 1, pool] + low
+            most_use[stage, pool] = most_use[stage + 1, pool] + high
+    # Columns: price, cost, mean, square, then mean + √square, which only compares.
+    kept, new = np.empty((most, 5)), np.empty((most, 5))
+    kept_use, new_use = np.empty((most, pools), dtype=np.int64), np.empty((most, pools), dtype=np.int64)
+    parent, chosen = np.empty((stages, most), dtype=np.int64), np.empty((stages, most), dtype=np.int64)
+    kept[0], kept_use[0] = 0.0, 0
+    keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    new_parent, new_row = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    size, weight, at[0] = 1, 0.0, -1
+    for stage in range(stages):
+        count = 0
+        weight += weights[stage] ** 2
+        length = np.sqrt(weight)
+        work -= size * (offsets[stage + 1] - offsets[stage])
+        if work < 0:
+            return work
+        for state in range(size):
+            for row in range(offsets[stage], offsets[stage + 1]):
+                paid = kept[state, 0] + price[row]
+                if paid > at_most:
+                    break
+                means, squares = kept[state, 2] + mean[row], kept[state, 3] + excess[row] ** 2
+                if means + least_mean[stage + 1] + np.sqrt(squares + least_square[stage + 1]) > latency_s:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if kept_use[state, pool] + use[row, pool] + least_use[stage + 1, pool] > room[pool]:
+                        fits = False
+                        break
+                if not fits:
+                    continue
+                left = latency_s - means - length * np.sqrt(squares)
+                low, high = 0, sizes[stage + 1]
+                while low < high:
+                    middle = (low + high) // 2
+                    if front[stage + 1, middle, 1] <= left:
+                        high = middle
+                    else:
+                        low = middle + 1
+                charged = kept[state, 1] + cost[row]
+                if low == sizes[stage + 1] or charged + front[stage + 1, low, 0] > cost_at_most:
+                    continue
+                if stage == stages - 1:
+                    at_most, at[0] = paid - TOLERANCE, state
+                    at[stage] = row
+                    continue
+                if count == most:
+                    return -1
+                new[count, 0], new[count, 1], new[count, 2], new[count, 3] = paid, charged, means, squares
+                new[count, 4] = means + np.sqrt(squares)
+                for pool in range(pools):
+                    new_use[count, pool] = kept_use[state, pool] + use[row, pool]
+                keys[count], new_parent[count], new_row[count] = paid, state, row
+                count += 1
+        if stage == stages - 1:
+            break
+        _sorted(keys, count, order, spare)
+        size = 0
+        for position in range(count):
+            state = order[position]
+            beaten = False
+            for other in range(size - 1, max(-1, size - 1 - _COMPARED), -1):
+                if kept[other, 2] <= new[state, 2] and kept[other, 4] <= new[state, 4]:
+                    beaten = True
+                    for pool in range(pools):
+                        # What is left is compared only as far as the rest could need it.
+                        enough = room[pool] - most_use[stage + 1, pool]
+                        if kept_use[other, pool] > max(new_use[state, pool], enough):
+                            beaten = False
+                            break
+                    if beaten:
+                        break
+            if not beaten:
+                kept[size] = new[state]
+                kept_use[size] = new_use[state]
+                parent[stage, size], chosen[stage, size] = new_parent[state], new_row[state]
+                size += 1
+        work -= size
+        if size == 0:
+            return work
+    if at[0] >= 0:
+        state = at[0]
+        for stage in range(stages - 2, -1, -1):
+            at[stage] = chosen[stage, state]
+            state = parent[stage, state]
+    return work
 
 
 @dataclass(slots=True)
@@ -63,8 +502,17 @@ def cheapest_exact(case: Case, at_most: float = np.inf) -> Choice | None:
     Raises:
         TooLarge: there were too many partial choices to look at, or branches join, which is not additive.
     """
-    choices = cheapest_together([case], case.room, at_most)
-    return None if choices is None else choices[0]
+    if not case.shape.serial:
+        raise TooLarge(lower_bound(case, at_most))
+    solution = solve(case, at_most)
+    if solution.walk is None:
+        if solution.bound < np.inf:
+            raise TooLarge(solution.bound)
+        return None
+    answer = solution.walk.answer
+    if case.price(answer) > solution.bound + TOLERANCE:
+        raise TooLarge(solution.bound)
+    return answer
 
 
 def cheapest_together(
@@ -101,13 +549,7 @@ def lower_bound(case: Case, at_most: float = np.inf) -> float:
         return np.inf
     floor = float(sum(prices.min() for prices in case.prices))
     if case.shape.serial:
-        try:
-            choice = cheapest_exact(case, at_most)
-        except TooLarge:
-            return floor
-        return np.inf if choice is None else case.price(choice)
-    if case.composition is not Composition.SUM:
-        return floor
+        return solve(case, at_most).bound
     # The latency of a join is that of no branch less, so that every path by itself must keep the SLA.
     return max(floor, *(_path_bound(case, path, at_most) for path in _paths(case.shape)[:_PATH_LIMIT]))
 
@@ -118,9 +560,13 @@ def _path_bound(case: Case, path: Chain, at_most: float) -> float:
         case,
         tables=tuple(case.tables[stage] for stage in path),
         prices=tuple(case.prices[stage] for stage in path),
-        shape=Shape(gates=(((),),) * len(path), spine=tuple(range(len(path))), exits=()),
+        shape=_series([case.tables[stage].stage.name for stage in path]),
     )
     return others + lower_bound(part, at_most - others)
+
+
+def _series(names: Sequence[StageName]) -> Shape:
+    return shape_of([(name, names[max(position - 1, 0) : position]) for position, name in enumerate(names)])
 
 
 def _paths(shape: Shape) -> Sequence[Chain]:
