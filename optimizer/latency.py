@@ -116,49 +116,51 @@ def predict_all(
     load: StageLoad,
     placements: Sequence[Placement],
     replicas: Counts,
-    batches: Sequence[int],
+    batches: Sequence[int] | Counts,
     *,
     routing: Routing,
     percentile: float,
 ) -> Predictions:
     """Return the predictions for allocations of several placements, which share the work by their capacity.
 
-    `replicas` has one row per allocation and one column per placement. An allocation is refused (infinite latency)
-    above `UTILIZATION_CEILING` or when the slots of its replicas do not hold the load's sessions.
+    `replicas` has one row per allocation and one column per placement; `batches`, the batch limits, too, or it is one
+    row for all of them. An allocation is refused (infinite latency) above `UTILIZATION_CEILING` or when the slots of
+    its replicas do not hold the load's sessions.
     """
-    each = np.array([capacity_rps(p, b) for p, b in zip(placements, batches, strict=True)])
-    capacity = replicas @ each
-    running = capacity > 0
-    utilization = np.where(running, load.rate_rps / np.where(running, capacity, 1.0), np.inf)
+    limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
+    running = replicas > 0
+    each = np.zeros(replicas.shape)
+    alike: list[tuple[int, int, NDArray[np.bool_]]] = []
+    for k, placement in enumerate(placements):
+        for batch in sorted(set(limits[:, k].tolist())):
+            rows = running[:, k] & (limits[:, k] == batch)
+            each[rows, k] = capacity_rps(placement, batch)
+            alike.append((k, batch, rows))
+    offered = replicas * each
+    capacity = offered.sum(axis=1)
+    utilization = np.full(len(replicas), np.inf)
+    np.divide(load.rate_rps, capacity, out=utilization, where=capacity > 0)
     carried = utilization <= UTILIZATION_CEILING
-    mean, quantile, error = np.zeros(len(replicas)), np.zeros(len(replicas)), np.zeros(len(replicas))
-    parts = []
-    for k, (placement, batch) in enumerate(zip(placements, batches, strict=True)):
-        rows = np.nonzero((replicas[:, k] > 0) & carried)[0]
-        if not len(rows):
-            continue
-        part = _Part(load=load, placement=placement, batch=batch, routing=routing, percentile=percentile)
-        count = replicas[rows, k]
-        own_mean, own_quantile = part.latency(count, utilization[rows])
-        share = count * each[k] / capacity[rows]
-        mean[rows] += share * own_mean
-        quantile[rows] = np.maximum(quantile[rows], own_quantile)
-        error[rows] = np.maximum(error[rows], part.error(count, utilization[rows]))
-        parts.append((rows, share, own_mean, own_quantile))
-    if len(parts) > 1:
-        mixed = np.nonzero((np.count_nonzero(replicas, axis=1) > 1) & carried)[0]
-        if len(mixed):
-            table = np.zeros((len(parts), 3, len(replicas)))
-            for k, (rows, *values) in enumerate(parts):
-                table[k][:, rows] = values
-            shares, means, quantiles = (table[:, k, mixed] for k in range(3))
-            quantile[mixed] = mixture_percentile(shares, quantiles, means, percentile)
+    shares = np.zeros((len(placements), len(replicas)))
+    means, quantiles, errors = np.zeros_like(shares), np.zeros_like(shares), np.zeros_like(shares)
+    for k, batch, has in alike:
+        at = np.nonzero(has & carried)[0]
+        if len(at):
+            part = _Part(load=load, placement=placements[k], batch=batch, routing=routing, percentile=percentile)
+            count, busy = replicas[at, k], utilization[at]
+            shares[k, at] = offered[at, k] / capacity[at]
+            means[k, at], quantiles[k, at] = part.latency(count, busy)
+            errors[k, at] = part.error(count, busy)
+    mean, quantile = (shares * means).sum(axis=0), quantiles.max(axis=0, initial=0.0)
+    mixed = np.nonzero((np.count_nonzero(running, axis=1) > 1) & carried)[0]
+    if len(mixed):
+        quantile[mixed] = mixture_percentile(shares[:, mixed], quantiles[:, mixed], means[:, mixed], percentile)
     ok = carried & _slots_suffice(load, placements, replicas, mean * load.latency_factor)
     return Predictions(
         mean_s=np.where(ok, mean * load.latency_factor, np.inf),
         percentile_s=np.where(ok, quantile * load.latency_factor, np.inf),
         utilization=utilization,
-        error=error,
+        error=errors.max(axis=0, initial=0.0),
     )
 
 

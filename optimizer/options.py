@@ -9,9 +9,9 @@ from math import ceil, inf, isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.batching import UTILIZATION_CEILING
+from optimizer.batching_table import UTILIZATION_CEILING
 from optimizer.compiled import compiled
-from optimizer.latency import StageLoad, capacity_rps, predict_all
+from optimizer.latency import Predictions, StageLoad, capacity_rps, predict_all
 from optimizer.model import Placement, Pool, PoolName, Problem, Stage
 
 Array = NDArray[np.float64]
@@ -97,7 +97,8 @@ class StageOptions:
 
     Equal ones are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
     what switching costs; `use` is in the units of `Supply`. The same replicas may be there with several batch limits,
-    one with the better percentile and another with the better mean.
+    one with the better percentile and another with the better mean. `latency_error` is that of
+    `Predictions`, None where no model was asked.
     """
 
     stage: Stage
@@ -109,6 +110,7 @@ class StageOptions:
     percentile_s: Array
     utilization: Array
     use: Counts
+    latency_error: Array | None = None
 
     def __len__(self) -> int:
         return len(self.cost_per_hour)
@@ -221,7 +223,7 @@ _OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and what nin
 
 
 def _bytes(table: StageOptions) -> int:
-    columns = 2 * len(table.stage.placements) + int(table.use.shape[1]) + 5
+    columns = 2 * len(table.stage.placements) + int(table.use.shape[1]) + 6
     return _OVERHEAD_BYTES + 8 * columns * len(table)
 
 
@@ -231,9 +233,10 @@ def _table(
     placements = stage.placements
     ask = _Ask(stage=stage, load=load, percentile=percentile)
     found = _answers(ask, _candidates(ask, bounds, mixing, switching_cost_per_hour > 0))
-    rows = np.nonzero(np.isfinite(found.percentile_s))[0]
+    said = found.predictions
+    rows = np.nonzero(np.isfinite(said.percentile_s))[0]
     replicas, batches, blocks = found.replicas[rows], found.batches[rows], found.blocks[rows]
-    mean, quantile, utilization = found.mean_s[rows], found.percentile_s[rows], found.utilization[rows]
+    mean, quantile, utilization = said.mean_s[rows], said.percentile_s[rows], said.utilization[rows]
 
     cost = replicas @ np.array(bounds.prices_per_hour)
     moved = np.abs(replicas - np.array([p.current for p in placements])).sum(axis=1)
@@ -268,6 +271,7 @@ def _table(
         mean_s=mean[keep],
         percentile_s=quantile[keep],
         utilization=utilization[keep],
+        latency_error=said.error[rows][keep],
         use=use,
     )
 
@@ -408,22 +412,16 @@ class _Ask:
     load: StageLoad
     percentile: float
 
-    def predictions(self, replicas: Counts, batches: Counts) -> tuple[Array, Array, Array]:
-        """Return mean, percentile and utilisation of each row of `replicas` with the same row of `batches`."""
-        mean, quantile, utilization = (np.full(len(replicas), np.inf) for _ in range(3))
-        vectors, of = np.unique(batches, axis=0, return_inverse=True)
-        for position, limits in enumerate(vectors):
-            rows = np.nonzero(of == position)[0]
-            answer = predict_all(
-                self.load,
-                self.stage.placements,
-                replicas[rows],
-                limits.tolist(),
-                routing=self.stage.routing,
-                percentile=self.percentile,
-            )
-            mean[rows], quantile[rows], utilization[rows] = answer.mean_s, answer.percentile_s, answer.utilization
-        return mean, quantile, utilization
+    def predictions(self, replicas: Counts, batches: Counts) -> Predictions:
+        """Return the prediction of each row of `replicas` with the batch limits in the same row of `batches`."""
+        return predict_all(
+            self.load,
+            self.stage.placements,
+            replicas,
+            batches,
+            routing=self.stage.routing,
+            percentile=self.percentile,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,9 +431,7 @@ class _Answers:
     replicas: Counts
     batches: Counts
     blocks: Counts
-    mean_s: Array
-    percentile_s: Array
-    utilization: Array
+    predictions: Predictions
 
 
 def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
@@ -478,14 +474,12 @@ def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
     rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
     batches = np.repeat(rows, sizes, axis=0)
     blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
-    mean, quantile, utilization = ask.predictions(replicas, batches)
+    answer = ask.predictions(replicas, batches)
     return _Answers(
         replicas=replicas,
         batches=batches,
         blocks=np.repeat(blocks, sizes),
-        mean_s=mean,
-        percentile_s=quantile,
-        utilization=utilization,
+        predictions=answer,
     )
 
 
@@ -547,7 +541,7 @@ def _best_limits(ask: _Ask, rows: Sequence[Counts], tried: Sequence[Sequence[_Li
         return []
     sizes = [len(limits) for limits in tried]
     batches = np.array([limits for row in tried for limits in row], dtype=np.int64)
-    _, quantile, _ = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches)
+    quantile = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches).percentile_s
     parts = np.split(quantile, np.cumsum(sizes)[:-1])
     return [limits[int(np.argmin(part))] for limits, part in zip(tried, parts, strict=True)]
 

@@ -7,11 +7,16 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.compiled import compiled
+
 Array = NDArray[np.float64]
 
 _BISECTIONS = 30
 _GRID = 65  # points of the quadrature for the mean of a maximum
 _FLOOR = 1e-9
+_HALVINGS = 60
+_CLOSE = 1e-7
+_ROOT_OF_2 = math.sqrt(2)
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
@@ -32,11 +37,65 @@ def mixture_percentile(shares: Array, percentiles: Array, means: Array, percenti
 
     All three arrays have the sources on the first axis; sources with share 0 are left out.
     """
-    taken = shares > 0
-    low = np.min(np.where(taken, percentiles, np.inf), axis=0)
-    high = np.max(np.where(taken, percentiles, 0.0), axis=0)
-    mu, sigma = _lognormal(np.where(taken, means, 1.0), np.where(taken, percentiles, 1.0), percentile)
-    return _bisect(low, high, lambda t: np.sum(shares * _cdf(t, mu, sigma), axis=0), percentile)
+    quantile = np.empty(shares.shape[1])
+    _mixtures(
+        np.ascontiguousarray(shares),
+        np.ascontiguousarray(percentiles),
+        np.ascontiguousarray(means),
+        normal_quantile(percentile),
+        percentile / 100,
+        quantile,
+    )
+    return quantile
+
+
+@compiled
+def _mixtures(shares: Array, percentiles: Array, means: Array, z: float, below: float, quantile: Array) -> None:
+    """Find where the lognormal distribution functions, weighted, reach `below`, between the sources' percentiles."""
+    sources = shares.shape[0]
+    mu, sigma = np.empty(sources), np.empty(sources)
+    for row in range(shares.shape[1]):
+        low, high = np.inf, -np.inf
+        for k in range(sources):
+            if shares[k, row] > 0:
+                reached = np.log(max(percentiles[k, row], _FLOOR))
+                low, high = min(low, reached), max(high, reached)
+                # As in `_lognormal`.
+                ratio = reached - np.log(max(means[k, row], _FLOOR))
+                root = np.sqrt(max(z * z - 2 * ratio, 0.0))
+                spread = 0.0
+                if z > 0:
+                    spread = z - root if ratio >= 0 else 0.0
+                elif ratio <= 0:
+                    spread = z + root
+                sigma[k] = max(spread, _FLOOR)
+                mu[k] = reached - z * sigma[k]
+        # Regula falsi with the weight of an end that stays halved (Illinois), in the logarithm of time.
+        gap_low, gap_high, side = -below, 1 - below, 0
+        for turn in range(_HALVINGS):
+            if high - low < _CLOSE:
+                break
+            middle = 0.5 * (low + high)
+            if turn % 4 < 3:
+                middle = (low * gap_high - high * gap_low) / (gap_high - gap_low)
+            gap = -below
+            for k in range(sources):
+                if shares[k, row] > 0:
+                    scaled = (middle - mu[k]) / (sigma[k] * _ROOT_OF_2)
+                    size = abs(scaled)
+                    t = 1 / (1 + 0.3275911 * size)
+                    series = t * (_ERF[0] + t * (_ERF[1] + t * (_ERF[2] + t * (_ERF[3] + t * _ERF[4]))))
+                    beyond = 0.5 * series * np.exp(-min(size * size, 700.0))
+                    gap += shares[k, row] * (beyond if scaled < 0 else 1 - beyond)
+            if gap < 0:
+                low, gap_low = middle, gap
+                gap_high = 0.5 * gap_high if side < 0 else gap_high
+                side = -1
+            else:
+                high, gap_high = middle, gap
+                gap_low = 0.5 * gap_low if side > 0 else gap_low
+                side = 1
+        quantile[row] = np.exp(high)
 
 
 def maximum(means: Array, percentiles: Array, percentile: float) -> tuple[Array, Array]:
