@@ -29,6 +29,11 @@ class OperatorSettings(BaseSettings):
     """How often Prometheus visits a pod: one that has been ready for less than four visits need not report yet."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """USD per hour that all pipelines together never exceed."""
+    composition: Literal["sum", "rss"] = "sum"
+    """How the stages' latencies make up the pipeline's: sum adds their percentiles, which is never too bold; rss is
+    nearly unbiased, and its plans are replayed before they are believed."""
+    decision_time: PositiveDuration = "2s"
+    """About how long the search for a plan may take; after that the best one found stands, with its gap."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
     """Namespaces whose pipelines are served, comma-separated in the environment; all when empty."""
     host: str = "127.0.0.1"
@@ -47,6 +52,11 @@ class OperatorSettings(BaseSettings):
     def interval_s(self) -> float:
         """Return the time between cycles in seconds."""
         return duration_s(self.interval)
+
+    @property
+    def decision_s(self) -> float:
+        """Return how long the search for a plan may take, in seconds."""
+        return duration_s(self.decision_time)
 
     @property
     def reporting_grace_s(self) -> float:

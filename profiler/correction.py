@@ -21,6 +21,9 @@ from profiler.samples import Quantity, Reading
 
 LATENCY_TIME_CONSTANT_S = 300.0
 """How fast a measured tail is believed: a percentile of one window is noisy, and a wrong one costs money."""
+RELIEF_TIME_CONSTANT_S = 1800.0
+"""How fast a slow tail is forgotten while it is measured to be faster: one that comes and goes in minutes is planned
+for as slow, instead of moving replicas each time."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """How fast a throughput under overload is believed: faster, because items are late meanwhile."""
 THROUGHPUT_FACTORS = (0.5, 1.0)
@@ -69,8 +72,13 @@ def believed(correction: Correction | None, now_s: float) -> float:
     """Return the factor to plan with: as learned for an hour, then fading to 1."""
     if correction is None:
         return 1.0
+    return 1 + (correction.factor - 1) * _kept(correction, now_s)
+
+
+def _kept(correction: Correction, now_s: float) -> float:
+    """Return the share of a correction that has not faded."""
     idle_s = max(0.0, now_s - correction.learned_at_s - KEPT_S)
-    return 1 + (correction.factor - 1) * math.exp(-idle_s / FADING_TIME_CONSTANT_S)
+    return math.exp(-idle_s / FADING_TIME_CONSTANT_S)
 
 
 def with_corrections(
@@ -134,9 +142,12 @@ def _corrected(
     modelled = _tail(placements, running) if settled else None
     latency = running.latency
     if modelled is not None:
-        latency = _learned(
-            latency, modelled.ratio, LATENCY_FACTORS, LATENCY_TIME_CONSTANT_S, now_s=now_s, interval_s=interval_s
-        )
+        low, high = LATENCY_FACTORS
+        ratio = min(high, max(low, modelled.ratio))
+        before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, now_s)
+        smoothed = _towards(ratio, before, interval_s, LATENCY_TIME_CONSTANT_S)
+        relieved = _towards(smoothed, believed(latency, now_s), interval_s, RELIEF_TIME_CONSTANT_S)
+        latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=now_s)
     return replace(
         stage,
         placements=tuple(placements),
@@ -146,21 +157,9 @@ def _corrected(
     )
 
 
-def _learned(
-    before: Correction | None,
-    ratio: float,
-    bounds: tuple[float, float],
-    time_constant_s: float,
-    *,
-    now_s: float,
-    interval_s: float,
-) -> Correction:
-    """Return `before` moved towards `ratio`, which is believed within `bounds`."""
-    low, high = bounds
-    start = believed(before, now_s)
-    weight = -math.expm1(-interval_s / time_constant_s)
-    factor = start + weight * (min(high, max(low, ratio)) - start)
-    return Correction(factor=min(high, max(low, factor)), learned_at_s=now_s)
+def _towards(goal: float, start: float, interval_s: float, time_constant_s: float) -> float:
+    """Return how far an exponential approach from `start` has come after `interval_s`; never past the `goal`."""
+    return goal + (start - goal) * math.exp(-interval_s / time_constant_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,10 +237,12 @@ def _throughput(
         return before
     share = completions_rps / part.replicas / law_rps
     if share >= believed(before, now_s):
-        return None if before is None or share >= 1 else replace(before, factor=share)
+        return None if before is None or share >= 1 else replace(before, factor=share, smoothed=share)
     if not _saturated(profile, completions_rps, sla_latency_s):
         return before
-    return _learned(before, share, THROUGHPUT_FACTORS, THROUGHPUT_TIME_CONSTANT_S, now_s=now_s, interval_s=interval_s)
+    goal = max(THROUGHPUT_FACTORS[0], share)
+    factor = _towards(goal, believed(before, now_s), interval_s, THROUGHPUT_TIME_CONSTANT_S)
+    return Correction(factor=factor, smoothed=factor, learned_at_s=now_s)
 
 
 def _saturated(profile: PlacementProfile, completions_rps: float, sla_latency_s: float) -> bool:

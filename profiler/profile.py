@@ -22,9 +22,13 @@ class LatencySource(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Measured over modelled: `factor`, smoothed and bounded, as of `learned_at_s`, when a measurement last told."""
+    """Measured over modelled, bounded, as of `learned_at_s`, when a measurement last told.
+
+    `smoothed` follows the measurements; `factor` is what is planned with, which may lag behind it.
+    """
 
     factor: float
+    smoothed: float
     learned_at_s: float
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from controller.core.policy import Policy
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 _LOG = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ _WATCH_DEAD_S = 30.0
 @click.option("--interval", help="Time between cycles, such as 15s.")
 @click.option("--scrape-interval", help="How often Prometheus visits a pod, such as 15s.")
 @click.option("--fleet-budget", help="USD per hour that all pipelines together never exceed.")
+@click.option("--composition", help="sum (default) adds the stages' percentiles; rss is tighter, checked by replay.")
+@click.option("--decision-time", help="About how long the search for a plan may take, such as 2s.")
 @click.option("--namespaces", help="Serve only these, comma-separated; default: all.")
 @click.option("--host", help="Address of /metrics, /livez and /readyz; default 127.0.0.1.")
 @click.option("--port", help="Port of the same; default 8080, 0 picks a free one.")
@@ -61,10 +64,24 @@ class _Stop:
         self.event.set()
 
 
+def operating_policy(settings: OperatorSettings) -> Policy:
+    """Return how to decide by `settings`, with the work of a decision measured on this machine."""
+    from controller.calibration import work_limit
+    from optimizer.model import Composition
+
+    units = work_limit(settings.decision_s)
+    _LOG.info("a decision may take %d units of work, about %s here", units, settings.decision_time)
+    return Policy(
+        interval_s=settings.interval_s,
+        budget_per_hour=None if settings.fleet_budget is None else float(settings.fleet_budget),
+        composition=Composition.RSS if settings.composition == "rss" else Composition.SUM,
+        work_limit=units,
+    )
+
+
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
-    from controller.core.policy import Policy
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
@@ -120,10 +137,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             actuator=Actuator(gateway),
             reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
             resync=watches.resync,
-            policy=Policy(
-                interval_s=settings.interval_s,
-                budget_per_hour=None if settings.fleet_budget is None else float(settings.fleet_budget),
-            ),
+            policy=operating_policy(settings),
             telemetry=telemetry,
             health=health,
         ).run(stop.event)

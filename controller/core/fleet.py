@@ -62,6 +62,7 @@ def _problem(
         budget_per_hour=budget,
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
+        work_limit=policy.work_limit,
     )
 
 

@@ -73,7 +73,8 @@ class PipelineMemory:
 
 def _require_sane(correction: Correction, bounds: tuple[float, float], where: str) -> None:
     low, high = bounds
-    require(low <= correction.factor <= high, where, correction.factor, f"must be in {list(bounds)}")
+    for value in (correction.factor, correction.smoothed):
+        require(low <= value <= high, where, value, f"must be in {list(bounds)}")
     require(math.isfinite(correction.learned_at_s), where, correction.learned_at_s, "must be finite")
 
 

@@ -12,6 +12,8 @@ class Policy:
     `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
     budgets). `latency_headroom` is the share of the SLA that plans leave free, for what the model does not see; what
     runs is left alone until it uses that up. `switching_cost_per_hour` is what changing one replica must save.
+    `composition` says how the latencies of stages make up that of a pipeline; `work_limit` bounds the search of a
+    decision in units of work, as `optimizer.model.Problem` has it.
     """
 
     interval_s: float = 15.0
@@ -19,3 +21,4 @@ class Policy:
     composition: Composition = Composition.SUM
     latency_headroom: float = 0.1
     switching_cost_per_hour: float = 0.05
+    work_limit: int | None = None

@@ -29,7 +29,7 @@ from controller.core.policy import Policy
 from controller.core.record import decision_record, policy_from_record, snapshot_from_record
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import Mode, PlacementSpec
-from optimizer.model import StageName
+from optimizer.model import Composition, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 
 EXAMPLES = 25
@@ -141,7 +141,9 @@ def snapshots(draw: st.DrawFn, *, healthy: bool = False) -> Snapshot:
     )
 
 
-policies = st.sampled_from([Policy(), Policy(budget_per_hour=10.0), Policy(latency_headroom=0.1)])
+policies = st.sampled_from(
+    [Policy(), Policy(budget_per_hour=10.0), Policy(latency_headroom=0.1, work_limit=1000, composition=Composition.RSS)]
+)
 
 
 def ledger_after(snapshot: Snapshot, policy: Policy) -> tuple[Ledger, Ledger]:

@@ -155,9 +155,19 @@ class TestLatencyFactor:
         absurd = on(CPU, slower=slower)
         seen = corrected(absurd)
         assert abs(seen.latency_factor - 1) < 0.05
-        for cycle in range(1, 400):
+        for cycle in range(1, 1600):
             seen = after(seen, placement=absurd, now_s=NOW_S + cycle * INTERVAL_S)
-        assert seen.latency_factor == pytest.approx(bound)
+        assert seen.latency_factor == pytest.approx(bound, rel=1e-4)
+
+    def test_a_tail_that_comes_and_goes_in_minutes_is_planned_for_as_slow(self) -> None:
+        seen, found = corrected(), []
+        for cycle in range(960):
+            now_s = NOW_S + cycle * INTERVAL_S
+            seen = after(seen, placement=on(CPU, slower=1.5 if cycle // 20 % 2 else 1.0), now_s=now_s)
+            found.append(seen.latency_factor)
+        settled = found[480:]
+        assert min(settled) > 1.25
+        assert max(settled) - min(settled) < 0.08
 
     @pytest.mark.parametrize(
         "slow",
@@ -182,11 +192,11 @@ class TestLatencyFactor:
         assert corrected(slow).latency_correction is None
 
     def test_nothing_is_learned_while_replicas_come_or_go(self) -> None:
-        before = Correction(factor=1.2, learned_at_s=NOW_S - 15)
+        before = Correction(factor=1.2, smoothed=1.2, learned_at_s=NOW_S - 15)
         assert corrected(on(CPU, slower=1.9), settled=False, latency=before).latency_correction == before
 
     def test_without_samples_it_stays_for_an_hour_and_then_fades(self) -> None:
-        learned = Correction(factor=1.5, learned_at_s=NOW_S)
+        learned = Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S)
         silent = on(CPU, latency_p95=MISSING)
         kept = corrected(silent, latency=learned, now_s=NOW_S + KEPT_S)
         assert kept.latency_factor == 1.5
@@ -198,7 +208,7 @@ class TestLatencyFactor:
         assert later[-1] == pytest.approx(1.0)
 
     def test_a_clock_that_was_set_back_does_not_amplify_it(self) -> None:
-        assert believed(Correction(factor=1.5, learned_at_s=NOW_S), NOW_S - 1e9) == 1.5
+        assert believed(Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S), NOW_S - 1e9) == 1.5
 
     def test_every_placement_is_held_against_its_own_prediction(self) -> None:
         """The stage's percentile is that of the slower pool, which the model knows to be slower."""
@@ -250,20 +260,20 @@ class TestThroughput:
         assert seen.placements[0].saturation_rps == pytest.approx(10.0)
 
     def test_one_that_carries_more_than_it_was_believed_to_corrects_that_at_once(self) -> None:
-        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        learned = Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)
         busy = overloaded(completion_rate=72.0)
         assert corrected(busy, throughput=learned).placements[0].saturation_rps == pytest.approx(18.0)
         free = on(CPU, rate_rps=70.0)
-        seen = corrected(free, throughput=replace(learned, factor=0.8)).placements[0]
+        seen = corrected(free, throughput=replace(learned, factor=0.8, smoothed=0.8)).placements[0]
         assert seen.saturation_rps == pytest.approx(17.5)
 
     def test_it_is_forgotten_when_the_law_is_reached(self) -> None:
-        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        learned = Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)
         seen = corrected(overloaded(completion_rate=81.0), throughput=learned).placements[0]
         assert (seen.throughput_correction, seen.saturation_rps) == (None, None)
 
     def test_it_is_forgotten_slowly(self) -> None:
-        learned = Correction(factor=0.6, learned_at_s=NOW_S)
+        learned = Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)
         calm = on(CPU, rate_rps=20.0)
         found = [
             corrected(calm, throughput=learned, now_s=NOW_S + hours * 3600).placements[0].saturation_rps

@@ -1,7 +1,11 @@
 import pytest
 from click.testing import CliRunner
 
-from controller.commands.operator import operator
+from controller.commands.operator import operating_policy, operator
+from controller.core.codec import decode, encode
+from controller.core.policy import Policy
+from controller.settings import load_settings
+from optimizer.model import Composition
 
 
 @pytest.mark.parametrize("flags", [["--interval", "1d"], []])
@@ -10,3 +14,16 @@ def test_the_operator_refuses_wrong_settings_as_wrong_usage(flags: list[str], mo
     result = CliRunner().invoke(operator, flags)
     assert result.exit_code == 2
     assert "--prometheus-url (SLUICE_PROMETHEUS_URL) is required" in result.output
+
+
+@pytest.mark.parametrize(("setting", "composition"), [("sum", Composition.SUM), ("rss", Composition.RSS)])
+def test_the_settings_of_decisions_become_a_policy_that_a_record_keeps(
+    setting: str, composition: Composition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.calibration.work_limit", lambda decision_s: round(decision_s * 1000))
+    monkeypatch.setenv("SLUICE_PROMETHEUS_URL", "http://prometheus:9090")
+    policy = operating_policy(
+        load_settings({"composition": setting, "decision_time": "1500ms", "fleet_budget": "40", "interval": "30s"})
+    )
+    assert policy == Policy(interval_s=30.0, budget_per_hour=40.0, composition=composition, work_limit=1500)
+    assert decode(Policy, encode(policy)) == policy

@@ -112,7 +112,7 @@ def test_it_is_told_and_survives_a_restart() -> None:
 
 
 def test_replicas_seen_to_carry_less_are_counted_on_for_less() -> None:
-    learned = PipelineMemory(throughput_corrections={ENCODER: Correction(factor=0.6, learned_at_s=NOW_S)})
+    learned = PipelineMemory(throughput_corrections={ENCODER: Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)})
     state = a_state(SPEC, demand=DEMAND_RPS, replicas={ENCODER: 4})
     fleet = pools(a_pool("inferentia"))
     (modelled,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines

@@ -19,8 +19,8 @@ MEMORY = PipelineMemory(
     ),
     service_factors={(VAD, CPU): 1.25},
     pass_ratios={VAD: 0.45},
-    latency_corrections={VAD: Correction(factor=1.5, learned_at_s=990.0)},
-    throughput_corrections={(VAD, CPU): Correction(factor=0.75, learned_at_s=995.0)},
+    latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
+    throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
     rules={(VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0)},
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
@@ -75,8 +75,8 @@ def test_a_document_of_before_the_model_was_corrected_is_read() -> None:
 
 def test_a_restart_keeps_what_was_learned_whenever_it_was_last_written() -> None:
     after = resumed(MEMORY, now_s=90_000.0, window_s=300.0, interval_s=15.0)
-    assert after.latency_corrections == {VAD: Correction(factor=1.5, learned_at_s=90_000.0)}
-    assert after.throughput_corrections == {(VAD, CPU): Correction(factor=0.75, learned_at_s=90_000.0)}
+    assert after.latency_corrections == {VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=90_000.0)}
+    assert after.throughput_corrections == {(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=90_000.0)}
 
 
 def test_a_restart_within_the_window_goes_on_from_the_last_sample() -> None:
@@ -100,8 +100,8 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"demand": -5},
         {"service_factors": [[["vad", "cpu"], 0]]},
         {"pass_ratios": {"vad": 3}},
-        {"latency_corrections": {"vad": {"factor": 9.0, "learned_at_s": 1.0}}},
-        {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.5, "learned_at_s": 1.0}]]},
+        {"latency_corrections": {"vad": {"factor": 9.0, "smoothed": 1.0, "learned_at_s": 1.0}}},
+        {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.0, "smoothed": 1.5, "learned_at_s": 1.0}]]},
     ],
 )
 def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:

@@ -129,8 +129,8 @@ def test_a_plan_says_how_sure_it_is_what_it_moves_and_what_it_would_take() -> No
 
 def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
     memory = PipelineMemory(
-        latency_corrections={VAD[0]: Correction(factor=1.5, learned_at_s=NOW_S)},
-        throughput_corrections={VAD: Correction(factor=0.6, learned_at_s=NOW_S)},
+        latency_corrections={VAD[0]: Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S)},
+        throughput_corrections={VAD: Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)},
     )
     status = status_of(a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}, memory=memory)))
     assert [stage["latencyFactor"] for stage in status["stages"]] == ["1.5", "1"]

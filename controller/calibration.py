@@ -1,0 +1,92 @@
+"""How much work a decision may take: seconds turned into units of the search, on this machine, once at the start.
+
+The search counts its work instead of looking at a clock, so that a decision can be made again from its record. How many
+units a second holds is measured here, on a question made for it.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+from optimizer.fleet import Fleet
+from optimizer.model import (
+    Demand,
+    Pipeline,
+    PipelineKey,
+    Placement,
+    Pool,
+    PoolName,
+    Problem,
+    ServiceLaw,
+    Sla,
+    Stage,
+    StageName,
+)
+from optimizer.options import Mixing, supply_of
+from optimizer.prices import share_pools
+
+RUNS = 5
+_PIPELINES, _STAGES = 12, 4
+_NEAR, _FAR = PoolName("near"), PoolName("far")
+
+
+def work_limit(decision_s: float, *, solve: Callable[[], int] | None = None) -> int:
+    """Return the units of work to allow so that the search of a decision takes about `decision_s` seconds, or less.
+
+    `solve` answers a question and returns the units that it took; by default one of twelve pipelines on two scarce
+    pools. It is asked once to be compiled and then `RUNS` times, of which the fastest counts: the others were
+    disturbed. The limit is rounded down to a power of two, so that two starts on one machine mostly agree.
+    """
+    solve = solve or reference()
+    solve()
+    best = 0.0
+    for _ in range(RUNS):
+        started_s = time.perf_counter()
+        units = solve()
+        best = max(best, units / max(time.perf_counter() - started_s, 1e-9))
+    return 2 ** max(0, math.floor(math.log2(max(1.0, best * decision_s))))
+
+
+def reference() -> Callable[[], int]:
+    """Return a question to measure by: how twelve pipelines share two pools that do not have enough for all wishes."""
+    problem = Problem(
+        pipelines=tuple(_pipeline(number) for number in range(_PIPELINES)),
+        pools={
+            _NEAR: Pool(name=_NEAR, price_per_hour=1.0, instances=20),
+            _FAR: Pool(name=_FAR, price_per_hour=2.5, instances=14),
+        },
+    )
+    supply = supply_of(problem)
+    fleet = Fleet(problem, supply)
+    cases = [fleet.case(pipeline, 1.0, Mixing.OVERFLOW) for pipeline in problem.pipelines]
+    return lambda: int(share_pools(cases, supply.limits).work)
+
+
+def _pipeline(number: int) -> Pipeline:
+    stages = tuple(
+        Stage(
+            name=StageName(f"stage{k}"),
+            after=(StageName(f"stage{k - 1}"),) if k else (),
+            placements=(
+                Placement(
+                    pool=_NEAR,
+                    service=ServiceLaw(fixed_s=0.020 + 0.003 * ((7 * number + 3 * k) % 11), cv=0.8),
+                    max_replicas=30,
+                    per_instance=2,
+                ),
+                Placement(
+                    pool=_FAR,
+                    service=ServiceLaw(fixed_s=0.010 + 0.002 * ((5 * number + k) % 7), cv=0.8),
+                    max_replicas=30,
+                    per_instance=2,
+                ),
+            ),
+        )
+        for k in range(_STAGES)
+    )
+    return Pipeline(
+        key=PipelineKey(f"calibration/{number:02}"),
+        stages=stages,
+        demand=Demand(entry_rate_rps=10.0 + 5 * (number % 9)),
+        sla=Sla(latency_s=0.4 + 0.02 * (number % 5)),
+    )
