@@ -24,7 +24,7 @@ RESOLUTION = 1e-3
 _ALONE_LIMIT = 256  # numbers of replicas of one placement: beyond it they are thinned
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
-_LIMIT_STEPS = 0
+_LIMIT_STEPS = 1
 _CENTS = 9  # decimals at which two costs are the same
 _MEMO_BYTES = 96 * 2**20
 
@@ -521,7 +521,8 @@ def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
     if not any(len(p.batch_sizes) > 1 for p in ask.stage.placements):
         return [_same_limits(ask.stage, part.running) for part in parts]
     samples = [(part, part.replicas[row]) for part in parts for row in _sample(len(part.replicas))]
-    tried = [_same_limits(ask.stage, part.running) for part, _ in samples]
+    same = {part.running: _same_limits(ask.stage, part.running) for part in parts}
+    tried = [same[part.running] for part, _ in samples]
     best: list[_Limits] = []
     for turn in range(_LIMIT_STEPS + 1):
         if turn:

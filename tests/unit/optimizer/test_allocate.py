@@ -152,3 +152,30 @@ def test_a_join_is_planned_for_its_slower_branch() -> None:
 def test_nothing_to_plan_costs_nothing() -> None:
     plan = allocate(a_problem())
     assert (plan.pipelines, plan.cost_per_hour, plan.feasible) == ((), 0, True)
+
+
+def deciding(current: int, *, rate_rps: float, switching: float) -> PipelinePlan:
+    """Small replicas, of which `current` run."""
+    pipeline = a_pipeline(
+        a_stage("a", on("cpu", service=(0.02, 0.0), cv=0.0, bounds=(0, 400), per_instance=10, current=current)),
+        rate_rps=rate_rps,
+        sla_s=1.0,
+    )
+    return allocate(a_problem(pipeline, where=pools(cpu=(1.0, 40)), switching=switching)).pipelines[0]
+
+
+def test_a_small_saving_does_not_move_ten_replicas_and_a_large_one_does() -> None:
+    stays, moves = deciding(210, rate_rps=9000.0, switching=0.3), deciding(300, rate_rps=9000.0, switching=0.05)
+    assert sum(deciding(210, rate_rps=9000.0, switching=0.0).replicas().values()) == 200
+    assert sum(stays.replicas().values()) == 210
+    assert sum(moves.replicas().values()) == 200
+
+
+def test_a_cheaper_pool_is_moved_to_when_the_saving_outweighs_the_moves() -> None:
+    def where_to(price: float) -> dict[str, int]:
+        stage = a_stage("a", on("cpu", service=(0.02, 0.0), current=3), on("gpu", service=(0.02, 0.0)))
+        problem = a_problem(a_pipeline(stage, sla_s=1.0), where=pools(cpu=(1.0, 20), gpu=(price, 20)), switching=0.1)
+        return {pool: count for (_, pool), count in allocate(problem).pipelines[0].replicas().items()}
+
+    assert where_to(0.95) == {"cpu": 3, "gpu": 0}  # saves 0.15 $/h, and six moves cost 0.60
+    assert where_to(0.5) == {"cpu": 0, "gpu": 3}

@@ -135,3 +135,74 @@ def test_mixes_of_many_replicas_are_thinned_but_keep_their_bounds() -> None:
     table = options(a_stage("a", *many), 18_000 * 45.0 - 1, where=where, mixing=Mixing.ANY)
     assert (9000, 9000) in rows(table)
     assert len(options(a_stage("a", *many), 100.0, where=where, mixing=Mixing.ANY)) < 50_000
+
+
+def test_each_of_mixed_placements_has_the_batch_that_suits_it() -> None:
+    # The first needs large batches to carry its part; the second would wait for them to fill, and gains nothing.
+    fast = on("gpu", service=(0.02, 0.0002), bounds=(0, 2), batches=(1, 16))
+    slow = on("cpu", service=(0.0002, 0.02), bounds=(0, 8), batches=(1, 16), wait_s=0.5)
+    table = options(a_stage("a", fast, slow), 1500.0)
+    full = [row for row, counts in enumerate(rows(table)) if counts == (2, 8)]
+    best = min(full, key=lambda row: table.percentile_s[row])
+    assert table.batches[best].tolist() == [16, 1]
+
+
+def test_replicas_beyond_those_that_help_are_left_out() -> None:
+    table = options(a_stage("a", on("cpu", service=(0.02, 0.0), cv=0.0, bounds=(0, 60))), 50.0)
+    assert table.replicas.max() < 20
+    assert table.percentile_s.min() == pytest.approx(0.02, rel=0.01)
+
+
+def test_of_many_replicas_those_the_load_needs_are_there_one_by_one() -> None:
+    table = options(
+        a_stage("a", on("cpu", service=(0.02, 0.0), cv=0.0, bounds=(0, 50_000))),
+        100_000.0,
+        where=pools(cpu=(1.0, 50_000)),
+    )
+    assert rows(table)[0] == (2223,)  # 100 000 · 0.02 / 0.9, rounded up
+
+
+def test_what_runs_can_stay_though_it_is_no_overflow() -> None:
+    stage = a_stage("a", on("cpu", service=(0.02, 0.0), current=2), on("gpu", service=(0.01, 0.0), current=1))
+    assert (2, 1) not in rows(options(stage, 100.0))
+    staying = options(stage, 100.0, switching=10.0)
+    assert rows(staying)[0] == (2, 1)
+    assert staying.cost_per_hour[0] == pytest.approx(3.0) == staying.objective_per_hour[0]
+
+
+def test_moving_a_replica_counts_as_one_less_and_one_more() -> None:
+    stage = a_stage("a", on("cpu", service=(0.02, 0.0), current=3), on("gpu", service=(0.02, 0.0)))
+    table = options(stage, 100.0, switching=1.0)
+    objective = dict(zip(rows(table), table.objective_per_hour - table.cost_per_hour, strict=True))
+    assert objective[3, 0] == 0
+    assert objective[0, 3] == pytest.approx(6.0)
+
+
+def test_the_same_question_has_the_same_answer_and_another_one_its_own() -> None:
+    stage = a_stage("a", on("cpu", service=(0.02, 0.0)))
+    assert options(stage) is options(a_stage("a", on("cpu", service=(0.02, 0.0))))
+    assert rows(options(stage, where=pools(cpu=(0.5, 4)))) == [(3,), (4,)]
+    assert options(stage, where=pools(cpu=(0.7, 20))).cost_per_hour[0] == pytest.approx(2.1)
+    assert options(stage, where=pools(cpu=(0.5, 20), arm=(0.1, 9))).use.shape[1] == 2
+    assert rows(options(stage)) != rows(options(stage, 50.0))
+
+
+def test_no_option_is_worse_in_all_than_another_on_the_same_pools() -> None:
+    stage = a_stage(
+        "a",
+        on("cpu", service=(0.02, 0.002), batches=(1, 4, 16), bounds=(0, 12), per_instance=2),
+        on("gpu", service=(0.004, 0.001), batches=(1, 4, 16), bounds=(1, 4)),
+        on("inferentia", service=(0.01, 0.001), batches=(1, 4, 16), bounds=(0, 6)),
+    )
+    table = options(stage, 900.0)
+    values = np.column_stack((table.cost_per_hour, table.mean_s, table.percentile_s, table.use))
+    mixes = table.replicas > 0
+    for row in range(len(table)):
+        same = np.all(mixes == mixes[row], axis=1)
+        same[row] = False
+        assert not np.any(np.all(values[same] <= values[row], axis=1))
+
+
+def test_of_pools_the_dearer_and_slower_is_kept_for_when_the_other_is_scarce() -> None:
+    stage = a_stage("a", on("cpu", service=(0.02, 0.0)), on("gpu", service=(0.03, 0.0)))
+    assert any(row[0] == 0 for row in rows(options(stage)))
