@@ -29,9 +29,9 @@ class OperatorSettings(BaseSettings):
     """How often Prometheus visits a pod: one that has been ready for less than four visits need not report yet."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """USD per hour that all pipelines together never exceed."""
-    composition: Literal["sum", "rss"] = "sum"
-    """How the stages' latencies make up the pipeline's: sum adds their percentiles, which is never too bold; rss is
-    nearly unbiased, and its plans are replayed before they are believed."""
+    composition: Literal["rss", "sum"] = "rss"
+    """How the stages' latencies make up the pipeline's: rss is nearly unbiased, and its plans are replayed before they
+    are believed; sum adds the stages' percentiles, the safe mode: never too bold, on average too dear."""
     decision_time: PositiveDuration = "2s"
     """About how long the search for a plan may take; after that the best one found stands, with its gap."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()

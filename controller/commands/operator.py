@@ -21,7 +21,9 @@ _WATCH_DEAD_S = 30.0
 @click.option("--interval", help="Time between cycles, such as 15s.")
 @click.option("--scrape-interval", help="How often Prometheus visits a pod, such as 15s.")
 @click.option("--fleet-budget", help="USD per hour that all pipelines together never exceed.")
-@click.option("--composition", help="sum (default) adds the stages' percentiles; rss is tighter, checked by replay.")
+@click.option(
+    "--composition", help="rss (default), checked by replay; sum of the stages' percentiles is the safe mode."
+)
 @click.option("--decision-time", help="About how long the search for a plan may take, such as 2s.")
 @click.option("--namespaces", help="Serve only these, comma-separated; default: all.")
 @click.option("--host", help="Address of /metrics, /livez and /readyz; default 127.0.0.1.")

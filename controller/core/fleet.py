@@ -14,6 +14,9 @@ from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan, Plan
 
+ADVISED = 32
+"""Fleets up to this size are told what pipelines that cannot be served would take: some thirty searches for each."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
@@ -37,7 +40,7 @@ def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState],
     for group in (plannable, acting):
         if group and (group is acting or len(acting) < len(plannable)):
             problem = _problem(group, cases, pools, policy)
-            plan = allocate(problem)
+            plan = allocate(problem, advice=len(group) <= ADVISED)
             plans.update({answer.key: answer for answer in plan.pipelines})
             problems.update({asked.key: asked for asked in problem.pipelines})
     return FleetPlan(plan=plan, pipelines=plans, problems=problems)

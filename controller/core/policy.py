@@ -18,7 +18,7 @@ class Policy:
 
     interval_s: float = 15.0
     budget_per_hour: float | None = None
-    composition: Composition = Composition.SUM
+    composition: Composition = Composition.RSS
     latency_headroom: float = 0.1
     switching_cost_per_hour: float = 0.05
     work_limit: int | None = None

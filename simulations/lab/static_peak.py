@@ -26,15 +26,18 @@ def peak_instances(
     The operator's own optimizer makes that plan, with the headroom that its plans leave, without a budget. None when
     no plan serves the peak.
     """
-    headroom = Policy().latency_headroom
+    policy = Policy()
     peaks = {pipeline.key: peak_demand(loads[pipeline.key], pipeline, duration_s) for pipeline in pipelines}
     plan = allocate(
         Problem(
             pipelines=tuple(
-                replace(pipeline_problem(p, peaks[p.key], latency_headroom=headroom), budget_per_hour=None)
+                replace(
+                    pipeline_problem(p, peaks[p.key], latency_headroom=policy.latency_headroom), budget_per_hour=None
+                )
                 for p in pipelines
             ),
             pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
+            composition=policy.composition,
         )
     )
     if not plan.feasible:

@@ -39,7 +39,7 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("fleet_budget", "-1", "greater than or equal to 0"),
         ("fleet_budget", "NaN", "finite"),
         ("decision_time", "0s", "must be longer than 0s"),
-        ("composition", "max", "'sum' or 'rss'"),
+        ("composition", "max", "'rss' or 'sum'"),
         ("port", "70000", "less than or equal to 65535"),
         ("log_format", "xml", "'text' or 'json'"),
         ("namespaces", "Speech", "must be a DNS label"),
