@@ -10,7 +10,7 @@ from controller.commands.terminal import Page
 from controller.core.phrases import demand_words, duration, money
 from controller.core.spec import PipelineSpec
 from optimizer.curve import Corner, Frontier
-from optimizer.model import PipelineKey
+from optimizer.model import Composition, PipelineKey
 from optimizer.plan import PlacementPlan
 
 _APART = 0.02
@@ -79,6 +79,8 @@ def print_frontier(curve: Frontier, request: PlanRequest, key: PipelineKey) -> N
     )
     if curve.thinned or len(shown) < len(curve.corners):
         page.say(f"corners less than {_APART:.0%} faster than the line above are left out; -o json prints more")
+    if request.problem.composition is Composition.RSS:
+        page.say("these latencies are composed (RSS); that of a plan is replayed as well, which may tighten it")
     for line in _answers(curve, spec):
         page.say(line)
 

@@ -111,7 +111,7 @@ def _plan(request: "PlanRequest", output: str) -> bool:
     from optimizer.allocate import allocate
 
     started = time.perf_counter()
-    answer = allocate(request.problem, shadow_prices=True)
+    answer = allocate(request.problem, shadow_prices=True, advice=True)
     solve_s = time.perf_counter() - started
     if output == "table":
         print_plan(answer, request)

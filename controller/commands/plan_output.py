@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.phrases import demand_words, duration, money, number, step_words
+from controller.core.phrases import demand_words, duration, money, money_needed, number, step_words
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
@@ -62,7 +62,7 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
 
 
 def print_plan(plan: Plan, request: PlanRequest) -> None:
-    """Print the plan for a person."""
+    """Print the plan for a person; it must have been made with shadow prices and advice."""
     page = Page()
     for answer in plan.pipelines:
         spec, demand = request.specs[answer.key], request.demands[answer.key]
@@ -194,8 +194,6 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
             page.say(f"{count}. {step_words(step)}", indent=1)
     if answer.next_step is not None and answer.feasible:
         page.say(f"the next dollar would go to: {step_words(answer.next_step)}")
-    if answer.best_latency_s is not None and answer.feasible:
-        page.say(f"best latency for {money(spec.budget_per_hour)}: {duration(answer.best_latency_s)}")
     if request.current:
         page.say(_move_words(answer, request.current.get(answer.key, {})))
 
@@ -234,13 +232,15 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
         yield f"{served}, can be served within {sla}: {latency}, {cost}"
     else:
         yield f"none of {load} can be served within {sla}; what the lowest bounds ask for costs {cost}"
-    if answer.required_budget_per_hour is not None:
-        yield f"the whole load needs {money(answer.required_budget_per_hour)}"
-    if answer.best_latency_s is not None:
-        yield (
-            f"best latency of the whole load for {money(spec.budget_per_hour)}, "
-            f"within pools and replica bounds: {duration(answer.best_latency_s)}"
-        )
+    within = f"{money(spec.budget_per_hour)}, pools and replica bounds"
+    if answer.required_budget_per_hour is None:
+        yield "no budget would do: pools, replica bounds or the SLA itself forbid it at any price"
+    else:
+        yield f"the whole load needs {money_needed(answer.required_budget_per_hour)}"
+    if answer.best_latency_s is None:
+        yield f"the whole load cannot be carried within {within}, however late"
+    else:
+        yield f"best latency of the whole load within {within}: {duration(answer.best_latency_s)}"
 
 
 def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> str:

@@ -1,5 +1,6 @@
 """What a range of loads costs, for people and for programs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,4 +131,5 @@ def _price(amount: float | None) -> str:
     """Return USD with enough digits for a small amount."""
     if amount is None:
         return "-"
-    return f"${amount:.2f}" if amount >= 1 else f"${float(f'{amount:.3g}'):.6f}".rstrip("0").rstrip(".")
+    digits = 2 if amount <= 0 else max(2, 2 - math.floor(math.log10(amount)))
+    return f"${amount:.{digits}f}"

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -102,6 +103,32 @@ def test_an_infeasible_plan_is_printed_and_the_answer_is_no() -> None:
         r"  [\d,]+ of 3,000 streams \(9,375 items/s\), \d\d\.\d%, can be served within 250 ms: ", table.stdout
     )
     assert "optimal" not in table.stdout
+
+
+def test_too_little_money_is_answered_with_what_would_do_and_what_the_money_buys(tmp_path: Path) -> None:
+    path = tmp_path / "poor.yaml"
+    path.write_text(CONTRACT[1].read_text().replace('perHour: "20"', 'perHour: "10"'))
+    cost = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)["cost_per_hour"]
+    answer = json.loads(run(CONTRACT[0], path, DEMAND, "-o", "json").stdout)["pipelines"][0]
+    assert answer["limited_by"] == "Budget"
+    assert answer["required_budget_per_hour"] == pytest.approx(cost)
+    assert answer["best_latency_s"] > 0.25
+    assert answer["admissible"] == pytest.approx(800 * answer["served_fraction"])
+    table = run(CONTRACT[0], path, DEMAND).stdout
+    assert "limited by the budget of $10.00/h" in table
+    assert f"the whole load needs ${math.ceil(cost * 100) / 100:.2f}/h" in table
+    assert re.search(r"best latency of the whole load within \$10\.00/h.*: \d+ ms", table)
+
+
+def test_an_sla_below_the_bare_service_time_is_told_as_such_with_the_best_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "hasty.yaml"
+    path.write_text(CONTRACT[1].read_text().replace("latency: 250ms", "latency: 25ms"))
+    result = run(CONTRACT[0], path, DEMAND)
+    assert result.exit_code == 1
+    assert "the SLA cannot be met: nothing within the replica bounds answers within 25 ms" in result.stdout
+    assert "none of 800 streams" in result.stdout
+    assert "no budget would do" in result.stdout
+    assert re.search(r"best latency of the whole load within \$20\.00/h.*: \d+ ms", result.stdout)
 
 
 def test_no_load_is_said_to_be_no_load() -> None:

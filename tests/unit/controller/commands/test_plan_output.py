@@ -61,8 +61,6 @@ GOOD = PipelinePlan(
     next_step=STEP,
     latency_error=0.06,
     replayed_latency_s=0.389,
-    required_budget_per_hour=24.81,
-    best_latency_s=0.2,
 )
 BAD = replace(
     GOOD,
@@ -122,7 +120,6 @@ def test_a_proven_plan_tells_promise_error_bar_replay_steps_prices_and_proof(
     for sentence in (
         "  1. decoder +1 on gpu: −38 ms for $1.01/h",
         "the next dollar would go to: decoder +1 on gpu: −38 ms for $1.01/h",
-        "best latency for $30.00/h: 200 ms",
         "one more inferentia instance saves $0.62/h",
         "$24.81/h for the replicas' shares of instances, $26.50/h billed for the whole instances they fill",
         "optimal: no plan under $24.81/h meets 400 ms",
@@ -150,8 +147,15 @@ def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: 
     assert lines[0] == "speech/captions: the SLA cannot be met for all, limited by the budget of $30.00/h"
     assert lines[1].startswith("  516 of 800 streams (2,500 items/s), 64.5%, can be served within 400 ms: ")
     assert "  the whole load needs $31.20/h" in lines
-    assert "  best latency of the whole load for $30.00/h, within pools and replica bounds: 455 ms" in lines
+    assert "  best latency of the whole load within $30.00/h, pools and replica bounds: 455 ms" in lines
     assert not [line for line in lines if "proven" in line or "optimal" in line]
+
+
+def test_where_no_money_helps_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    hopeless = replace(BAD, required_budget_per_hour=None, best_latency_s=None)
+    lines = printed(capsys, a_plan(hopeless, bound=None, price=None))
+    assert "  no budget would do: pools, replica bounds or the SLA itself forbid it at any price" in lines
+    assert "  the whole load cannot be carried within $30.00/h, pools and replica bounds, however late" in lines
 
 
 @pytest.mark.parametrize(
