@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from optimizer.advice import advise
 from optimizer.case import TOLERANCE, Case, Choice
-from optimizer.fleet import Answer, Fleet, Target, by_priority, own_budget
+from optimizer.fleet import Answer, Fleet, Remembered, Target, by_priority, own_budget
 from optimizer.greedy import steepest
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
 from optimizer.occupancy import whole_instances
-from optimizer.options import Supply, supply_of
+from optimizer.options import StageOptions, Supply, supply_of
 from optimizer.packing import Packable, Pools, cheaper_packing
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
 from optimizer.replay import ROUNDS, replay, tighter_target_s
@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _PACKING_WORK = 1_000_000
+_PLANS: Remembered[tuple[PipelinePlan, tuple[StageOptions, ...]]] = Remembered(2048)
 
 
 def allocate(
@@ -87,7 +88,7 @@ def _plan(problem: Problem, fleet: Fleet, shares: Mapping[PipelineKey, Share], *
     supply = fleet.supply
     taken = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     room = supply.limits - taken
-    plans = tuple(_pipeline_plan(problem, pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
+    plans = tuple(_remembered(problem, pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
     if verify:
         plans = tuple(
             replace(plan, replayed_latency_s=_replayed_s(pipeline, shares[pipeline.key]))
@@ -251,6 +252,30 @@ def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName
     )
 
 
+def _remembered(problem: Problem, pipeline: Pipeline, share: Share, left: Counts) -> PipelinePlan:
+    """Return the plan of the pipeline, put into words once: in a large fleet most have not changed."""
+    answer = share.answer
+    if answer is None:
+        return _pipeline_plan(problem, pipeline, share, left)
+    tables = answer.case.tables
+    most = np.max([table.use.max(axis=0, initial=0) for table in tables], axis=0)  # more room makes no difference
+    key = (
+        pipeline,
+        share.served,
+        share.limit,
+        problem.composition,
+        problem.switching_cost_per_hour,
+        tuple(id(table) for table in tables),  # each the table's as long as it is kept
+        answer.case.latency_s,
+        answer.walk,
+        np.minimum(left, most).tobytes(),
+    )
+    found = _PLANS.get(key)
+    if found is None:
+        found = _PLANS.put(key, (_pipeline_plan(problem, pipeline, share, left), tables))
+    return found[0]
+
+
 def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Counts) -> PipelinePlan:
     answer = share.answer
     latency_s, next_step, moved = None, None, 0
@@ -281,9 +306,19 @@ def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Cou
         stages=stages,
         steps=steps,
         next_step=next_step,
+        latency_error=None if latency_s is None else _error(stages),
         moved_replicas=moved,
         switching_cost_per_hour=problem.switching_cost_per_hour * moved,
     )
+
+
+def _error(stages: tuple[StagePlan, ...]) -> float | None:
+    """Return the stages' errors, weighed by their latencies: as if all erred the same way."""
+    known = [(stage.latency_s, stage.latency_error) for stage in stages]
+    total = sum(latency_s for latency_s, _ in known if latency_s is not None)
+    if total <= 0 or any(latency_s is None or error is None for latency_s, error in known):
+        return None
+    return sum(latency_s * error for latency_s, error in known if latency_s is not None and error is not None) / total
 
 
 def _bottleneck(
@@ -305,19 +340,21 @@ def _by_name(stages: tuple[StagePlan, ...]) -> Mapping[StageName, StagePlan]:
 def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> StagePlan:
     rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name] * share.served
     answer, batches = share.answer, [p.batch_sizes[0] for p in stage.placements]
-    replicas, utilization, percentile_s, mean_s = [0] * len(batches), None, None, None
+    replicas, utilization, percentile_s, mean_s, error = [0] * len(batches), None, None, None, None
     if answer is not None:
         table, row = answer.case.tables[index], answer.choice[index]
         replicas, batches = table.replicas[row].tolist(), table.batches[row].tolist()
         if any(replicas):
             utilization, mean_s = float(table.utilization[row]), float(table.mean_s[row])
             percentile_s = float(table.percentile_s[row])
+            error = None if table.latency_error is None else float(table.latency_error[row])
     return StagePlan(
         name=stage.name,
         rate_rps=rate,
         utilization=utilization,
         latency_s=percentile_s,
         mean_s=mean_s,
+        latency_error=error,
         placements=tuple(
             PlacementPlan(pool=placement.pool, replicas=count, batch=batch)
             for placement, count, batch in zip(stage.placements, replicas, batches, strict=True)

@@ -1,7 +1,9 @@
 """Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from optimizer.prices import share_pools
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+V = TypeVar("V")
 
 _FEW = 4
 """Up to this many pipelines, what prices leave open is settled by merging them."""
@@ -85,6 +88,30 @@ def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | N
     return serve(case.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
 
 
+class Remembered(Generic[V]):
+    """The values of a pure function, by its arguments: the latest used, so many at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Hashable, V] = OrderedDict()
+
+    def get(self, key: Hashable) -> V | None:
+        """Return the value kept for `key`, or None."""
+        if key in self._values:
+            self._values.move_to_end(key)
+        return self._values.get(key)
+
+    def put(self, key: Hashable, value: V) -> V:
+        """Keep `value` for `key` and return it; what was not asked for longest is forgotten."""
+        self._values[key] = value
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+        return value
+
+
+_CASES: Remembered[Case] = Remembered(2048)
+
+
 class Fleet:
     """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state.
 
@@ -112,31 +139,39 @@ class Fleet:
         """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
         key = (pipeline.key, share, mixing)
         if key not in self._cases:
-            asked = replace(pipeline, demand=pipeline.demand.scaled(share))
+            problem, supply = self.problem, self.supply
             target = self.targets.get(pipeline.key)
-            latency_s = pipeline.sla.latency_s if target is None else target.latency_s
-            tables = tuple(
-                stage_options(
-                    stage,
-                    stage_load(asked, stage),
-                    self.supply,
-                    percentile=pipeline.sla.percentile,
-                    max_wer=pipeline.max_wer,
-                    switching_cost_per_hour=self.problem.switching_cost_per_hour,
-                    mixing=mixing,
-                )
-                for stage in pipeline.stages
-            )
-            self._cases[key] = Case(
-                tables=tables,
-                prices=tuple(table.objective_per_hour for table in tables),
-                shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
-                composition=self.problem.composition if target is None else target.composition,
-                percentile=pipeline.sla.percentile,
-                latency_s=latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
-                room=self.supply.limits,
-            )
+            if target is None:
+                target = Target(latency_s=pipeline.sla.latency_s, composition=problem.composition)
+            pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
+            asked = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
+            value = asked, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
+            self._cases[key] = _CASES.get(value) or _CASES.put(value, self._case(pipeline, share, mixing, target))
         return self._cases[key]
+
+    def _case(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Case:
+        asked = replace(pipeline, demand=pipeline.demand.scaled(share))
+        tables = tuple(
+            stage_options(
+                stage,
+                stage_load(asked, stage),
+                self.supply,
+                percentile=pipeline.sla.percentile,
+                max_wer=pipeline.max_wer,
+                switching_cost_per_hour=self.problem.switching_cost_per_hour,
+                mixing=mixing,
+            )
+            for stage in pipeline.stages
+        )
+        return Case(
+            tables=tables,
+            prices=tuple(table.objective_per_hour for table in tables),
+            shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
+            composition=target.composition,
+            percentile=pipeline.sla.percentile,
+            latency_s=target.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
+            room=self.supply.limits,
+        )
 
     def alone(self, pipeline: Pipeline, share: float, room: Counts, *, exact: bool = True) -> Answer | None:
         """Return how `share` of the pipeline's demand is served within `room` and its own budget, or None."""

@@ -485,12 +485,15 @@ class _Search:
         self.cost = np.concatenate([flat.price for flat in flats])
         self.mean = np.concatenate([flat.mean_s for flat in flats])
         self.excess = np.concatenate([flat.excess_s for flat in flats])
-        money = np.concatenate(
-            [
-                np.concatenate([case.tables[stage].cost_per_hour[rows] for stage, rows in _rows(flat)])
-                for case, flat in zip(cases, flats, strict=True)
-            ]
-        )
+        money = self.cost
+        if np.isfinite(budget_per_hour) or np.isfinite(self.own).any():  # nobody asks otherwise
+            money = np.concatenate(
+                [
+                    case.tables[stage].cost_per_hour[rows]
+                    for case, flat in zip(cases, flats, strict=True)
+                    for stage, rows in _rows(flat)
+                ]
+            )
         self.use = np.column_stack((np.concatenate([flat.use for flat in flats]).astype(np.float64), money))
         self.stage_of = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
         self.rank = np.arange(len(self.stage_of)) - self.start[self.stage_of]
