@@ -25,6 +25,8 @@ _ALONE_LIMIT = 256  # numbers of replicas of one placement: beyond it they are t
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
 _LIMIT_STEPS = 1
+_MANY_PLACEMENTS = 8
+_MANY_RUNNING = 4  # with more, all get one batch limit: what one of them does hardly shows
 _CENTS = 9  # decimals at which two costs are the same
 _MEMO_BYTES = 96 * 2**20
 
@@ -341,13 +343,15 @@ def _blocks(bounds: _Bounds) -> Iterator[_Block]:
     if not free:
         yield _Block(0, lowest, 0, lowest[0], lowest[0], 1)
         return
+    turns = len(free) if len(free) <= _MANY_PLACEMENTS else 1
     most = max(2, _OVERFLOW_LIMIT // max(1, len(free) * (len(free) + 1) // 2))
     number = count
     for turn, begin in enumerate(free):
         yield _Block(begin, lowest, begin, lowest[begin] + (turn > 0), highest[begin], _ALONE_LIMIT)
         row = list(lowest)
         row[begin] = highest[begin]
-        for position, k in enumerate(free[1:] if turn == 0 else free[:turn]):
+        # Of very many placements each overflows to the first one only; the first to all, in their order.
+        for position, k in enumerate(free[1:] if turn == 0 else free[: min(turn, turns)]):
             twice = turn > 0 and position == turn - 1  # all up to here are full: the end of a row of the first turn
             yield _Block(number, tuple(row), k, lowest[k] + 1, highest[k] - twice, most)
             row[k] = highest[k]
@@ -504,7 +508,7 @@ def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> lis
     others = [
         (*limits[:k], size, *limits[k + 1 :])
         for k, placement in enumerate(stage.placements)
-        if running[k]
+        if running[k] and sum(running) <= _MANY_RUNNING
         for size in placement.batch_sizes
         if size != limits[k]
     ]
@@ -512,7 +516,7 @@ def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> lis
 
 
 def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
-    """Return the batch limits to try with each mix: those that suit its first, a middle and its last allocation.
+    """Return the batch limits to try with each mix: those that suit its first and its last allocation.
 
     Hardware differs in what a larger batch costs, so one limit for all is no good choice (on random mixes the
     percentile is then a sixth higher than with the best limits). It is where the search begins; each step changes the
@@ -533,7 +537,7 @@ def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
 
 
 def _sample(count: int) -> list[int]:
-    return sorted({min(2, count - 1), count // 2, count - 1})
+    return sorted({min(2, count - 1), count - 1})
 
 
 def _best_limits(ask: _Ask, rows: Sequence[Counts], tried: Sequence[Sequence[_Limits]]) -> list[_Limits]:
