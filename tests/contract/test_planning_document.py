@@ -1,0 +1,32 @@
+"""What docs/planning.md quotes is what the commands print."""
+
+from pathlib import Path
+
+import pytest
+from corpus import ROOT
+from quoted_output import Quote, printed, quotes, renewed
+
+DOCUMENT = ROOT / "docs" / "planning.md"
+TEXT = DOCUMENT.read_text()
+
+
+def test_the_document_quotes_every_way_to_ask() -> None:
+    commands = [quote.command for quote in quotes(TEXT)]
+    assert TEXT.count("$ sluice") == len(commands)
+    for option in ("--demand", "--frontier", ":"):
+        assert any(option in command for command in commands), option
+
+
+@pytest.mark.parametrize("quote", quotes(TEXT), ids=lambda quote: quote.command)
+def test_a_quoted_command_prints_what_is_quoted(quote: Quote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert printed(quote.command) == quote.output
+
+
+def test_a_stale_quote_is_noticed_and_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stale = "a\n```console\n$ sluice plan --demand a/b=1\nold\n```\nb\n"
+    fresh = renewed(stale)
+    assert "old" not in fresh
+    assert "Missing argument 'FILE...'" in fresh
+    assert renewed(fresh) == fresh
