@@ -127,6 +127,21 @@ def test_a_plan_says_how_sure_it_is_what_it_moves_and_what_it_would_take() -> No
     assert status["requiredBudgetPerHour"] == "31.2"
 
 
+def test_a_budget_that_is_too_small_says_which_would_do_and_what_it_can_have() -> None:
+    def status_with(budget: float) -> dict[str, Any]:
+        return status_of(a_snapshot(a_state(a_spec(budget=budget), demand=40.0, replicas={VAD: 1, ENCODER: 1})))
+
+    short = status_with(2.0)
+    assert short["limitedBy"] == "Budget"
+    needed = float(short["requiredBudgetPerHour"])
+    assert needed > 2.0
+    assert status_with(needed)["servedFraction"] == "1"
+    assert "requiredBudgetPerHour" not in status_with(needed)
+    assert float(status_with(0.97 * needed - 0.02)["servedFraction"]) < 1
+    # With the whole demand, two dollars do not even carry the load.
+    assert "bestSeconds" not in short
+
+
 def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
     memory = PipelineMemory(
         latency_corrections={VAD[0]: Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S)},
