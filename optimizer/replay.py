@@ -25,11 +25,11 @@ ROUNDS = 5
 MARGIN = 0.985
 """A tightened target aims this much below the SLA, so that it is reached in one round more often than not."""
 
-_WORK_NS, _MOST_WORK_NS = 9e6, 30e6
+_WORK_NS, _MOST_WORK_NS = 7e6, 25e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
 """What an item costs in a stage, and what a replica adds where the least loaded is looked for: sets how many items."""
 _PRECISION = 0.02
-_FEWEST, _MOST = 3_000, 60_000
+_FEWEST, _MOST = 2_000, 60_000
 _MOST_DROPPED = 60_000
 """Where stages drop most items, more enter, so that enough come out."""
 _LONGEST_TRACE = 200_000
