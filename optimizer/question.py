@@ -5,7 +5,7 @@ The same tables and the same search as the plan's, so that an answer is what a p
 
 from collections.abc import Collection
 from dataclasses import replace
-from math import ceil, inf, isfinite, sqrt
+from math import ceil, comb, inf, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,11 @@ _PLENTY = 10.0
 """Separate queues with replicas for this many times the load hardly ever wait: more cannot help."""
 
 
+_MIXED = 12
+_PAIRS = 40
+"""Mixes of any two pools make tables of ten thousands of rows: so often at most, and so many pairs of placements."""
+
+
 class Question:
     """A pipeline of a fleet, and what may be asked about it. Remembers tables, holds no other state.
 
@@ -38,6 +43,8 @@ class Question:
     def __init__(self, fleet: Fleet, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.asked = 0
+        self._mixed = 0
+        self._pairs = sum(comb(len(stage.placements), 2) for stage in pipeline.stages)
         self._fleet = fleet
         self._tables: dict[tuple[int, float, Mixing, bool, tuple[int, ...]], StageOptions] = {}
 
@@ -73,7 +80,10 @@ class Question:
         walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
         if walk is not None:
             return Answer(case=case, walk=walk)
-        if mixing is Mixing.OVERFLOW or not self._may_mix(case, share, budget_per_hour):
+        if mixing is Mixing.OVERFLOW or self._mixed >= _MIXED or self._pairs > _PAIRS:
+            return None
+        self._mixed += 1
+        if not self._may_mix(case, share, budget_per_hour):
             return None
         mixed = replace(self._case(share, Mixing.ANY, frozenset(lifted), room), latency_s=case.latency_s)
         walk = _serve(mixed, budget_per_hour, exact=False)

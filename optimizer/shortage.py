@@ -12,6 +12,7 @@ from math import floor, inf, isfinite, log
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.batching import UTILIZATION_CEILING
 from optimizer.case import TOLERANCE, Case, Walk
 from optimizer.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.greedy import cheapest
@@ -33,8 +34,8 @@ BUDGET = Limit(kind=LimitKind.BUDGET)
 _QUESTIONS = 100
 """Questions per pipeline while shares are raised, half of them for raising with others; then it stays where it is."""
 
-_BUSY = 0.9
-"""How much of the time replicas may be busy, about: where the search for a share begins."""
+_PRICE_STEPS = 60
+"""Of the estimate where the search for a share begins."""
 
 _PASSES = 3
 """How often every share is raised by itself, in what the others no longer need."""
@@ -329,7 +330,7 @@ def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tupl
             found.update(answers)
         return answers is not None
 
-    guess = low + 1 if low else floor(_likely(books, active, money) * RESOLUTION)
+    guess = low + 1 if low else floor(_likely(books, active, room, money) * RESOLUTION)
     level = _highest(low, RESOLUTION, guess, reaches)
     for pipeline in active if found else ():
         books.keep(pipeline, level / RESOLUTION, found[pipeline.key])
@@ -403,8 +404,7 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION) -> N
         return answer is not None
 
     low = round(books.served[pipeline.key] / unit)
-    _, money = books.left(pipeline.key)
-    guess = low + 1 if low else floor(min(_likely(books, [pipeline], money) / unit, RESOLUTION))
+    guess = low + 1 if low else floor(min(_likely(books, [pipeline], *books.left(pipeline.key)) / unit, RESOLUTION))
     level = _highest(low, RESOLUTION, guess, reaches)  # the whole was asked for before
     level = _highest(level, RESOLUTION + 1, level + 1, lambda more: reaches(more, Mixing.ANY))
     if found:
@@ -431,18 +431,39 @@ def _highest(low: int, high: int, guess: int, reaches: Callable[[int], bool]) ->
     return low
 
 
-def _likely(books: _Books, pipelines: Sequence[Pipeline], money: float) -> float:
-    """Return a share that money and pools may just reach, for the search to begin with."""
+def _likely(books: _Books, pipelines: Sequence[Pipeline], room: Counts, money: float) -> float:
+    """Return a share of all of `pipelines` near what `room` and `money` carry, for the search to begin with.
+
+    It is what fractions of replicas, as busy as they may be, would carry: the least dual value seen while the price of
+    what is short rises.
+    """
     supply = books.fleet.supply
-    costs, share = 0.0, 1.0
+    available = np.concatenate((room.astype(float), [money if isfinite(money) else inf]))
+    share, need, starts = 1.0, [], []
     for pipeline in pipelines:
         share = min(share, _reach(books.fleet, pipeline))
         for stage in pipeline.stages:
             rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
-            costs += rate * min(supply.price_per_hour(p) / capacity_rps(p, p.batch_sizes[-1]) for p in stage.placements)
-    if costs > 0 and isfinite(money):
-        share = min(share, max(money, 0.0) / costs)
-    return _BUSY * share
+            starts.append(len(need))
+            for placement in stage.placements:
+                replicas = rate / (UTILIZATION_CEILING * capacity_rps(placement, placement.batch_sizes[-1]))
+                row, column = np.zeros(len(available)), supply.column(placement)
+                row[column] = replicas * supply.units_per_instance[column] / placement.per_instance
+                row[-1] = replicas * supply.price_per_hour(placement)
+                # What is not there costs more than any price.
+                need.append(np.where(row > 0, row / np.maximum(available, 1e-12), 0.0))
+    shares = np.array(need)
+    prices = np.full(len(available), 1 / len(available))
+    least = 0.0
+    for _ in range(_PRICE_STEPS):
+        cost = shares @ prices
+        lowest = np.minimum.reduceat(cost, starts)
+        least = max(least, float(lowest.sum()))
+        first = np.repeat(lowest, np.diff([*starts, len(cost)])) >= cost
+        taken = (shares * first[:, None]).sum(axis=0)
+        prices = prices * np.exp(taken / max(float(taken.max()), 1e-300))
+        prices /= prices.sum()
+    return share if least <= 1 else min(share, 1 / least)
 
 
 def _raise_a_little(books: _Books, pipeline: Pipeline) -> None:
