@@ -44,7 +44,7 @@ def work_limit(decision_s: float, *, solve: Callable[[], int] | None = None) -> 
         started_s = time.perf_counter()
         units = solve()
         best = max(best, units / max(time.perf_counter() - started_s, 1e-9))
-    return 2 ** max(0, math.floor(math.log2(max(1.0, best * decision_s))))
+    return 1 << max(0, math.floor(math.log2(max(1.0, best * decision_s))))
 
 
 def reference() -> Callable[[], int]:
@@ -59,7 +59,7 @@ def reference() -> Callable[[], int]:
     supply = supply_of(problem)
     fleet = Fleet(problem, supply)
     cases = [fleet.case(pipeline, 1.0, Mixing.OVERFLOW) for pipeline in problem.pipelines]
-    return lambda: int(share_pools(cases, supply.limits).work)
+    return lambda: share_pools(cases, supply.limits).work
 
 
 def _pipeline(number: int) -> Pipeline:
