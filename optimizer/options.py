@@ -516,7 +516,9 @@ def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> lis
 
 
 def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
-    """Return the batch limits to try with each mix: those that suit its first and its last allocation.
+    """Return the batch limits to try with each mix: those that suit its first and its last allocation, and the largest.
+
+    The largest carry most: where replicas are few, it is they or nothing.
 
     Hardware differs in what a larger batch costs, so one limit for all is no good choice (on random mixes the
     percentile is then a sixth higher than with the best limits). It is where the search begins; each step changes the
@@ -533,7 +535,8 @@ def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
             tried = [_other_limits(ask.stage, s[0].running, limits) for s, limits in zip(samples, best, strict=True)]
         best = _best_limits(ask, [row for _, row in samples], tried)
     chosen = iter(best)
-    return [list(dict.fromkeys(next(chosen) for _ in _sample(len(part.replicas)))) for part in parts]
+    suiting = ([next(chosen) for _ in _sample(len(part.replicas))] for part in parts)
+    return [list(dict.fromkeys((*limits, same[part.running][0]))) for part, limits in zip(parts, suiting, strict=True)]
 
 
 def _sample(count: int) -> list[int]:

@@ -1,10 +1,11 @@
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
-from optimizer.latency import StageLoad
+from optimizer.latency import StageLoad, predict_all
 from optimizer.model import Pool, PoolName, Stage
 from optimizer.options import Mixing, StageOptions, stage_options, supply_of
 
@@ -206,3 +207,28 @@ def test_no_option_is_worse_in_all_than_another_on_the_same_pools() -> None:
 def test_of_pools_the_dearer_and_slower_is_kept_for_when_the_other_is_scarce() -> None:
     stage = a_stage("a", on("cpu", service=(0.02, 0.0)), on("gpu", service=(0.03, 0.0)))
     assert any(row[0] == 0 for row in rows(options(stage)))
+
+
+@pytest.mark.parametrize("rate_rps", [10.0, 20.0, 25.0, 30.0, 40.0, 50.0])
+def test_the_least_mix_that_some_batches_let_carry_the_load_is_offered(rate_rps: float) -> None:
+    stage = a_stage(
+        "a",
+        on("inferentia", service=(0.3, 0.22), bounds=(1, 1), batches=(1, 2, 4, 8), wait_s=0.2),
+        on("gpu", service=(0.18, 0.09), bounds=(0, 12), batches=(1, 4, 16), wait_s=0.2),
+    )
+    carrying = [
+        gpus
+        for gpus in range(1, 13)
+        for batches in product((1, 2, 4, 8), (1, 4, 16))
+        if np.isfinite(
+            predict_all(
+                StageLoad(rate_rps=rate_rps),
+                stage.placements,
+                np.array([[1, gpus]]),
+                np.array(batches),
+                routing=stage.routing,
+                percentile=95,
+            ).percentile_s[0]
+        )
+    ]
+    assert min(row[1] for row in rows(options(stage, rate_rps))) == min(carrying)
