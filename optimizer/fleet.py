@@ -185,7 +185,13 @@ class Fleet:
     ) -> Answers | None:
         """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found."""
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
-        answers = self._priced(asked, shares, room, budget_per_hour, exact) if len(asked) > 1 else None
+        answers: Answers | None = None
+        if len(asked) <= _FEW:  # a few are asked one by one first, which also tells the steps of each
+            answers = self._each(asked, shares, room, exact)
+            if answers is None:
+                return None
+        if answers is None or not _within(answers, room):
+            answers = self._priced(asked, shares, room, budget_per_hour, exact)
         if answers is None:
             answers = self._one_by_one(asked, shares, room, exact)
         if answers is None:
@@ -249,17 +255,24 @@ class Fleet:
             for pipeline, case, choice in zip(asked, cases, choices, strict=True)
         }
 
-    def _one_by_one(
+    def _each(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
     ) -> Answers | None:
-        """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
+        """Return how each is served as if it were alone, None where one cannot be."""
         answers: dict[PipelineKey, Answer] = {}
         for pipeline in asked:
             answer = self.alone(pipeline, shares[pipeline.key], room, exact=exact)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
-        if _within(answers, room):
+        return answers
+
+    def _one_by_one(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+    ) -> Answers | None:
+        """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
+        answers = self._each(asked, shares, room, exact)
+        if answers is None or _within(answers, room):
             return answers
         if np.any(sum(_least(self.case(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
             return None

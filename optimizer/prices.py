@@ -26,6 +26,7 @@ from optimizer.model import Composition, StageName
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Columns = NDArray[np.int16]
 Mask = NDArray[np.bool_]
 
 WORK_LIMIT = 400_000_000
@@ -37,7 +38,8 @@ _CAPACITY = 160
 _ROUNDS = 24
 _PRECISE = 1e-7
 _PATHS = 64
-_STATES = 9_000
+_STATES = (9_000, 300_000)
+_SUMS = 20_000_000
 _POLISHES = 4
 _MONEY_STEPS = 4_000
 _NEVER = 1e15
@@ -370,7 +372,7 @@ def _worth(column_cost: Array, column_use: Array, count: Counts, room: Array, pr
 
 @compiled
 def _combine(
-    rated: Array, moved: Counts, count: Counts, place: Counts, half: Counts, most: float, value: Array, back: Counts
+    rated: Array, moved: Counts, count: Counts, place: Counts, half: Counts, most: float, value: Array, back: Columns
 ) -> int:
     """Sum up one column of each pipeline at least cost, for every deviation in a box.
 
@@ -834,14 +836,15 @@ class _Search:
             unit[axis] = _divisor(steps[..., axis]) if whole else max(self.room[resource] / _MONEY_STEPS, TOLERANCE)
         moved = np.ceil(steps / unit - 1e-9).astype(np.int64)
         slack = np.floor(left / unit + 1e-9).astype(np.int64)
-        half = np.full(len(charged), int((_STATES ** (1 / len(charged)) - 1) / 2), dtype=np.int64)
+        priced = cost + use[:, :, charged] @ prices
+        rated = np.minimum(priced - priced.min(axis=1)[:, None], _NEVER)
+        states = float(np.clip(_SUMS / np.count_nonzero(rated <= gap), *_STATES))
+        half = np.full(len(charged), int((states ** (1 / len(charged)) - 1) / 2), dtype=np.int64)
         axes = [np.arange(-one, one + 1) for one in half.tolist()]
         place = np.ascontiguousarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(charged)))
         value = np.full(len(place), np.inf)
         value[len(place) // 2] = 0.0
-        back = np.zeros((len(count), len(place)), dtype=np.int64)
-        priced = cost + use[:, :, charged] @ prices
-        rated = np.minimum(priced - priced.min(axis=1)[:, None], _NEVER)
+        back = np.zeros((len(count), len(place)), dtype=np.int16)
         work = _combine(rated, moved, count, place, half, gap * (1 + 1e-9) + TOLERANCE, value, back)
         self.work += work if work >= 0 else -work
         total = np.where((place <= slack).all(axis=1), value - place @ (prices * unit), np.inf)

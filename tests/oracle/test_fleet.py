@@ -29,7 +29,7 @@ def check(cases: list[Case], room: np.ndarray, shared: Shared) -> float:
 
 @pytest.mark.parametrize("stress", [False, True])
 @pytest.mark.parametrize("share", [0.9, 0.7])
-def test_small_fleets_are_optimal_or_nearly_and_their_bound_holds(share: float, stress: bool) -> None:
+def test_small_fleets_are_optimal_and_mostly_proven_so(share: float, stress: bool) -> None:
     gaps, certificates = [], []
     for seed in range(5):
         cases = a_fleet(2 + seed, seed, rows=10, stress=stress)
@@ -39,6 +39,7 @@ def test_small_fleets_are_optimal_or_nearly_and_their_bound_holds(share: float, 
             assert best.infeasible
             assert shared.choices is None
             continue
+        assert shared.choices is not None
         cost = check(cases, room, shared)
         assert cost >= best.cost - 1e-6 * best.cost
         assert shared.bound <= best.cost * (1 + 1e-6)
@@ -48,8 +49,8 @@ def test_small_fleets_are_optimal_or_nearly_and_their_bound_holds(share: float, 
         f"{len(gaps)} fleets: gap mean {np.mean(gaps):.3%}, largest {max(gaps):.2%}; "
         f"own certificate mean {np.mean(certificates):.3%}, proven {np.mean(np.array(certificates) < 1e-6):.0%}"
     )
-    assert np.mean(gaps) <= 0.002
-    assert max(gaps) <= 0.02
+    assert max(gaps) <= 1e-6
+    assert np.mean(np.array(certificates) <= 1e-6) >= 0.8
 
 
 def test_what_cannot_fit_is_proven_not_to() -> None:
