@@ -20,7 +20,7 @@ Counts = NDArray[np.int64]
 
 def latency_weights(excess: Array) -> Array:
     """Return the vector of length one along the excesses [S] of a choice."""
-    length = float(np.sqrt(excess @ excess))
+    length = float(np.sqrt((excess * excess).sum()))
     return excess / length if length > 0 else np.full(len(excess), len(excess) ** -0.5)
 
 
@@ -35,8 +35,9 @@ def maximised(
     `rounds` steps: Polyak's, along the subgradient and what is left of the last step (Camerini, Fratta and Maffioli).
     """
     stages, count = len(offsets) - 1, weights.shape[1]
-    here = multipliers.copy()
-    gradient, direction = np.empty(count), np.zeros(count)
+    here, gradient, direction = np.empty(count), np.empty(count), np.empty(count)
+    for column in range(count):
+        here[column], direction[column] = multipliers[column], 0.0
     best, relaxation, stale = -np.inf, 1.0, 0
     for _ in range(rounds):
         value = 0.0
@@ -59,7 +60,8 @@ def maximised(
             if value > best + 1e-4 * (enough - best):
                 stale = 0
             best = value
-            multipliers[:] = here
+            for column in range(count):
+                multipliers[column] = here[column]
         if best > enough:
             break
         if stale > 4:
@@ -69,14 +71,14 @@ def maximised(
         turned, length = 0.0, 0.0
         for column in range(count):
             turned += gradient[column] * direction[column]
-            length += direction[column] ** 2
+            length += direction[column] * direction[column]
         keep = -1.5 * turned / length if turned < 0 else 0.0
         norm = 0.0
         for column in range(count):
             direction[column] = gradient[column] + keep * direction[column]
             if here[column] <= 0 and direction[column] < 0:
                 direction[column] = 0.0
-            norm += direction[column] ** 2
+            norm += direction[column] * direction[column]
         if norm <= 1e-18:
             break
         step = relaxation * (enough - value) / norm

@@ -76,6 +76,8 @@ def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[boo
         case.room,
         latency_s,
         min(at_most, MOST),
+        np.empty_like(case.room),
+        np.empty_like(at),
         at,
         moves,
     )
@@ -83,14 +85,25 @@ def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[boo
         return False, moves[:0]
     sizes = np.diff(flat.offsets)
     exchanges = bool(sizes.sum() ** 2 - (sizes**2).sum() <= 2 * _EXCHANGE_LIMIT)
-    _tightened(flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use, case.room, latency_s, exchanges, at)
+    _tightened(
+        flat.offsets,
+        flat.price,
+        flat.mean_s,
+        flat.excess_s,
+        flat.use,
+        case.room,
+        latency_s,
+        exchanges,
+        np.empty_like(case.room),
+        at,
+    )
     return True, moves[:count]
 
 
 def began(case: Case, guide: Array) -> Counts | None:
     """Return the cheapest positions in `Case.flat` at the prices `guide` that fit the room; see `cheapest`."""
     at = np.empty(len(case.tables), dtype=np.int64)
-    return at if _began(case.flat.offsets, guide, case.flat.use, case.room, at) else None
+    return at if _began(case.flat.offsets, guide, case.flat.use, case.room, np.empty_like(case.room), at) else None
 
 
 def cheapest(case: Case) -> Choice | None:
@@ -110,13 +123,14 @@ def steepest(case: Case, choice: Choice) -> Choice | None:
 
 
 @compiled
-def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, at: Counts) -> bool:
+def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, taken: Counts, at: Counts) -> bool:
     """Set `at` to the cheapest rows that fit `room`; return whether there is a way to it by changes that free room.
 
     Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
     """
     stages, pools = len(offsets) - 1, use.shape[1]
-    taken = np.zeros(pools, dtype=np.int64)
+    for pool in range(pools):
+        taken[pool] = 0
     for stage in range(stages):
         at[stage] = offsets[stage]
         for row in range(offsets[stage], offsets[stage + 1]):
@@ -158,6 +172,8 @@ def _descended(
     room: Counts,
     latency_s: float,
     at_most: float,
+    taken: Counts,
+    answer: Counts,
     at: Counts,
     moves: Counts,
 ) -> int:
@@ -169,9 +185,10 @@ def _descended(
     """
     stages, pools = len(offsets) - 1, use.shape[1]
     means, squares, paid = 0.0, 0.0, 0.0
-    taken = np.zeros(pools, dtype=np.int64)
-    answer = at.copy()
+    for pool in range(pools):
+        taken[pool] = 0
     for stage in range(stages):
+        answer[stage] = at[stage]
         for pool in range(pools):
             taken[pool] += use[at[stage], pool]
     count, answer_count = 0, -1
@@ -179,22 +196,24 @@ def _descended(
         means, squares, paid = 0.0, 0.0, 0.0
         for stage in range(stages):
             means += mean[at[stage]]
-            squares += excess[at[stage]] ** 2
+            squares += excess[at[stage]] * excess[at[stage]]
             paid += price[at[stage]]
         now = means + np.sqrt(squares)
         if paid > at_most + TOLERANCE:
             break
         if now <= latency_s:
             if paid < at_most - TOLERANCE or answer_count < 0:
-                answer[:], answer_count = at, count
+                answer_count = count
+                for stage in range(stages):
+                    answer[stage] = at[stage]
             break
         steep, gained, step_stage, step_row = 0.0, 0.0, -1, -1
         last_price, last_stage, last_row = at_most - TOLERANCE, -1, -1
         for stage in range(stages):
             old = at[stage]
-            others = max(squares - excess[old] ** 2, 0.0)
+            others = max(squares - excess[old] * excess[old], 0.0)
             for row in range(offsets[stage], offsets[stage + 1]):
-                latency = means - mean[old] + mean[row] + np.sqrt(others + excess[row] ** 2)
+                latency = means - mean[old] + mean[row] + np.sqrt(others + excess[row] * excess[row])
                 if latency >= now - TOLERANCE:
                     continue
                 fits = True
@@ -211,7 +230,9 @@ def _descended(
                 if latency <= latency_s and paid - price[old] + price[row] < last_price - TOLERANCE:
                     last_price, last_stage, last_row = paid - price[old] + price[row], stage, row
         if last_stage >= 0:
-            answer[:], answer_count, at_most = at, count, last_price
+            answer_count, at_most = count, last_price
+            for stage in range(stages):
+                answer[stage] = at[stage]
             answer[last_stage] = last_row
         if step_stage < 0 or count == len(moves):
             break
@@ -220,7 +241,8 @@ def _descended(
         at[step_stage] = step_row
         moves[count] = step_row
         count += 1
-    at[:] = answer
+    for stage in range(stages):
+        at[stage] = answer[stage]
     return answer_count
 
 
@@ -234,30 +256,30 @@ def _tightened(
     room: Counts,
     latency_s: float,
     exchanges: bool,
+    taken: Counts,
     at: Counts,
 ) -> None:
     """Take back what `at` does not need, one stage and then two at a time, until nothing more is saved."""
     stages, pools = len(offsets) - 1, use.shape[1]
-    taken = np.zeros(pools, dtype=np.int64)
-    found = np.empty(2, dtype=np.int64)
     while True:
         means, squares = 0.0, 0.0
-        taken[:] = 0
+        for pool in range(pools):
+            taken[pool] = 0
         for stage in range(stages):
             means += mean[at[stage]]
-            squares += excess[at[stage]] ** 2
+            squares += excess[at[stage]] * excess[at[stage]]
             for pool in range(pools):
                 taken[pool] += use[at[stage], pool]
-        saved, one_best, two_best = -TOLERANCE, -1, -1
+        saved, one_best, two_best, first, second = -TOLERANCE, -1, -1, -1, -1
         for one in range(stages):
             old = at[one]
-            m_one, s_one = means - mean[old], squares - excess[old] ** 2
+            m_one, s_one = means - mean[old], squares - excess[old] * excess[old]
             for row in range(offsets[one], offsets[one + 1]):
                 added = price[row] - price[old]
                 if added >= saved:
                     break
                 slack = latency_s - m_one - mean[row]
-                if slack < 0 or slack * slack < max(s_one, 0.0) + excess[row] ** 2:
+                if slack < 0 or slack * slack < max(s_one, 0.0) + excess[row] * excess[row]:
                     continue
                 fits = True
                 for pool in range(pools):
@@ -265,26 +287,26 @@ def _tightened(
                         fits = False
                         break
                 if fits:
-                    saved, one_best, found[0] = added, one, row
+                    saved, one_best, first = added, one, row
                     break
         if one_best < 0 and exchanges:
             for one in range(stages - 1):
                 for two in range(one + 1, stages):
                     old, other = at[one], at[two]
                     m_rest = means - mean[old] - mean[other]
-                    s_rest = max(squares - excess[old] ** 2 - excess[other] ** 2, 0.0)
+                    s_rest = max(squares - excess[old] * excess[old] - excess[other] * excess[other], 0.0)
                     worth = price[old] + price[other]
                     for row in range(offsets[one], offsets[one + 1]):
                         if price[row] + price[offsets[two]] - worth >= saved:
                             break
                         m_row = m_rest + mean[row]
-                        s_row = s_rest + excess[row] ** 2
+                        s_row = s_rest + excess[row] * excess[row]
                         for partner in range(offsets[two], offsets[two + 1]):
                             added = price[row] + price[partner] - worth
                             if added >= saved:
                                 break
                             slack = latency_s - m_row - mean[partner]
-                            if slack < 0 or slack * slack < s_row + excess[partner] ** 2:
+                            if slack < 0 or slack * slack < s_row + excess[partner] * excess[partner]:
                                 continue
                             fits = True
                             for pool in range(pools):
@@ -300,13 +322,13 @@ def _tightened(
                                     break
                             if fits:
                                 saved, one_best, two_best = added, one, two
-                                found[0], found[1] = row, partner
+                                first, second = row, partner
                                 break
         if one_best < 0:
             return
-        at[one_best] = found[0]
+        at[one_best] = first
         if two_best >= 0:
-            at[two_best] = found[1]
+            at[two_best] = second
 
 
 def _view(case: Case, choice: Choice) -> _View:

@@ -63,9 +63,8 @@ def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _WORK_LIMIT)
         walk = search(case, at_most)
         return Solution(walk=walk, bound=lower_bound(case, at_most if walk is None else case.price(walk.answer)))
     start = cheapest(case)
-    walk = None if start is None else walked(case, start, at_most)
-    known = at_most if walk is None else case.price(walk.answer) - TOLERANCE
-    proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), known)
+    walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
+    proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), at_most + TOLERANCE)
     bound = proof.bound_by_prices()
     better, bound = (None, np.inf) if bound > proof.known else proof.merged(work_limit)
     better = proof.found if better is None else better
@@ -80,12 +79,14 @@ def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _WORK_LIMIT)
 class _Proof:
     """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
 
-    def __init__(self, case: Case, incumbent: Counts | None, known: float) -> None:
+    def __init__(self, case: Case, incumbent: Counts | None, at_most: float) -> None:
         flat = case.flat
         self.case, self.flat = case, flat
         self.latency_s = latency_limit_s(case)
         self.starts = flat.offsets[:-1]
         self.sizes = np.diff(flat.offsets)
+        # Sums in the order of the names, so that the order given makes no difference, not even by rounding.
+        known = at_most if incumbent is None else float(flat.price[incumbent].sum()) - TOLERANCE
         self.known = min(known, float(np.maximum.reduceat(flat.price, self.starts).sum()))
         self.found: Counts | None = None
         self.weights = latency_weights(flat.excess_s[self._fastest() if incumbent is None else incumbent])
@@ -116,7 +117,7 @@ class _Proof:
             case.room[self.pools], 0.5
         )
         if self.bound <= self.known and self.prices.any():
-            guide = flat.price + flat.use @ self.prices
+            guide = self._priced()
             at = began(case, guide)
             if at is not None and descended(case, at, guide, self.known)[0]:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
@@ -127,22 +128,12 @@ class _Proof:
         flat, case = self.flat, self.case
         pools = np.nonzero(self.prices)[0]
         while True:
-            cost = flat.price + flat.use @ self.prices
-            free = float(self.prices @ case.room)
+            cost = self._priced()
+            free = float((self.prices * case.room).sum())
             slack = 1e-11 * (1 + abs(self.known) + free)
             use = np.ascontiguousarray(flat.use[:, pools])
             room = np.ascontiguousarray(case.room[pools])
-            offsets, rows = _kept(
-                flat.offsets,
-                flat.price,
-                self.latency,
-                self.reduced,
-                use,
-                room,
-                self.latency_s,
-                self.known + slack,
-                self.known + slack - self.bound,
-            )
+            offsets, rows = self._kept(use, room, self.known + slack)
             if not len(rows):
                 return None, np.inf
             part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
@@ -183,91 +174,34 @@ class _Proof:
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
 
+    def _priced(self) -> Array:
+        return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
+
+    def _kept(self, use: Counts, room: Counts, at_most: float) -> tuple[Counts, Counts]:
+        """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
+
+        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
+        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little. No rows at all
+        when a stage has none.
+        """
+        keep = self.reduced <= at_most - self.bound
+        columns = [self.flat.price, self.latency, *use.T]
+        for column, most in zip(columns, [at_most, self.latency_s, *room.tolist()], strict=True):
+            least = np.minimum.reduceat(np.where(keep, column, np.inf), self.starts)
+            total = least.sum()
+            if total > most:
+                return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+            keep &= column <= np.repeat(most - (total - least), self.sizes)
+        counts = np.add.reduceat(keep.astype(np.int64), self.starts)
+        if not counts.all():
+            return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        order = np.argsort(np.repeat(np.argsort(np.argsort(counts, kind="stable")), counts), kind="stable")
+        return np.concatenate(([0], np.cumsum(np.sort(counts)))), np.nonzero(keep)[0][order]
+
     def _fastest(self) -> Counts:
         whole = self.flat.mean_s + self.flat.excess_s
         ends = zip(self.flat.offsets.tolist(), self.flat.offsets[1:].tolist(), strict=False)
         return np.array([start + int(np.argmin(whole[start:end])) for start, end in ends], dtype=np.int64)
-
-
-@compiled
-def _kept(
-    offsets: Counts,
-    price: Array,
-    latency: Array,
-    reduced: Array,
-    use: Counts,
-    room: Counts,
-    latency_s: float,
-    at_most: float,
-    excess_at_most: float,
-) -> tuple[Counts, Counts]:
-    """Return offsets and rows that may be in a choice that costs `at_most`, the stage with the fewest first.
-
-    A row is out when it exceeds the cheapest of its stage at the dual prices, `reduced`, by more than `excess_at_most`;
-    or when the cheapest, the fastest or the smallest of the other stages leave too little. No rows at all when a stage
-    has none.
-    """
-    stages, pools = len(offsets) - 1, use.shape[1]
-    keep = np.ones(len(price), dtype=np.int64)
-    least = np.empty(2 + pools)
-    counts = np.zeros(stages, dtype=np.int64)
-    price_sum, latency_sum = 0.0, 0.0
-    use_sum = np.zeros(pools, dtype=np.int64)
-    for _ in range(2):
-        price_sum, latency_sum = 0.0, 0.0
-        use_sum[:] = 0
-        for stage in range(stages):
-            least[:] = np.inf
-            for row in range(offsets[stage], offsets[stage + 1]):
-                if keep[row]:
-                    least[0] = min(least[0], price[row])
-                    least[1] = min(least[1], latency[row])
-                    for pool in range(pools):
-                        least[2 + pool] = min(least[2 + pool], use[row, pool])
-            if least[0] == np.inf:
-                return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-            price_sum += least[0]
-            latency_sum += least[1]
-            for pool in range(pools):
-                use_sum[pool] += np.int64(least[2 + pool])
-        for stage in range(stages):
-            least[:] = np.inf
-            for row in range(offsets[stage], offsets[stage + 1]):
-                if keep[row]:
-                    least[0] = min(least[0], price[row])
-                    least[1] = min(least[1], latency[row])
-                    for pool in range(pools):
-                        least[2 + pool] = min(least[2 + pool], use[row, pool])
-            counts[stage] = 0
-            for row in range(offsets[stage], offsets[stage + 1]):
-                if keep[row]:
-                    out = (
-                        reduced[row] > excess_at_most
-                        or price_sum - least[0] + price[row] > at_most
-                        or latency_sum - least[1] + latency[row] > latency_s
-                    )
-                    for pool in range(pools):
-                        out = out or use_sum[pool] - np.int64(least[2 + pool]) + use[row, pool] > room[pool]
-                    if out:
-                        keep[row] = 0
-                    else:
-                        counts[stage] += 1
-    ends = np.zeros(stages + 1, dtype=np.int64)
-    rows = np.empty(counts.sum(), dtype=np.int64)
-    done = np.zeros(stages, dtype=np.int64)
-    for position in range(stages):
-        smallest = -1
-        for stage in range(stages):
-            if not done[stage] and (smallest < 0 or counts[stage] < counts[smallest]):
-                smallest = stage
-        done[smallest] = 1
-        end = ends[position]
-        for row in range(offsets[smallest], offsets[smallest + 1]):
-            if keep[row]:
-                rows[end] = row
-                end += 1
-        ends[position + 1] = end
-    return ends, rows
 
 
 @compiled
@@ -281,7 +215,8 @@ def _fronts(
     never too high.
     """
     stages, most = len(offsets) - 1, front.shape[1]
-    least = np.zeros((stages + 1, 2))
+    least = np.empty((stages + 1, 2))
+    least[0, 0], least[0, 1] = 0.0, 0.0
     for stage in range(stages):
         cheapest, fastest = np.inf, np.inf
         for row in range(offsets[stage], offsets[stage + 1]):
@@ -316,7 +251,8 @@ def _fronts(
                     two[index, 0], two[index, 1] = two[2 * index, 0], two[min(2 * index + 1, count - 1), 1]
             one, two = two, one
         sizes[stage] = size
-        front[stage, :size] = one[:size]
+        for index in range(size):
+            front[stage, index, 0], front[stage, index, 1] = one[index, 0], one[index, 1]
     return front[0, 0, 0] if sizes[0] > 0 else np.inf
 
 
@@ -337,7 +273,8 @@ def _sorted(keys: Array, count: int, order: Counts, spare: Counts) -> None:
                 else:
                     spare[position] = order[two]
                     two += 1
-        order[:count] = spare[:count]
+        for position in range(count):
+            order[position] = spare[position]
         width *= 2
 
 
@@ -368,8 +305,11 @@ def _merged(
     `at[0]` is -1 when there is none.
     """
     stages, pools = len(offsets) - 1, use.shape[1]
-    least_mean, least_square = np.zeros(stages + 1), np.zeros(stages + 1)
-    least_use, most_use = np.zeros((stages + 1, pools), dtype=np.int64), np.zeros((stages + 1, pools), dtype=np.int64)
+    least_mean, least_square = np.empty(stages + 1), np.empty(stages + 1)
+    least_use, most_use = np.empty((stages + 1, pools), dtype=np.int64), np.empty((stages + 1, pools), dtype=np.int64)
+    least_mean[stages], least_square[stages] = 0.0, 0.0
+    for pool in range(pools):
+        least_use[stages, pool], most_use[stages, pool] = 0, 0
     for stage in range(stages - 1, -1, -1):
         fast, even = np.inf, np.inf
         for row in range(offsets[stage], offsets[stage + 1]):
@@ -385,13 +325,16 @@ def _merged(
     kept, new = np.empty((most, 5)), np.empty((most, 5))
     kept_use, new_use = np.empty((most, pools), dtype=np.int64), np.empty((most, pools), dtype=np.int64)
     parent, chosen = np.empty((stages, most), dtype=np.int64), np.empty((stages, most), dtype=np.int64)
-    kept[0], kept_use[0] = 0.0, 0
+    for column in range(5):
+        kept[0, column] = 0.0
+    for pool in range(pools):
+        kept_use[0, pool] = 0
     keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
     new_parent, new_row = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
     size, weight, at[0] = 1, 0.0, -1
     for stage in range(stages):
         count = 0
-        weight += weights[stage] ** 2
+        weight += weights[stage] * weights[stage]
         length = np.sqrt(weight)
         work -= size * (offsets[stage + 1] - offsets[stage])
         if work < 0:
@@ -401,7 +344,7 @@ def _merged(
                 paid = kept[state, 0] + price[row]
                 if paid > at_most:
                     break
-                means, squares = kept[state, 2] + mean[row], kept[state, 3] + excess[row] ** 2
+                means, squares = kept[state, 2] + mean[row], kept[state, 3] + excess[row] * excess[row]
                 if means + least_mean[stage + 1] + np.sqrt(squares + least_square[stage + 1]) > latency_s:
                     continue
                 fits = True
@@ -453,8 +396,10 @@ def _merged(
                     if beaten:
                         break
             if not beaten:
-                kept[size] = new[state]
-                kept_use[size] = new_use[state]
+                for column in range(5):
+                    kept[size, column] = new[state, column]
+                for pool in range(pools):
+                    kept_use[size, pool] = new_use[state, pool]
                 parent[stage, size], chosen[stage, size] = new_parent[state], new_row[state]
                 size += 1
         work -= size
