@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from controller.core.cycle import decide
 from controller.core.decision import Decision, Hold, PipelineDecision
@@ -37,8 +38,12 @@ class ControlLoop:
         policy: Policy,
         telemetry: Telemetry,
         health: Health,
+        work_limit: Callable[[], int] | None = None,
     ) -> None:
-        """`resync` reads all resources anew; it is called before the first cycle and every five minutes."""
+        """`resync` reads all resources anew; it is called before the first cycle and every five minutes.
+
+        `work_limit` measures the work that a decision may take; it is called once, when there is something to decide.
+        """
         self._reader = reader
         self._actuator = actuator
         self._reporter = reporter
@@ -46,6 +51,7 @@ class ControlLoop:
         self._policy = policy
         self._telemetry = telemetry
         self._health = health
+        self._work_limit = work_limit
         self._resync_due_s = float("-inf")
         self._recorded: dict[PipelineKey, object] = {}
 
@@ -77,6 +83,10 @@ class ControlLoop:
             self._resync()
             self._resync_due_s = started_s + _RESYNC_S
         observation = self._reader.observe()
+        if self._work_limit is not None:
+            self._policy = replace(self._policy, work_limit=self._work_limit())
+            self._work_limit = None
+            _LOG.info("a decision may take %d units of work", self._policy.work_limit)
         decision = decide(observation.snapshot, self._policy)
         self._record(observation, decision)
         # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose

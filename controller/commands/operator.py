@@ -67,23 +67,20 @@ class _Stop:
 
 
 def operating_policy(settings: OperatorSettings) -> Policy:
-    """Return how to decide by `settings`, with the work of a decision measured on this machine."""
-    from controller.calibration import work_limit
+    """Return how to decide by `settings`."""
     from optimizer.model import Composition
 
-    units = work_limit(settings.decision_s)
-    _LOG.info("a decision may take %d units of work, about %s here", units, settings.decision_time)
     return Policy(
         interval_s=settings.interval_s,
         budget_per_hour=None if settings.fleet_budget is None else float(settings.fleet_budget),
         composition=Composition.RSS if settings.composition == "rss" else Composition.SUM,
-        work_limit=units,
     )
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
+    from controller.calibration import work_limit
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
@@ -140,6 +137,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
             resync=watches.resync,
             policy=operating_policy(settings),
+            work_limit=lambda: work_limit(settings.decision_s),
             telemetry=telemetry,
             health=health,
         ).run(stop.event)

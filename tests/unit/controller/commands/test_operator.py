@@ -20,10 +20,7 @@ def test_the_operator_refuses_wrong_settings_as_wrong_usage(flags: list[str], mo
 def test_the_settings_of_decisions_become_a_policy_that_a_record_keeps(
     setting: str, composition: Composition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.calibration.work_limit", lambda decision_s: round(decision_s * 1000))
     monkeypatch.setenv("SLUICE_PROMETHEUS_URL", "http://prometheus:9090")
-    policy = operating_policy(
-        load_settings({"composition": setting, "decision_time": "1500ms", "fleet_budget": "40", "interval": "30s"})
-    )
-    assert policy == Policy(interval_s=30.0, budget_per_hour=40.0, composition=composition, work_limit=1500)
+    policy = operating_policy(load_settings({"composition": setting, "fleet_budget": "40", "interval": "30s"}))
+    assert policy == Policy(interval_s=30.0, budget_per_hour=40.0, composition=composition)
     assert decode(Policy, encode(policy)) == policy
