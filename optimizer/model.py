@@ -131,7 +131,13 @@ class Placement:
             self.session_slots is None or self.session_slots >= 1, "session_slots", self.session_slots, "must be ≥ 1"
         )
         require(
-            self.saturation_rps is None or self.saturation_rps > 0, "saturation_rps", self.saturation_rps, "must be > 0"
+            self.saturation_rps is None or (math.isfinite(self.saturation_rps) and self.saturation_rps > 0),
+            "saturation_rps",
+            self.saturation_rps,
+            "must be finite and > 0",
+        )
+        require(
+            self.wer is None or (math.isfinite(self.wer) and self.wer >= 0), "wer", self.wer, "must be finite and ≥ 0"
         )
         require(self.current >= 0, "current", self.current, "must be ≥ 0")
 
@@ -235,6 +241,12 @@ class Pipeline:
             self.budget_per_hour,
             "must be finite and ≥ 0",
         )
+        require(
+            self.max_wer is None or (math.isfinite(self.max_wer) and self.max_wer >= 0),
+            f"pipeline {self.key}.max_wer",
+            self.max_wer,
+            "must be finite and ≥ 0",
+        )
         ratios: dict[StageName, float] = {}
         passed: dict[StageName, float] = {}
         for stage in self.stages:
@@ -287,6 +299,18 @@ class Problem:
     work_limit: int | None = None
 
     def __post_init__(self) -> None:
+        require(
+            self.budget_per_hour is None or (math.isfinite(self.budget_per_hour) and self.budget_per_hour >= 0),
+            "budget_per_hour",
+            self.budget_per_hour,
+            "must be finite and ≥ 0",
+        )
+        require(
+            math.isfinite(self.switching_cost_per_hour) and self.switching_cost_per_hour >= 0,
+            "switching_cost_per_hour",
+            self.switching_cost_per_hour,
+            "must be finite and ≥ 0",
+        )
         require(self.work_limit is None or self.work_limit >= 0, "work_limit", self.work_limit, "must be ≥ 0")
         keys = [pipeline.key for pipeline in self.pipelines]
         require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")

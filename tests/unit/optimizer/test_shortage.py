@@ -168,3 +168,44 @@ def test_an_absurd_demand_on_a_pool_without_instances_blames_the_pool(rate_rps: 
     share = shared(a_problem(one(SERVES_45, rate_rps=rate_rps), where=pools(cpu=(0.5, 0))))["x/a"]
     assert share.served == 0
     assert str(share.limit) == "Pool/cpu"
+
+
+def test_within_a_priority_as_many_as_can_be_are_whole() -> None:
+    # 6 replicas: equal shares would serve nobody whole; two of three fit beside the minimum of the third.
+    problem = a_problem(
+        *(one(SERVES_45, key=f"x/{name}", rate_rps=rate) for name, rate in (("a", 180.0), ("b", 90.0), ("c", 90.0))),
+        budget=3.0,
+    )
+    shares = shared(problem)
+    assert [shares[f"x/{name}"].served >= 1 for name in "abc"] == [False, True, True]
+    assert shares["x/a"].served == pytest.approx(0.5, abs=1 / RESOLUTION)
+    assert str(shares["x/a"].limit) == "Budget"
+
+
+def test_two_that_take_another_pool_make_room_for_a_third() -> None:
+    flexible = [on("cpu", service=(0.02, 0.0), bounds=(0, 9)), on("gpu", service=(0.02, 0.0), bounds=(0, 9))]
+    problem = a_problem(
+        *(a_pipeline(a_stage("a", *flexible), key=f"x/{n}", rate_rps=90.0, sla_s=1.0, budget=4.0) for n in "ab"),
+        one(SERVES_45, key="x/c", rate_rps=180.0),
+        where=pools(cpu=(0.5, 4), gpu=(2.0, 4)),
+        budget=100.0,
+    )
+    assert [share.served for share in shared(problem).values()] == [1, 1, 1]
+
+
+def test_minimums_that_waste_the_budget_and_the_pool_are_named_as_the_stages_bounds() -> None:
+    stages = (
+        a_stage("greedy", on("cpu", service=(0.001, 0.0), bounds=(4, 4))),
+        a_stage("needy", on("cpu", service=(0.02, 0.0), bounds=(1, 9)), after=["greedy"]),
+    )
+    problem = a_problem(a_pipeline(*stages, rate_rps=90.0, sla_s=1.0, budget=2.5), where=pools(cpu=(0.5, 5)))
+    share = shared(problem)["speech/captions"]
+    assert share.served == pytest.approx(0.5, abs=1 / RESOLUTION)
+    assert str(share.limit) == "Bounds/greedy"
+
+
+def test_where_only_several_together_would_help_the_first_of_them_is_named() -> None:
+    narrow = on("cpu", service=(0.02, 0.0), bounds=(1, 2))
+    stages = (a_stage("b", narrow), a_stage("a", narrow, after=["b"]))
+    share = shared(a_problem(a_pipeline(*stages, rate_rps=400.0, sla_s=5.0)))["speech/captions"]
+    assert str(share.limit) == "Bounds/a"
