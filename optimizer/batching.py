@@ -22,7 +22,6 @@ UTILIZATION_CEILING = batching_table.UTILIZATION_CEILING
 PULL, LEAST_LOADED = 0, 1
 """Who shares a queue: all servers one, or each its own and items go where the fewest are."""
 
-_WIDTH = batching_table.WIDTH
 _LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
 _SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
 _SERVICE_CV: Array = np.array(batching_table.SERVICE_CV)
@@ -74,6 +73,9 @@ def time_in_stage(
         np.ascontiguousarray(arrival_cv),
         mean,
         quantile,
+        64,
+        _HALVINGS,
+        _LEVELS,
     )
     return mean, quantile
 
@@ -157,7 +159,11 @@ def _look_up(
     arrival_cv: Array,
     mean: Array,
     quantile: Array,
+    corners: int,
+    halvings: int,
+    nodes: Array,
 ) -> None:
+    # Numbers of turns are arguments, not constants: the compiler would unroll the loops, and take seconds over it.
     widest = 2.0 ** _LIMITS[-1]
     limit = min(limit, widest)
     gain = limit / (1 - share + share * limit)
@@ -174,8 +180,8 @@ def _look_up(
             k += 1
         own_quantile = own_low + own_step * (k + min(max((below - own[k]) / max(own[k + 1] - own[k], 1e-12), 0.0), 1.0))
     most = 2.0 ** _SERVERS[-1]
-    levels = len(_LEVELS)
-    value = np.empty(_WIDTH)
+    width, levels = len(nodes) + 1, len(nodes)
+    value = np.empty(width)
     time = np.empty(levels)  # logarithm of the time of those that wait, at each level
     for i in range(len(servers)):
         rho = min(max(utilization[i], 0.0), UTILIZATION_CEILING)
@@ -191,9 +197,9 @@ def _look_up(
         a, a_part = _place(_ARRIVAL_CV, arrival_cv[i])
         c, c_part = _place(_SERVERS, np.log2(count))
         u, u_part = _place(_LOADS, load)
-        for k in range(_WIDTH):
+        for k in range(width):
             value[k] = 0.0
-        for corner in range(64):
+        for corner in range(corners):
             weight = b_part if corner & 1 else 1 - b_part
             weight *= f_part if corner & 2 else 1 - f_part
             weight *= s_part if corner & 4 else 1 - s_part
@@ -205,7 +211,7 @@ def _look_up(
             start = sharing * _STRIDES[0] + (b + (corner & 1)) * _STRIDES[1] + (f + ((corner >> 1) & 1)) * _STRIDES[2]
             start += (s + ((corner >> 2) & 1)) * _STRIDES[3] + (a + ((corner >> 3) & 1)) * _STRIDES[4]
             start += (c + ((corner >> 4) & 1)) * _STRIDES[5] + (u + ((corner >> 5) & 1)) * _STRIDES[6]
-            for k in range(_WIDTH):
+            for k in range(width):
                 value[k] += weight * table[start + k]
         waits = 1 / (1 + np.exp(-value[0]))
         if load < _LOADS[0]:  # all of the servers are busy by chance
@@ -218,13 +224,13 @@ def _look_up(
             if below <= 1 - waits:
                 quantile[i] = 1.0
                 continue
-            at, part = _extrapolated(_LEVELS, -np.log((1 - below) / waits))
+            at, part = _extrapolated(nodes, -np.log((1 - below) / waits))
             quantile[i] = np.exp(time[at] + part * (time[at + 1] - time[at]))
             continue
-        at, part = _extrapolated(_LEVELS, -np.log(1 - below))
+        at, part = _extrapolated(nodes, -np.log(1 - below))
         other = time[at] + part * (time[at + 1] - time[at])
         low, high = min(own_quantile, other), max(own_quantile, other)
-        for _ in range(_HALVINGS):
+        for _ in range(halvings):
             middle = 0.5 * (low + high)
             position = (middle - own_low) / own_step
             if position <= 0.0:
@@ -240,7 +246,7 @@ def _look_up(
                 while k < levels - 2 and middle >= time[k + 1]:
                     k += 1
                 gap = max(time[k + 1] - time[k], 1e-12)
-                level = _LEVELS[k] + (middle - time[k]) / gap * (_LEVELS[k + 1] - _LEVELS[k])
+                level = nodes[k] + (middle - time[k]) / gap * (nodes[k + 1] - nodes[k])
                 reached += waits * (1 - np.exp(-level))
             if reached < below:
                 low = middle

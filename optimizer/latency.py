@@ -179,6 +179,17 @@ def _slots_suffice(
     return np.asarray(needed <= available)
 
 
+def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
+    """Return P(Bin(streams − 1, share of time that one stream takes) ≥ servers)."""
+    share = np.minimum(utilization * servers / streams, 1 - 1e-9)
+    term = np.exp((streams - 1) * np.log1p(-share))
+    below = term.copy()
+    for k in range(1, servers):
+        term = term * np.maximum(streams - k, 0.0) / k * share / (1 - share)
+        below += term
+    return np.asarray(np.clip(1 - below, 0.0, 1.0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """The replicas of one placement under their share of the load."""
@@ -262,11 +273,17 @@ class _Part:
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
         varied_mean, varied = self._regular(utilization)
         streams = np.maximum(self.load.sessions / replicas, 1.0)
-        room = 1 - utilization
-        level = 0.5 * np.log(np.maximum(utilization / (1 - self.percentile / 100), 1.0))
+        room, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
+        # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
+        level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))
         jobs = streams / 2 * (np.sqrt(room**2 + 4 * level / streams) - room)
-        phases = jobs * service_s / placement.concurrency
-        return np.minimum(poisson_mean, varied_mean + phases / 2), np.minimum(poisson, varied + phases)
+        steep = room * np.sqrt(streams / 2)
+        on_average = chance * np.sqrt(streams / 2) / (steep + np.sqrt(steep**2 + 4 / np.pi))
+        each_s = service_s / placement.concurrency
+        return (
+            np.minimum(poisson_mean, varied_mean + on_average * each_s),
+            np.minimum(poisson, varied + jobs * each_s),
+        )
 
     def _regular(self, utilization: Array) -> tuple[Array, Array]:
         """Return mean and percentile of D/G/c at one replica (Kraemer and Langenbach-Belz 1976)."""
@@ -291,5 +308,7 @@ class _Part:
         fill = np.minimum(placement.batch_wait_s, (self.batch - 1) / np.maximum(rate, 1e-12))
         service = law.fixed_s + law.per_item_s * np.minimum(self.batch, 1 + rate * fill)
         alone = fill * (1 + rate * fill / 2) / (1 + rate * fill) + service
-        slow = fill + gamma_quantile(service, (law.cv * service) ** 2, self.percentile)
+        # Who else came in that time is a matter of chance too: Poisson.
+        variance = (law.cv * service) ** 2 + law.per_item_s**2 * np.minimum(rate * fill, self.batch - 1)
+        slow = fill + gamma_quantile(service, variance, self.percentile)
         return np.maximum(mean, alone), np.maximum(quantile, slow)

@@ -26,6 +26,7 @@ from optimizer.queues import ServerGroup, serve_from
 Array = NDArray[np.float64]
 
 SEED = 20
+EFFORT = 0.35
 _FEW = 300  # fewer that wait say little about how long
 _NOISE = 0.007  # of the mean, by which runs are repeated
 _ROUNDS = 2
@@ -50,22 +51,25 @@ def unit_arrivals(ca: float, seed: int) -> Array:
     return np.asarray(np.cumsum(between))
 
 
-def simulate_cell(cell: tuple[int, ...], *, effort: float = 1.0, seed: int = SEED) -> Array:
+def simulate_cell(cell: tuple[int, ...], *, effort: float = EFFORT, seed: int = SEED) -> Array:
     """Return the values of one cell before gaps are filled; NaN where too few items wait.
 
     `cell` indexes the axes of the table but the last. Runs are repeated under new luck, up to a limit, until the noise
     of the mean is small.
     """
     batch = table.LIMITS[cell[1]]
+    if batch == 1:  # few cells, with the longest memory
+        effort = max(effort, 1.0)
     rounds = _ROUNDS if batch > 1 else _ROUNDS_UNBATCHED
-    items = int(min(_ROUND_ITEMS, (20_000 + 1_000 * batch) * effort))
+    most, least_noise = int(min(1.0, effort) * _ROUND_ITEMS), _NOISE / np.sqrt(effort)
+    items = int(min(most, (20_000 + 1_000 * batch) * np.sqrt(effort)))
     values: list[Array] = []
     noise = np.inf
-    while len(values) < rounds * effort and noise > _NOISE:
+    while len(values) < max(1.0, rounds * effort) and noise > least_noise:
         value, noise = _run(cell, items, seed + 1000 * len(values))
-        if not values and noise > _NOISE:  # as many as are needed, if it is not too many
-            wanted = items * (noise / _NOISE) ** 2
-            items = int(min(_ROUND_ITEMS, wanted))
+        if not values and noise > least_noise:  # as many as are needed, if it is not too many
+            wanted = items * (noise / least_noise) ** 2
+            items = int(min(most, wanted))
             value, noise = _run(cell, items, seed)
         values.append(value)
         noise /= np.sqrt(len(values))
@@ -158,21 +162,26 @@ def check(count: int, effort: float) -> bool:
     return bool(np.median(error) <= _TOLERANCE)
 
 
+def fingerprint(effort: float = EFFORT) -> str:
+    """Return what tells tables of other parameters apart."""
+    return hashlib.sha256(repr((table.AXES, SEED, effort)).encode()).hexdigest()
+
+
 def main() -> None:
     """Write the table, or check what is stored."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", type=int, metavar="N", help="simulate N stored cells again")
-    parser.add_argument("--effort", type=float, default=1.0, help="multiplies the number of items per cell")
+    parser.add_argument("--effort", type=float, default=EFFORT, help="in proportion to it more items per cell")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=table.FILE)
     options = parser.parse_args()
     if options.check:
         sys.exit(0 if check(options.check, options.effort) else 1)
     values = simulate(options.effort, options.workers).astype(np.float16)
-    fingerprint = hashlib.sha256(repr((table.AXES, SEED, options.effort)).encode()).hexdigest()
+    mark = fingerprint(options.effort)
     with options.out.open("wb") as file:
-        np.savez_compressed(file, values=values, fingerprint=np.array(fingerprint))
-    print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB, parameters {fingerprint[:12]}")
+        np.savez_compressed(file, values=values, fingerprint=np.array(mark))
+    print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB, parameters {mark[:12]}")
 
 
 if __name__ == "__main__":
