@@ -126,7 +126,7 @@ class _Proof:
     def merged(self, work: int) -> tuple[Counts | None, float]:
         """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
         flat, case = self.flat, self.case
-        pools = np.nonzero(self.prices)[0]
+        pools, bound = np.nonzero(self.prices)[0], self.bound
         while True:
             cost = self._priced()
             free = float((self.prices * case.room).sum())
@@ -140,7 +140,8 @@ class _Proof:
             stages = np.searchsorted(flat.offsets, rows[offsets[:-1]], side="right") - 1
             sizes, front = np.empty(len(offsets), dtype=np.int64), np.empty((len(offsets), _FRONT, 2))
             least = _fronts(offsets, part[1], part[4], self.known + free + slack, self.latency_s, sizes, front)
-            self.bound = max(self.bound, least - free)
+            # The rows left out are judged by the bound of the dual prices, which must stay as it is.
+            bound = max(bound, least - free)
             at = np.empty(len(stages), dtype=np.int64)
             limit = self.known
             if least - free > limit + slack:
@@ -164,7 +165,7 @@ class _Proof:
                 at,
             )
             if work < 0:
-                return None, self.bound
+                return None, bound
             if at[0] < 0:
                 return None, np.inf
             position = np.empty(len(stages), dtype=np.int64)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from optimizer import merge
 from optimizer.case import Case
 from optimizer.composition import shape_of
 from optimizer.greedy import search
@@ -107,6 +108,17 @@ def test_plans_of_small_pipelines_are_the_cheapest_there_are(composition: Compos
         assert (np.inf if solution.walk is None else case.price(solution.walk.answer)) == pytest.approx(best), seed
         assert solution.bound == pytest.approx(best), seed
     assert 10 <= infeasible <= 100
+
+
+@pytest.mark.parametrize("composition", Composition)
+def test_the_proof_does_not_rest_on_the_search(composition: Composition, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "walked", lambda *_: None)
+    monkeypatch.setattr(merge, "descended", lambda *_: (False, None))
+    for seed in range(150):
+        case = small(seed, composition)
+        best, solution = enumerated(case), solve(case)
+        check(case, solution, best)
+        assert solution.bound == pytest.approx(best), seed
 
 
 @pytest.mark.parametrize("composition", Composition)
