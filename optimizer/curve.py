@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]
 MOST_CORNERS = 200
 """So many corners at most; where there are more, they are thinned evenly on the scale of ratios."""
 
-_STEP = 1e-9
+_STEP = 1e-6
 """Corners whose latencies differ by less, relatively, are one."""
 
 
