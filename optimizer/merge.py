@@ -22,6 +22,7 @@ Counts = NDArray[np.int64]
 
 _STATE_LIMIT = 40_000
 _WORK_LIMIT = 200_000
+_PROOF_LIMIT = 2_000_000
 _PATH_LIMIT = 64
 _BLOCK = 256
 _FRONT = 1024
@@ -51,7 +52,7 @@ class Solution:
     bound: float
 
 
-def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _WORK_LIMIT) -> Solution:
+def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT) -> Solution:
     """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
 
     Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
