@@ -439,7 +439,9 @@ def _likely(books: _Books, pipelines: Sequence[Pipeline], room: Counts, money: f
     """
     supply = books.fleet.supply
     available = np.concatenate((room.astype(float), [money if isfinite(money) else inf]))
-    share, need, starts = 1.0, [], []
+    share = 1.0
+    need: list[Array] = []
+    starts: list[int] = []
     for pipeline in pipelines:
         share = min(share, _reach(books.fleet, pipeline))
         for stage in pipeline.stages:

@@ -194,7 +194,8 @@ def most_whole(problem: Problem) -> int | None:
     """Return how many pipelines can be whole, all the others at their minimums (None: not even those fit)."""
     supply = supply_of(problem)
     fleet = Fleet(problem, supply)
-    choose, at_most, use, costs, latency, whole = [], [], [], [], [], []
+    choose, at_most, use, costs, whole = [], [], [], [], []
+    latency: list[tuple[int, float]] = []
     width = 0
     for number, pipeline in enumerate(problem.pipelines):
         for share in (0.0, 1.0):
