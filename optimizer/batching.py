@@ -6,6 +6,8 @@ that do not wait take one service time. The percentile of all is found from the 
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +26,7 @@ PULL, LEAST_LOADED = 0, 1
 
 _LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
 _SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
-_SERVICE_CV: Array = np.array(batching_table.SERVICE_CV)
+_SERVICE_CV: Array = np.array(batching_table.SERVICE_CV) ** 1.25
 _ARRIVAL_CV: Array = np.array(batching_table.ARRIVAL_CV)
 _SERVERS: Array = np.log2(np.array(batching_table.SERVERS, dtype=np.float64))
 _LOADS: Array = np.array(batching_table.LOADS)
@@ -35,58 +37,74 @@ _CVS, _MOST_CV = 41, 2.0
 _LOWEST = -4.0
 _LARGE_SHAPE = 100.0
 _TERMS = 400
-_HALVINGS = 16
+_TURNS = 40
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """What serves: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
+
+    The unit is the mean time of a batch of one; `cv` is the coefficient of variation of a batch's time. `sharing` is
+    `PULL` or `LEAST_LOADED`.
+    """
+
+    sharing: int
+    limit: int
+    per_item_share: float
+    cv: float
 
 
 def time_in_stage(
+    kinds: Sequence[Servers],
+    kind: Counts,
     servers: Array,
     utilization: Array,
     arrival_cv: Array,
     *,
-    sharing: int,
-    limit: int,
-    per_item_share: float,
-    service_cv: float,
     percentile: float,
 ) -> tuple[Array, Array]:
     """Return mean and percentile of the time in the stage, in units of the mean time of a batch of one.
 
-    The first three arguments have the shape of the results, (n,): servers (at least 1), load over capacity at full
-    batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the time between arrivals. A batch of b ≤
-    `limit` items takes 1 − f + f·b on average, with f = `per_item_share`. `sharing` is `PULL` or `LEAST_LOADED`.
-    Parameters outside the table's axes are taken at its edge.
+    The arrays have the shape of the results, (n,): the position in `kinds` of what serves, how many of these (at least
+    1), load over capacity at full batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the time between
+    arrivals. Parameters outside the table's axes are taken at its edge.
     """
     mean, quantile = np.empty(len(servers)), np.empty(len(servers))
-    low, step, own = own_distribution(service_cv)
+    if len(servers) == 0:
+        return mean, quantile
+    own = [own_distribution(one.cv) for one in kinds]
+    alike = bool(np.all(arrival_cv == arrival_cv[0]))
     _look_up(
         batching_table.values().ravel(),
-        sharing,
-        float(limit),
-        per_item_share,
-        service_cv,
+        np.array([one.sharing for one in kinds], dtype=np.int64),
+        np.array(
+            [[one.limit, one.per_item_share, one.cv, low, step] for one, (low, step, _) in zip(kinds, own, strict=True)]
+        ),
+        np.array([below for _, _, below in own]),
         percentile / 100,
-        low,
-        step,
-        own,
+        1 if alike else len(_ARRIVAL_CV),
+        np.ascontiguousarray(kind, dtype=np.int64),
         np.ascontiguousarray(servers, dtype=np.float64),
-        np.ascontiguousarray(utilization),
-        np.ascontiguousarray(arrival_cv),
+        np.ascontiguousarray(utilization, dtype=np.float64),
+        np.ascontiguousarray(arrival_cv, dtype=np.float64),
         mean,
         quantile,
-        64,
-        _HALVINGS,
+        16,
+        _TURNS,
         _LEVELS,
     )
     return mean, quantile
 
 
+@lru_cache(maxsize=1024)
 def own_distribution(cv: float) -> tuple[float, float, Array]:
     """Return the distribution of service times of mean 1: logarithm of the first time, its step, and the shares below.
 
     A `cv` of 0 has no distribution to tabulate.
     """
     if cv <= 0:
-        return 0.0, 1.0, np.zeros(2)
+        return 0.0, 1.0, np.zeros(_POINTS)
     table = _gamma_table()
     cv = min(cv, _MOST_CV)
     at = min(cv / _MOST_CV * (len(table) - 1), len(table) - 1.000001)
@@ -146,44 +164,64 @@ def _place(axis: Array, value: float) -> tuple[int, float]:
 @compiled
 def _look_up(
     table: NDArray[np.float32],
-    sharing: int,
-    limit: float,
-    share: float,
-    service_cv: float,
-    below: float,
-    own_low: float,
-    own_step: float,
+    sharing: Counts,
+    kinds: Array,
     own: Array,
+    below: float,
+    layers: int,
+    kind: Counts,
     servers: Array,
     utilization: Array,
     arrival_cv: Array,
     mean: Array,
     quantile: Array,
     corners: int,
-    halvings: int,
+    turns: int,
     nodes: Array,
 ) -> None:
+    """Fill `mean` and `quantile`. `kinds` has limit, share, cv and the first time and step of `own` in each row.
+
+    For each kind the table is first brought down to what its rows differ in: servers and load, and the arrivals' cv
+    where there are all its `layers`.
+    """
     # Numbers of turns are arguments, not constants: the compiler would unroll the loops, and take seconds over it.
     widest = 2.0 ** _LIMITS[-1]
-    limit = min(limit, widest)
-    gain = limit / (1 - share + share * limit)
-    b, b_part = _place(_LIMITS, np.log2(limit))
-    f, f_part = _place(_SHARES, np.sqrt(share))
-    s, s_part = _place(_SERVICE_CV, service_cv)
-    if limit == 1.0:
-        f_part = 0.0
-    top = len(own) - 1
-    own_quantile = 0.0
-    if service_cv > 0.0:
-        k = 0
-        while k < top - 1 and own[k + 1] < below:
-            k += 1
-        own_quantile = own_low + own_step * (k + min(max((below - own[k]) / max(own[k + 1] - own[k], 1e-12), 0.0), 1.0))
     most = 2.0 ** _SERVERS[-1]
-    width, levels = len(nodes) + 1, len(nodes)
+    levels = len(nodes)
+    width = levels + 1
+    size = layers * _STRIDES[4]
+    slabs = np.zeros((len(kinds), size))
+    for g in range(len(kinds)):
+        limit, share = min(kinds[g, 0], widest), kinds[g, 1]
+        b, b_part = _place(_LIMITS, np.log2(limit))
+        f, f_part = _place(_SHARES, np.sqrt(share))
+        # Between nodes times grow with a power of the cv between its own and its square.
+        s, s_part = _place(_SERVICE_CV, kinds[g, 2] ** 1.25)
+        a, a_part = 0, 0.0
+        if layers == 1:
+            a, a_part = _place(_ARRIVAL_CV, arrival_cv[0])
+        if limit == 1.0:
+            f_part = 0.0
+        for corner in range(corners):
+            weight = b_part if corner & 1 else 1 - b_part
+            weight *= f_part if corner & 2 else 1 - f_part
+            weight *= s_part if corner & 4 else 1 - s_part
+            weight *= a_part if corner & 8 else 1 - a_part
+            if weight == 0.0:
+                continue
+            start = sharing[g] * _STRIDES[0] + (b + (corner & 1)) * _STRIDES[1]
+            start += (f + ((corner >> 1) & 1)) * _STRIDES[2] + (s + ((corner >> 2) & 1)) * _STRIDES[3]
+            start += (a + ((corner >> 3) & 1)) * _STRIDES[4]
+            for k in range(size):
+                slabs[g, k] += weight * table[start + k]
+    top = own.shape[1] - 1
     value = np.empty(width)
     time = np.empty(levels)  # logarithm of the time of those that wait, at each level
     for i in range(len(servers)):
+        g = kind[i]
+        limit, share, service_cv, own_low, own_step = kinds[g, 0], kinds[g, 1], kinds[g, 2], kinds[g, 3], kinds[g, 4]
+        limit = min(limit, widest)
+        gain = limit / (1 - share + share * limit)
         rho = min(max(utilization[i], 0.0), UTILIZATION_CEILING)
         count = servers[i]
         if count > most:
@@ -194,29 +232,34 @@ def _look_up(
             count = most
         x = rho / UTILIZATION_CEILING
         load = x * gain / (1 + (gain - 1) * x)
-        a, a_part = _place(_ARRIVAL_CV, arrival_cv[i])
+        a, a_part = 0, 0.0
+        if layers > 1:
+            a, a_part = _place(_ARRIVAL_CV, arrival_cv[i])
         c, c_part = _place(_SERVERS, np.log2(count))
         u, u_part = _place(_LOADS, load)
         for k in range(width):
             value[k] = 0.0
-        for corner in range(corners):
-            weight = b_part if corner & 1 else 1 - b_part
-            weight *= f_part if corner & 2 else 1 - f_part
-            weight *= s_part if corner & 4 else 1 - s_part
-            weight *= a_part if corner & 8 else 1 - a_part
-            weight *= c_part if corner & 16 else 1 - c_part
-            weight *= u_part if corner & 32 else 1 - u_part
+        for corner in range(corners // 2):
+            weight = c_part if corner & 1 else 1 - c_part
+            weight *= u_part if corner & 2 else 1 - u_part
+            weight *= a_part if corner & 4 else 1 - a_part
             if weight == 0.0:
                 continue
-            start = sharing * _STRIDES[0] + (b + (corner & 1)) * _STRIDES[1] + (f + ((corner >> 1) & 1)) * _STRIDES[2]
-            start += (s + ((corner >> 2) & 1)) * _STRIDES[3] + (a + ((corner >> 3) & 1)) * _STRIDES[4]
-            start += (c + ((corner >> 4) & 1)) * _STRIDES[5] + (u + ((corner >> 5) & 1)) * _STRIDES[6]
+            start = (a + ((corner >> 2) & 1)) * _STRIDES[4]
+            start += (c + (corner & 1)) * _STRIDES[5] + (u + ((corner >> 1) & 1)) * _STRIDES[6]
             for k in range(width):
-                value[k] += weight * table[start + k]
+                value[k] += weight * slabs[g, start + k]
         waits = 1 / (1 + np.exp(-value[0]))
         if load < _LOADS[0]:  # all of the servers are busy by chance
             waits *= np.exp(count * np.log(max(load, 1e-300) / _LOADS[0]))
         mean[i] = 1 - waits + waits * np.exp(value[1])
+        own_quantile = 0.0
+        if service_cv > 0.0:
+            k = 0
+            while k < top - 1 and own[g, k + 1] < below:
+                k += 1
+            part = (below - own[g, k]) / max(own[g, k + 1] - own[g, k], 1e-12)
+            own_quantile = own_low + own_step * (k + min(max(part, 0.0), 1.0))
         time[0] = 0.0 if service_cv == 0.0 else min(value[2], own_quantile) - 1.0
         for k in range(1, levels):
             time[k] = max(value[k + 1], time[k - 1])
@@ -230,8 +273,14 @@ def _look_up(
         at, part = _extrapolated(nodes, -np.log(1 - below))
         other = time[at] + part * (time[at + 1] - time[at])
         low, high = min(own_quantile, other), max(own_quantile, other)
-        for _ in range(halvings):
+        # Regula falsi with the weight of an end that stays halved (Illinois).
+        gap_low, gap_high, side = -1.0, 1.0, 0
+        for turn in range(turns):
+            if high - low < _CLOSE:
+                break
             middle = 0.5 * (low + high)
+            if turn % 4 > 1:
+                middle = (low * gap_high - high * gap_low) / (gap_high - gap_low)
             position = (middle - own_low) / own_step
             if position <= 0.0:
                 reached = 0.0
@@ -239,19 +288,24 @@ def _look_up(
                 reached = 1.0
             else:
                 k = int(position)
-                reached = own[k] + (position - k) * (own[k + 1] - own[k])
+                reached = own[g, k] + (position - k) * (own[g, k + 1] - own[g, k])
             reached *= 1 - waits
             if middle > time[0]:
                 k = 0
                 while k < levels - 2 and middle >= time[k + 1]:
                     k += 1
-                gap = max(time[k + 1] - time[k], 1e-12)
-                level = nodes[k] + (middle - time[k]) / gap * (nodes[k + 1] - nodes[k])
+                span = max(time[k + 1] - time[k], 1e-12)
+                level = nodes[k] + (middle - time[k]) / span * (nodes[k + 1] - nodes[k])
                 reached += waits * (1 - np.exp(-level))
-            if reached < below:
-                low = middle
+            gap = reached - below
+            if gap < 0:
+                low, gap_low = middle, gap
+                gap_high = 0.5 * gap_high if side < 0 else gap_high
+                side = -1
             else:
-                high = middle
+                high, gap_high = middle, gap
+                gap_low = 0.5 * gap_low if side > 0 else gap_low
+                side = 1
         quantile[i] = np.exp(0.5 * (low + high))
 
 

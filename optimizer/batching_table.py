@@ -18,8 +18,8 @@ SHARES = (0.0, 0.04, 0.16, 0.36, 0.64, 1.0)
 """Shares f; evenly spaced in √f."""
 SERVICE_CV = (0.0, 0.3, 1.0)
 ARRIVAL_CV = (0.05**0.5, 0.35**0.5, 1.0, 2.0)
-SERVERS = (1, 2, 3, 5, 8, 16, 32, 64)
-LOADS = (0.1, 0.3, 0.5, 0.65, 0.77, 0.86, 0.92, 0.96, 0.985, 1.0)
+SERVERS = (1, 2, 3, 5, 8, 13, 21, 36, 64)
+LOADS = (0.1, 0.25, 0.4, 0.52, 0.64, 0.74, 0.83, 0.9, 0.945, 0.975, 1.0)
 """u = x·g / (1 + (g − 1)·x) with x = ρ / `UTILIZATION_CEILING` and g = b / (1 − f + f·b), what full batches gain: at
 light load the load if nothing were batched, which decides whether an item waits; 1 at the ceiling."""
 LEVELS = (0.02, 0.25, 0.5, 0.75, 1.1, 1.5, 2.0, 2.5, 3.0, 3.7, 4.7)

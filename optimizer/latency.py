@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.batching import LEAST_LOADED, PULL, UTILIZATION_CEILING, erlang_c, time_in_stage
+from optimizer.batching import LEAST_LOADED, PULL, UTILIZATION_CEILING, Servers, erlang_c, time_in_stage
 from optimizer.model import Placement, Routing
 from optimizer.tails import gamma_quantile, mixture_percentile
 
@@ -22,15 +22,29 @@ _ERROR_SERVERS: Counts = np.array([2, 7, 20])
 _ERROR_UTILIZATION: Array = np.array([0.5, 0.7, 0.8])
 _ERRORS: dict[str, Array] = {
     "batching": np.array(
-        [[0.06, 0.06, 0.05, 0.06], [0.08, 0.08, 0.05, 0.05], [0.08, 0.08, 0.06, 0.05], [0.08, 0.10, 0.07, 0.06]]
+        [[0.04, 0.06, 0.08, 0.08], [0.05, 0.06, 0.06, 0.07], [0.10, 0.06, 0.09, 0.08], [0.07, 0.15, 0.11, 0.09]]
+    ),
+    "batching, least loaded": np.array(
+        [[0.06, 0.06, 0.06, 0.14], [0.21, 0.11, 0.06, 0.09], [0.14, 0.11, 0.07, 0.05], [0.14, 0.06, 0.05, 0.09]]
     ),
     "single items": np.array(
-        [[0.05, 0.05, 0.06, 0.08], [0.08, 0.05, 0.05, 0.05], [0.02, 0.02, 0.04, 0.06], [0.02, 0.02, 0.02, 0.03]]
+        [[0.04, 0.05, 0.03, 0.04], [0.05, 0.04, 0.04, 0.05], [0.02, 0.02, 0.02, 0.03], [0.01, 0.01, 0.01, 0.02]]
     ),
-    "round robin": np.full((4, 4), 0.2),
-    "several slots": np.full((4, 4), 0.16),
-    "patient": np.full((4, 4), 0.25),
-    "periodic": np.full((4, 4), 0.15),
+    "single items, least loaded": np.array(
+        [[0.04, 0.05, 0.03, 0.04], [0.20, 0.07, 0.04, 0.05], [0.02, 0.02, 0.02, 0.04], [0.01, 0.01, 0.01, 0.02]]
+    ),
+    "round robin": np.array(
+        [[0.12, 0.20, 0.10, 0.14], [0.14, 0.15, 0.15, 0.10], [0.03, 0.12, 0.06, 0.18], [0.20, 0.07, 0.24, 0.29]]
+    ),
+    "several slots": np.array(
+        [[0.05, 0.12, 0.05, 0.05], [0.05, 0.12, 0.05, 0.05], [0.07, 0.26, 0.14, 0.10], [0.02, 0.12, 0.09, 0.68]]
+    ),
+    "patient": np.array(
+        [[0.15, 0.12, 0.06, 0.13], [0.20, 0.12, 0.27, 0.15], [0.46, 0.26, 0.26, 0.25], [0.39, 0.23, 0.32, 0.28]]
+    ),
+    "periodic": np.array(
+        [[0.10, 0.08, 0.05, 0.07], [0.07, 0.08, 0.08, 0.08], [0.02, 0.05, 0.07, 0.07], [0.02, 0.05, 0.07, 0.07]]
+    ),
 }
 """Measured against event simulations (tests/bench/bench_latency.py prints this map): the error of the p95 that nine of
 ten points stay below, by number of servers (rows, up to and including) and utilisation (columns)."""
@@ -129,28 +143,28 @@ def predict_all(
     """
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
     running = replicas > 0
-    each = np.zeros(replicas.shape)
-    alike: list[tuple[int, int, NDArray[np.bool_]]] = []
-    for k, placement in enumerate(placements):
-        for batch in sorted(set(limits[:, k].tolist())):
-            rows = running[:, k] & (limits[:, k] == batch)
-            each[rows, k] = capacity_rps(placement, batch)
-            alike.append((k, batch, rows))
-    offered = replicas * each
+    kinds, kind = _kinds(placements, limits)
+    offered = replicas * np.array([capacity_rps(placement, batch) for _, placement, batch in kinds])[kind]
     capacity = offered.sum(axis=1)
     utilization = np.full(len(replicas), np.inf)
     np.divide(load.rate_rps, capacity, out=utilization, where=capacity > 0)
     carried = utilization <= UTILIZATION_CEILING
+    row, column = np.nonzero(running & carried[:, None])
+    part = _Parts(
+        load=load,
+        routing=routing,
+        percentile=percentile,
+        kinds=tuple((placement, batch) for _, placement, batch in kinds),
+        kind=kind[row, column],
+        replicas=replicas[row, column],
+        utilization=utilization[row],
+    )
     shares = np.zeros((len(placements), len(replicas)))
     means, quantiles, errors = np.zeros_like(shares), np.zeros_like(shares), np.zeros_like(shares)
-    for k, batch, has in alike:
-        at = np.nonzero(has & carried)[0]
-        if len(at):
-            part = _Part(load=load, placement=placements[k], batch=batch, routing=routing, percentile=percentile)
-            count, busy = replicas[at, k], utilization[at]
-            shares[k, at] = offered[at, k] / capacity[at]
-            means[k, at], quantiles[k, at] = part.latency(count, busy)
-            errors[k, at] = part.error(count, busy)
+    if len(row):
+        shares[column, row] = offered[row, column] / capacity[row]
+        means[column, row], quantiles[column, row] = part.latency()
+        errors[column, row] = part.error()
     mean, quantile = (shares * means).sum(axis=0), quantiles.max(axis=0, initial=0.0)
     mixed = np.nonzero((np.count_nonzero(running, axis=1) > 1) & carried)[0]
     if len(mixed):
@@ -162,6 +176,17 @@ def predict_all(
         utilization=utilization,
         error=errors.max(axis=0, initial=0.0),
     )
+
+
+def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[int, Placement, int]], Counts]:
+    """Return the pairs of placement and batch limit there are, and which of them each entry of `limits` is."""
+    kinds: list[tuple[int, Placement, int]] = []
+    kind = np.empty(limits.shape, dtype=np.int64)
+    for k, placement in enumerate(placements):
+        sizes, position = np.unique(limits[:, k], return_inverse=True)
+        kind[:, k] = len(kinds) + position
+        kinds += [(k, placement, batch) for batch in sizes.tolist()]
+    return kinds, kind
 
 
 def _slots_suffice(
@@ -191,88 +216,102 @@ def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The replicas of one placement under their share of the load."""
+class _Parts:
+    """Replicas under their share of the load: n entries, each of one of `kinds` (a placement and its batch limit)."""
 
     load: StageLoad
-    placement: Placement
-    batch: int
     routing: Routing
     percentile: float
+    kinds: tuple[tuple[Placement, int], ...]
+    kind: Counts
+    replicas: Counts
+    utilization: Array
 
-    def latency(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
-        """Return mean and percentile, in seconds, for each entry of `replicas`, at least 1."""
-        mean, quantile = self._queued(replicas, utilization)
-        if self.batch == 1 and self._pinned:
-            return self._periodic(replicas, utilization, mean, quantile)
-        if self.batch > 1 and self.placement.batch_wait_s > 0:
-            return self._patient(replicas, utilization, mean, quantile)
+    def latency(self) -> tuple[Array, Array]:
+        """Return mean and percentile of each entry, in seconds."""
+        mean, quantile = self._queued()
+        for number, (placement, batch) in enumerate(self.kinds):
+            adjust = None
+            if batch == 1 and self._pinned:
+                adjust = self._periodic
+            elif batch > 1 and placement.batch_wait_s > 0:
+                adjust = self._patient
+            if adjust is not None:
+                at = np.nonzero(self.kind == number)[0]
+                mean[at], quantile[at] = adjust(placement, batch, at, mean[at], quantile[at])
         return mean, quantile
 
-    def error(self, replicas: Counts, utilization: Array) -> Array:
-        """Return the relative error that nine of ten predictions of the same kind stay below."""
-        if self.batch > 1 and self.placement.batch_wait_s > 0:
-            kind = "patient"
-        elif self.batch == 1 and self._pinned:
-            kind = "periodic"
-        elif self.routing is Routing.ROUND_ROBIN:
-            kind = "round robin"
-        elif self.routing is Routing.LEAST_LOADED and self.placement.concurrency > 1:
-            kind = "several slots"
-        else:
-            kind = "batching" if self.batch > 1 else "single items"
-        servers = replicas * self.placement.concurrency
-        rows = np.searchsorted(_ERROR_SERVERS, servers, side="left")
-        return np.asarray(_ERRORS[kind][rows, np.searchsorted(_ERROR_UTILIZATION, utilization, side="right")])
+    def error(self) -> Array:
+        """Return the relative error that nine of ten predictions of the same kind as an entry stay below."""
+        slots = np.array([placement.concurrency for placement, _ in self.kinds])
+        maps = np.stack([_ERRORS[self._region(*kind)] for kind in self.kinds])
+        rows = np.searchsorted(_ERROR_SERVERS, self.replicas * slots[self.kind], side="left")
+        return np.asarray(maps[self.kind, rows, np.searchsorted(_ERROR_UTILIZATION, self.utilization, side="right")])
+
+    def _region(self, placement: Placement, batch: int) -> str:
+        if batch > 1 and placement.batch_wait_s > 0:
+            return "patient"
+        if batch == 1 and self._pinned:
+            return "periodic"
+        if self.routing is Routing.ROUND_ROBIN:
+            return "round robin"
+        if self.routing is Routing.LEAST_LOADED and placement.concurrency > 1:
+            return "several slots"
+        looks = ", least loaded" if self.routing is Routing.LEAST_LOADED else ""
+        return ("batching" if batch > 1 else "single items") + looks
 
     @property
     def _pinned(self) -> bool:
         load = self.load
         return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
 
-    def _queued(self, replicas: Counts, utilization: Array) -> tuple[Array, Array]:
+    def _queued(self) -> tuple[Array, Array]:
         """Servers that take what waits."""
-        slots, law = self.placement.concurrency, self.placement.service
-        alone_s, cv2 = law.mean_s(1), self.load.arrival_cv2
+        cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
+        slots = np.array([float(placement.concurrency) for placement, _ in self.kinds])[self.kind]
+        alone_s = np.array([placement.service.mean_s(1) for placement, _ in self.kinds])[self.kind]
 
         def at(servers: Array, arrival_cv2: Array, sharing: int) -> tuple[Array, Array]:
+            kinds = [
+                Servers(
+                    sharing=sharing,
+                    limit=batch,
+                    per_item_share=placement.service.per_item_s / placement.service.mean_s(1),
+                    cv=placement.service.cv,
+                )
+                for placement, batch in self.kinds
+            ]
             mean, quantile = time_in_stage(
-                servers,
-                utilization,
-                np.sqrt(arrival_cv2),
-                sharing=sharing,
-                limit=self.batch,
-                per_item_share=law.per_item_s / alone_s,
-                service_cv=law.cv,
-                percentile=self.percentile,
+                kinds, self.kind, servers, self.utilization, np.sqrt(arrival_cv2), percentile=self.percentile
             )
             return mean * alone_s, quantile * alone_s
 
-        count = replicas.astype(np.float64)
+        as_offered = np.full_like(count, cv2)
         match self.routing:
             case Routing.PULL:
-                return at(count * slots, np.full_like(count, cv2), PULL)
+                return at(count * slots, as_offered, PULL)
             case Routing.LEAST_LOADED:
-                mean, quantile = at(count * slots, np.full_like(count, cv2), LEAST_LOADED)
-                if slots > 1:  # the servers of a replica share its queue
-                    shared = at(count * slots, np.full_like(count, cv2), PULL)
+                mean, quantile = at(count * slots, as_offered, LEAST_LOADED)
+                if np.any(slots > 1):  # the servers of a replica share its queue
+                    shared = at(count * slots, as_offered, PULL)
                     own = 1 / slots
                     mean, quantile = own * mean + (1 - own) * shared[0], own * quantile + (1 - own) * shared[1]
                 return mean, quantile
             case Routing.ROUND_ROBIN:  # a replica gets every n-th item
-                return at(np.full_like(count, slots), cv2 / count, PULL)
+                return at(slots, cv2 / count, PULL)
             case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
-                return at(np.full_like(count, slots), 1 + (cv2 - 1) / count, PULL)
+                return at(slots, 1 + (cv2 - 1) / count, PULL)
 
     def _periodic(
-        self, replicas: Counts, utilization: Array, poisson_mean: Array, poisson: Array
+        self, placement: Placement, batch: int, at: Counts, poisson_mean: Array, poisson: Array
     ) -> tuple[Array, Array]:
         """N·D/D/c: streams pinned to a replica meet the same neighbours in every period."""
         assert self.load.sessions is not None
-        placement, service_s = self.placement, self.placement.service.mean_s(1)
+        assert batch == 1
+        utilization, service_s = self.utilization[at], placement.service.mean_s(1)
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
-        varied_mean, varied = self._regular(utilization)
-        streams = np.maximum(self.load.sessions / replicas, 1.0)
+        varied_mean, varied = self._regular(placement, utilization)
+        streams = np.maximum(self.load.sessions / self.replicas[at], 1.0)
         room, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
         # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
         level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))
@@ -285,10 +324,10 @@ class _Part:
             np.minimum(poisson, varied + jobs * each_s),
         )
 
-    def _regular(self, utilization: Array) -> tuple[Array, Array]:
+    def _regular(self, placement: Placement, utilization: Array) -> tuple[Array, Array]:
         """Return mean and percentile of D/G/c at one replica (Kraemer and Langenbach-Belz 1976)."""
-        servers, service_s = self.placement.concurrency, self.placement.service.mean_s(1)
-        cv2 = self.placement.service.cv**2
+        servers, service_s = placement.concurrency, placement.service.mean_s(1)
+        cv2 = placement.service.cv**2
         if cv2 == 0:
             return np.full_like(utilization, service_s), np.full_like(utilization, service_s)
         busy = erlang_c(np.full(len(utilization), float(servers)), utilization * servers)
@@ -300,15 +339,17 @@ class _Part:
         mean = wait + service_s
         return mean, gamma_quantile(mean, np.maximum(variance, 0.0) + cv2 * service_s**2, self.percentile)
 
-    def _patient(self, replicas: Counts, utilization: Array, mean: Array, quantile: Array) -> tuple[Array, Array]:
+    def _patient(
+        self, placement: Placement, batch: int, at: Counts, mean: Array, quantile: Array
+    ) -> tuple[Array, Array]:
         """Servers that wait for a batch to fill: the more of what the table says and of that wait alone."""
-        placement, law = self.placement, self.placement.service
+        replicas, law = self.replicas[at], placement.service
         queues = np.ones(len(replicas)) if self.routing is Routing.PULL else replicas
-        rate = utilization * replicas * capacity_rps(placement, self.batch) / queues
-        fill = np.minimum(placement.batch_wait_s, (self.batch - 1) / np.maximum(rate, 1e-12))
-        service = law.fixed_s + law.per_item_s * np.minimum(self.batch, 1 + rate * fill)
+        rate = self.utilization[at] * replicas * capacity_rps(placement, batch) / queues
+        fill = np.minimum(placement.batch_wait_s, (batch - 1) / np.maximum(rate, 1e-12))
+        service = law.fixed_s + law.per_item_s * np.minimum(batch, 1 + rate * fill)
         alone = fill * (1 + rate * fill / 2) / (1 + rate * fill) + service
         # Who else came in that time is a matter of chance too: Poisson.
-        variance = (law.cv * service) ** 2 + law.per_item_s**2 * np.minimum(rate * fill, self.batch - 1)
+        variance = (law.cv * service) ** 2 + law.per_item_s**2 * np.minimum(rate * fill, batch - 1)
         slow = fill + gamma_quantile(service, variance, self.percentile)
         return np.maximum(mean, alone), np.maximum(quantile, slow)
