@@ -31,6 +31,7 @@ _ARRIVAL_CV: Array = np.array(batching_table.ARRIVAL_CV)
 _SERVERS: Array = np.log2(np.array(batching_table.SERVERS, dtype=np.float64))
 _LOADS: Array = np.array(batching_table.LOADS)
 _LEVELS: Array = np.array((0.0, *batching_table.LEVELS))
+_LEVEL_SHARES: Array = 1 - np.exp(-_LEVELS)
 _STRIDES: Counts = np.array([int(np.prod(batching_table.SHAPE[k + 1 :])) for k in range(7)], dtype=np.int64)
 _POINTS = 129
 _CVS, _MOST_CV = 41, 2.0
@@ -93,6 +94,7 @@ def time_in_stage(
         16,
         _TURNS,
         _LEVELS,
+        _LEVEL_SHARES,
     )
     return mean, quantile
 
@@ -162,6 +164,31 @@ def _place(axis: Array, value: float) -> tuple[int, float]:
 
 
 @compiled
+def _share(own: Array, position: float) -> float:
+    """Return the distribution function `own` at a position between its points."""
+    if position <= 0.0:
+        return 0.0
+    top = len(own) - 1
+    if position >= top:
+        return 1.0
+    k = int(position)
+    return own[k] + (position - k) * (own[k + 1] - own[k])
+
+
+@compiled
+def _reached(own: Array, below: float) -> float:
+    """Return the position at which the distribution function `own` reaches `below`."""
+    low, high = 0, len(own) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if own[middle] < below:
+            low = middle
+        else:
+            high = middle
+    return low + min(max((below - own[low]) / max(own[high] - own[low], 1e-12), 0.0), 1.0)
+
+
+@compiled
 def _look_up(
     table: NDArray[np.float32],
     sharing: Counts,
@@ -178,6 +205,7 @@ def _look_up(
     corners: int,
     turns: int,
     nodes: Array,
+    node_shares: Array,
 ) -> None:
     """Fill `mean` and `quantile`. `kinds` has limit, share, cv and the first time and step of `own` in each row.
 
@@ -191,7 +219,10 @@ def _look_up(
     width = levels + 1
     size = layers * _STRIDES[4]
     slabs = np.zeros((len(kinds), size))
+    own_quantiles = np.zeros(len(kinds))  # logarithm of the percentile of a batch's own time
     for g in range(len(kinds)):
+        if kinds[g, 2] > 0.0:
+            own_quantiles[g] = kinds[g, 3] + kinds[g, 4] * _reached(own[g], below)
         limit, share = min(kinds[g, 0], widest), kinds[g, 1]
         b, b_part = _place(_LIMITS, np.log2(limit))
         f, f_part = _place(_SHARES, np.sqrt(share))
@@ -214,7 +245,6 @@ def _look_up(
             start += (a + ((corner >> 3) & 1)) * _STRIDES[4]
             for k in range(size):
                 slabs[g, k] += weight * table[start + k]
-    top = own.shape[1] - 1
     value = np.empty(width)
     time = np.empty(levels)  # logarithm of the time of those that wait, at each level
     for i in range(len(servers)):
@@ -253,13 +283,7 @@ def _look_up(
         if load < _LOADS[0]:  # all of the servers are busy by chance
             waits *= np.exp(count * np.log(max(load, 1e-300) / _LOADS[0]))
         mean[i] = 1 - waits + waits * np.exp(value[1])
-        own_quantile = 0.0
-        if service_cv > 0.0:
-            k = 0
-            while k < top - 1 and own[g, k + 1] < below:
-                k += 1
-            part = (below - own[g, k]) / max(own[g, k + 1] - own[g, k], 1e-12)
-            own_quantile = own_low + own_step * (k + min(max(part, 0.0), 1.0))
+        own_quantile = own_quantiles[g]
         time[0] = 0.0 if service_cv == 0.0 else min(value[2], own_quantile) - 1.0
         for k in range(1, levels):
             time[k] = max(value[k + 1], time[k - 1])
@@ -273,32 +297,34 @@ def _look_up(
         at, part = _extrapolated(nodes, -np.log(1 - below))
         other = time[at] + part * (time[at + 1] - time[at])
         low, high = min(own_quantile, other), max(own_quantile, other)
+        # The node of the waiting time above the percentile; what is below the first is no waiting.
+        gap_low, gap_high, k = -below, 1.0 - below, 0
+        while k < levels:
+            gap = (1 - waits) * _share(own[g], (time[k] - own_low) / own_step) + waits * node_shares[k] - below
+            if gap >= 0.0:
+                high, gap_high = time[k], gap
+                break
+            low, gap_low = time[k], gap
+            k += 1
+        if k == 0:
+            quantile[i] = np.exp(own_low + own_step * _reached(own[g], below / (1 - waits)))
+            continue
+        k = min(k, levels - 1) - 1
+        high = max(high, low)
+        span = max(time[k + 1] - time[k], 1e-12)
         # Regula falsi with the weight of an end that stays halved (Illinois).
-        gap_low, gap_high, side = -1.0, 1.0, 0
+        side = 0
         for turn in range(turns):
             if high - low < _CLOSE:
                 break
             middle = 0.5 * (low + high)
-            if turn % 4 > 1:
+            if turn % 4 < 3:
                 middle = (low * gap_high - high * gap_low) / (gap_high - gap_low)
-            position = (middle - own_low) / own_step
-            if position <= 0.0:
-                reached = 0.0
-            elif position >= top:
-                reached = 1.0
-            else:
-                k = int(position)
-                reached = own[g, k] + (position - k) * (own[g, k + 1] - own[g, k])
-            reached *= 1 - waits
-            if middle > time[0]:
-                k = 0
-                while k < levels - 2 and middle >= time[k + 1]:
-                    k += 1
-                span = max(time[k + 1] - time[k], 1e-12)
-                level = nodes[k] + (middle - time[k]) / span * (nodes[k + 1] - nodes[k])
-                reached += waits * (1 - np.exp(-level))
-            gap = reached - below
-            if gap < 0:
+            level = nodes[k] + (middle - time[k]) / span * (nodes[k + 1] - nodes[k])
+            gap = (1 - waits) * _share(own[g], (middle - own_low) / own_step) + waits * (1 - np.exp(-level)) - below
+            if abs(gap) < _CLOSE * (1 - below):
+                low, high = middle, middle
+            elif gap < 0.0:
                 low, gap_low = middle, gap
                 gap_high = 0.5 * gap_high if side < 0 else gap_high
                 side = -1

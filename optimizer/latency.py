@@ -231,14 +231,12 @@ class _Parts:
         """Return mean and percentile of each entry, in seconds."""
         mean, quantile = self._queued()
         for number, (placement, batch) in enumerate(self.kinds):
-            adjust = None
             if batch == 1 and self._pinned:
-                adjust = self._periodic
-            elif batch > 1 and placement.batch_wait_s > 0:
-                adjust = self._patient
-            if adjust is not None:
                 at = np.nonzero(self.kind == number)[0]
-                mean[at], quantile[at] = adjust(placement, batch, at, mean[at], quantile[at])
+                mean[at], quantile[at] = self._periodic(placement, at, mean[at], quantile[at])
+            elif batch > 1 and placement.batch_wait_s > 0:
+                at = np.nonzero(self.kind == number)[0]
+                mean[at], quantile[at] = self._patient(placement, batch, at, mean[at], quantile[at])
         return mean, quantile
 
     def error(self) -> Array:
@@ -302,12 +300,9 @@ class _Parts:
             case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
                 return at(slots, 1 + (cv2 - 1) / count, PULL)
 
-    def _periodic(
-        self, placement: Placement, batch: int, at: Counts, poisson_mean: Array, poisson: Array
-    ) -> tuple[Array, Array]:
+    def _periodic(self, placement: Placement, at: Counts, poisson_mean: Array, poisson: Array) -> tuple[Array, Array]:
         """N·D/D/c: streams pinned to a replica meet the same neighbours in every period."""
         assert self.load.sessions is not None
-        assert batch == 1
         utilization, service_s = self.utilization[at], placement.service.mean_s(1)
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
         varied_mean, varied = self._regular(placement, utilization)
