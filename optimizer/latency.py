@@ -144,7 +144,7 @@ def predict_all(
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
     running = replicas > 0
     kinds, kind = _kinds(placements, limits)
-    offered = replicas * np.array([capacity_rps(placement, batch) for _, placement, batch in kinds])[kind]
+    offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
     capacity = offered.sum(axis=1)
     utilization = np.full(len(replicas), np.inf)
     np.divide(load.rate_rps, capacity, out=utilization, where=capacity > 0)
@@ -154,7 +154,7 @@ def predict_all(
         load=load,
         routing=routing,
         percentile=percentile,
-        kinds=tuple((placement, batch) for _, placement, batch in kinds),
+        kinds=tuple(kinds),
         kind=kind[row, column],
         replicas=replicas[row, column],
         utilization=utilization[row],
@@ -178,14 +178,17 @@ def predict_all(
     )
 
 
-def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[int, Placement, int]], Counts]:
-    """Return the pairs of placement and batch limit there are, and which of them each entry of `limits` is."""
-    kinds: list[tuple[int, Placement, int]] = []
+def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
+    """Return the pairs of placement and batch limit there may be, and which of them each entry of `limits` is."""
+    kinds: list[tuple[Placement, int]] = []
     kind = np.empty(limits.shape, dtype=np.int64)
     for k, placement in enumerate(placements):
-        sizes, position = np.unique(limits[:, k], return_inverse=True)
+        sizes = np.array(placement.batch_sizes, dtype=np.int64)
+        position = np.minimum(np.searchsorted(sizes, limits[:, k]), len(sizes) - 1)
+        if not np.array_equal(sizes[position], limits[:, k]):  # a limit that was measured rather than planned
+            sizes, position = np.unique(limits[:, k], return_inverse=True)
         kind[:, k] = len(kinds) + position
-        kinds += [(k, placement, batch) for batch in sizes.tolist()]
+        kinds += [(placement, batch) for batch in sizes.tolist()]
     return kinds, kind
 
 

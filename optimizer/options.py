@@ -1,7 +1,7 @@
 """What a stage may run: allocations over its placements with cost, latency and use of the pools."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import combinations, pairwise, product
 from math import ceil, inf, isqrt
@@ -321,10 +321,12 @@ def _front(
 class _Block:
     """Allocations that differ in one placement: from `first` to `last` replicas of it, of the others what `row` has.
 
-    `number` says whose rows can beat whose: that of a placement alone is its own position.
+    `number` says whose rows can beat whose: that of a placement alone is its own position. `full` is the placement
+    that the others take over from, None where there is none.
     """
 
     number: int
+    full: int | None
     row: tuple[int, ...]
     placement: int
     first: int
@@ -341,19 +343,19 @@ def _blocks(bounds: _Bounds) -> Iterator[_Block]:
     free = [k for k, (low, high) in enumerate(zip(lowest, highest, strict=True)) if low < high]
     count = len(lowest)
     if not free:
-        yield _Block(0, lowest, 0, lowest[0], lowest[0], 1)
+        yield _Block(0, None, lowest, 0, lowest[0], lowest[0], 1)
         return
     turns = len(free) if len(free) <= _MANY_PLACEMENTS else 1
     most = max(2, _OVERFLOW_LIMIT // max(1, len(free) * (len(free) + 1) // 2))
     number = count
     for turn, begin in enumerate(free):
-        yield _Block(begin, lowest, begin, lowest[begin] + (turn > 0), highest[begin], _ALONE_LIMIT)
+        yield _Block(begin, None, lowest, begin, lowest[begin] + (turn > 0), highest[begin], _ALONE_LIMIT)
         row = list(lowest)
         row[begin] = highest[begin]
         # Of very many placements each overflows to the first one only; the first to all, in their order.
         for position, k in enumerate(free[1:] if turn == 0 else free[: min(turn, turns)]):
             twice = turn > 0 and position == turn - 1  # all up to here are full: the end of a row of the first turn
-            yield _Block(number, tuple(row), k, lowest[k] + 1, highest[k] - twice, most)
+            yield _Block(number, begin, tuple(row), k, lowest[k] + 1, highest[k] - twice, most)
             row[k] = highest[k]
             number += 1
 
@@ -401,11 +403,12 @@ def _numbers(first: int, last: int, most: int) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Allocations of which the same placements run; `block` says which rows can beat which."""
+    """Allocations of which the same placements run; `block` says which rows can beat which, `full` what is full."""
 
     replicas: Counts
     block: int
     running: tuple[bool, ...]
+    full: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,19 +456,56 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
         rows[:] = block.row
         rows[:, block.placement] = numbers
         running = tuple(k == block.placement or count > 0 for k, count in enumerate(block.row))
-        parts.append(_Part(rows, block.number, running))
+        parts.append(_Part(rows, block.number, running, block.full))
     if mixing is Mixing.ANY:
         everything = np.concatenate((*_mixes(bounds), *(part.replicas for part in parts)))
         parts = _by_running(np.unique(everything, axis=0))
     elif keep_current and not any(np.any(np.all(part.replicas == current, axis=1)) for part in parts):
         number = 1 + max(part.block for part in parts)
         parts.append(_Part(current[None, :], number, tuple(bool(count) for count in current)))
-    enough = (_Part(p.replicas[p.replicas.sum(axis=1) >= need.floor], p.block, p.running) for p in parts)
+    enough = (replace(p, replicas=p.replicas[p.replicas.sum(axis=1) >= need.floor]) for p in parts)
     return [part for part in enough if len(part.replicas)]
 
 
 def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
-    """Return the predictions of all allocations: a placement alone with each limit, mixes with what suits them."""
+    """Return the predictions of all allocations: of those that overflow, where one more of the first would have helped.
+
+    A placement whose last replica no longer shortens anything does not overflow for want of more.
+    """
+    alone = _asked(ask, [part for part in parts if part.full is None])
+    overflowing = {full for full in {part.full for part in parts} if full is not None and _would_help(alone, full)}
+    if not overflowing:
+        return alone
+    beyond = _asked(ask, [part for part in parts if part.full in overflowing])
+    one, two = alone.predictions, beyond.predictions
+    return _Answers(
+        replicas=np.concatenate((alone.replicas, beyond.replicas)),
+        batches=np.concatenate((alone.batches, beyond.batches)),
+        blocks=np.concatenate((alone.blocks, beyond.blocks)),
+        predictions=Predictions(
+            mean_s=np.concatenate((one.mean_s, two.mean_s)),
+            percentile_s=np.concatenate((one.percentile_s, two.percentile_s)),
+            utilization=np.concatenate((one.utilization, two.utilization)),
+            error=np.concatenate((one.error, two.error)),
+        ),
+    )
+
+
+def _would_help(alone: _Answers, placement: int) -> bool:
+    """Return whether the last replica of `placement`, which is full, made mean or percentile less."""
+    rows = np.nonzero(alone.blocks == placement)[0]
+    counts = alone.replicas[rows, placement]
+    full = rows[counts == counts.max(initial=0)]
+    before = rows[counts == counts[counts < counts.max(initial=0)].max(initial=0)]
+    return any(
+        not np.isfinite(least := times[full].min(initial=inf))
+        or times[before].min(initial=inf) > least * (1 + RESOLUTION)
+        for times in (alone.predictions.mean_s, alone.predictions.percentile_s)
+    )
+
+
+def _asked(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
+    """Return the predictions of allocations: of a placement alone with each limit, of mixes with what suits them."""
     mixed = [part for part in parts if sum(part.running) > 1]
     suiting = iter(_suiting_limits(ask, mixed))
     limits = [next(suiting) if sum(part.running) > 1 else _same_limits(ask.stage, part.running) for part in parts]
@@ -478,12 +518,11 @@ def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
     rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
     batches = np.repeat(rows, sizes, axis=0)
     blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
-    answer = ask.predictions(replicas, batches)
     return _Answers(
         replicas=replicas,
         batches=batches,
         blocks=np.repeat(blocks, sizes),
-        predictions=answer,
+        predictions=ask.predictions(replicas, batches),
     )
 
 
