@@ -12,6 +12,8 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@echo "==> compiling the inner loops"
+	@$(BIN)/python -m optimizer.warm_up
 	@touch $(STAMP)
 
 .PHONY: help
@@ -65,6 +67,10 @@ bench-optimizer: $(STAMP) ## how good and how fast plans are, beside a MILP solv
 .PHONY: batching-table
 batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.batching_table
+
+.PHONY: docs
+docs: $(STAMP) ## run the commands that docs/ quotes and write down what they print
+	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files

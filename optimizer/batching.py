@@ -164,28 +164,27 @@ def _place(axis: Array, value: float) -> tuple[int, float]:
 
 
 @compiled
-def _share(own: Array, position: float) -> float:
-    """Return the distribution function `own` at a position between its points."""
+def _share(own: Array, g: int, position: float) -> float:
+    """Return the distribution function in row `g` of `own` at a position between its points."""
     if position <= 0.0:
         return 0.0
-    top = len(own) - 1
-    if position >= top:
+    if position >= own.shape[1] - 1:
         return 1.0
     k = int(position)
-    return own[k] + (position - k) * (own[k + 1] - own[k])
+    return own[g, k] + (position - k) * (own[g, k + 1] - own[g, k])
 
 
 @compiled
-def _reached(own: Array, below: float) -> float:
-    """Return the position at which the distribution function `own` reaches `below`."""
-    low, high = 0, len(own) - 1
+def _reached(own: Array, g: int, below: float) -> float:
+    """Return the position at which the distribution function in row `g` of `own` reaches `below`."""
+    low, high = 0, own.shape[1] - 1
     while high - low > 1:
         middle = (low + high) // 2
-        if own[middle] < below:
+        if own[g, middle] < below:
             low = middle
         else:
             high = middle
-    return low + min(max((below - own[low]) / max(own[high] - own[low], 1e-12), 0.0), 1.0)
+    return low + min(max((below - own[g, low]) / max(own[g, high] - own[g, low], 1e-12), 0.0), 1.0)
 
 
 @compiled
@@ -222,7 +221,7 @@ def _look_up(
     own_quantiles = np.zeros(len(kinds))  # logarithm of the percentile of a batch's own time
     for g in range(len(kinds)):
         if kinds[g, 2] > 0.0:
-            own_quantiles[g] = kinds[g, 3] + kinds[g, 4] * _reached(own[g], below)
+            own_quantiles[g] = kinds[g, 3] + kinds[g, 4] * _reached(own, g, below)
         limit, share = min(kinds[g, 0], widest), kinds[g, 1]
         b, b_part = _place(_LIMITS, np.log2(limit))
         f, f_part = _place(_SHARES, np.sqrt(share))
@@ -300,14 +299,14 @@ def _look_up(
         # The node of the waiting time above the percentile; what is below the first is no waiting.
         gap_low, gap_high, k = -below, 1.0 - below, 0
         while k < levels:
-            gap = (1 - waits) * _share(own[g], (time[k] - own_low) / own_step) + waits * node_shares[k] - below
+            gap = (1 - waits) * _share(own, g, (time[k] - own_low) / own_step) + waits * node_shares[k] - below
             if gap >= 0.0:
                 high, gap_high = time[k], gap
                 break
             low, gap_low = time[k], gap
             k += 1
         if k == 0:
-            quantile[i] = np.exp(own_low + own_step * _reached(own[g], below / (1 - waits)))
+            quantile[i] = np.exp(own_low + own_step * _reached(own, g, below / (1 - waits)))
             continue
         k = min(k, levels - 1) - 1
         high = max(high, low)
@@ -321,7 +320,7 @@ def _look_up(
             if turn % 4 < 3:
                 middle = (low * gap_high - high * gap_low) / (gap_high - gap_low)
             level = nodes[k] + (middle - time[k]) / span * (nodes[k + 1] - nodes[k])
-            gap = (1 - waits) * _share(own[g], (middle - own_low) / own_step) + waits * (1 - np.exp(-level)) - below
+            gap = (1 - waits) * _share(own, g, (middle - own_low) / own_step) + waits * (1 - np.exp(-level)) - below
             if abs(gap) < _CLOSE * (1 - below):
                 low, high = middle, middle
             elif gap < 0.0:

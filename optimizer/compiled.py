@@ -20,6 +20,11 @@ import numba
 from numba.core import caching
 from typing_extensions import override
 
+# Code for any machine of an architecture: what was compiled on one runs on the next, an image can carry it, and no
+# machine rounds differently. The loops are scalar; they gain nothing from wider registers.
+numba.config.CPU_NAME = "generic"
+numba.config.CPU_FEATURES = ""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

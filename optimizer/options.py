@@ -258,6 +258,7 @@ def _table(
             np.ascontiguousarray(units[order]),
             blocks[order],
             len(placements),
+            1 + int(blocks.max(initial=0)),
             RESOLUTION,
         )
     ]
@@ -280,7 +281,14 @@ def _table(
 
 @compiled
 def _front(
-    cost: Array, mean: Array, percentile: Array, units: Counts, blocks: Counts, alone: int, resolution: float
+    cost: Array,
+    mean: Array,
+    percentile: Array,
+    units: Counts,
+    blocks: Counts,
+    alone: int,
+    most_blocks: int,
+    resolution: float,
 ) -> Mask:
     """Return which rows no other beats: none that costs no more, is no slower and takes no more of any pool.
 
@@ -289,7 +297,7 @@ def _front(
     """
     count = len(cost)
     keep = np.zeros(count, np.bool_)
-    last = np.full(blocks.max() + 1 if count else 1, -1, np.int64)  # the latest row kept of each block
+    last = np.full(most_blocks, -1, np.int64)  # the latest row kept of each block
     before = np.full(count, -1, np.int64)  # the one kept before it
     for row in range(count):
         near = resolution * percentile[row]

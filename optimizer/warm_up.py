@@ -1,0 +1,88 @@
+"""Compile everything a decision may need, so that the first one does not wait: `python -m optimizer.warm_up`.
+
+To be run where the program is installed; the compiled code is kept where `optimizer.compiled` says, and a process that
+finds it there compiles nothing. Without it the first decision takes as long as compiling does.
+"""
+
+from dataclasses import replace
+
+from optimizer.allocate import allocate
+from optimizer.model import (
+    Composition,
+    Demand,
+    Pipeline,
+    PipelineKey,
+    Placement,
+    Pool,
+    PoolName,
+    Problem,
+    Routing,
+    ServiceLaw,
+    Sla,
+    Stage,
+    StageName,
+)
+
+_POOLS = ("a", "b")
+
+
+def warm_up() -> None:
+    """Plan until all compiled functions have been called: series, joins and fleets, with enough and with too little."""
+    for composition in Composition:
+        for routing in Routing:
+            allocate(_problem(1, instances=4, routing=routing, composition=composition))
+        for joins in (False, True):
+            for pipelines, instances in ((1, 20), (1, 3), (8, 40), (8, 12)):
+                problem = _problem(pipelines, instances=instances, joins=joins, composition=composition)
+                allocate(problem, shadow_prices=pipelines == 1, advice=True)
+    allocate(replace(_problem(8, instances=40), budget_per_hour=10.0), advice=True)
+
+
+def _problem(
+    pipelines: int,
+    *,
+    instances: int,
+    joins: bool = False,
+    routing: Routing = Routing.LEAST_LOADED,
+    composition: Composition = Composition.RSS,
+) -> Problem:
+    return Problem(
+        pipelines=tuple(_pipeline(number, joins, routing) for number in range(pipelines)),
+        pools={
+            PoolName(name): Pool(name=PoolName(name), price_per_hour=1.0 + number, instances=instances)
+            for number, name in enumerate(_POOLS)
+        },
+        composition=composition,
+    )
+
+
+def _pipeline(number: int, joins: bool, routing: Routing) -> Pipeline:
+    after = ((), ("s0",), ("s0",) if joins else ("s1",), ("s1", "s2") if joins else ("s2",))
+    return Pipeline(
+        key=PipelineKey(f"warm/{number}"),
+        stages=tuple(_stage(f"s{position}", names, routing) for position, names in enumerate(after)),
+        demand=Demand(entry_rate_rps=100.0 + 10 * number, sessions=50.0 if number % 2 else None),
+        sla=Sla(latency_s=0.2),
+    )
+
+
+def _stage(name: str, after: tuple[str, ...], routing: Routing) -> Stage:
+    return Stage(
+        name=StageName(name),
+        placements=tuple(
+            Placement(
+                pool=PoolName(pool),
+                service=ServiceLaw(fixed_s=0.012 / (1 + number), per_item_s=0.004 / (1 + 2 * number), cv=0.3 * number),
+                max_replicas=6,
+                per_instance=1 + number,
+                batch_sizes=(1, 4),
+            )
+            for number, pool in enumerate(_POOLS)
+        ),
+        after=tuple(StageName(other) for other in after),
+        routing=routing,
+    )
+
+
+if __name__ == "__main__":
+    warm_up()
