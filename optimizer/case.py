@@ -23,8 +23,8 @@ TOLERANCE = 1e-9
 
 
 MOST = 1e15
-"""Stands for no limit on price or latency, and `_NEVER_S` for an infinite latency: neither could be weighed."""
-_NEVER_S = 1e12
+"""Stands for no limit on price or latency, and `NEVER_S` for an infinite latency: neither could be weighed."""
+NEVER_S = 1e12
 _SLACK = 1e-12
 """Sums in another order must not turn an answer away."""
 
@@ -149,8 +149,8 @@ class Case:
             offsets=np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64),
             rows=np.concatenate(rows),
             price=np.concatenate([prices[row] for _, prices, row in ordered]).astype(np.float64),
-            mean_s=np.minimum(mean, _NEVER_S),
-            excess_s=np.minimum(excess, _NEVER_S),
+            mean_s=np.minimum(mean, NEVER_S),
+            excess_s=np.minimum(excess, NEVER_S),
             use=np.ascontiguousarray(np.concatenate([table.use[row] for table, _, row in ordered]), dtype=np.int64),
         )
 

@@ -1,6 +1,7 @@
 """The proof: merge the stages' frontiers exactly, bounded by what the search found.
 
-Exact for pipelines without joins, over the rows of the tables; with joins it bounds the cost from below.
+Exact over the rows of the tables for pipelines whose branches nest (`optimizer.joins` where there are any). Where they
+share stages it bounds the cost from below: every path by itself must keep the latency.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,17 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.case import MOST, TOLERANCE, Case, Choice, Walk, latency_limit_s
+from optimizer.case import MOST, NEVER_S, TOLERANCE, Case, Choice, Walk, latency_limit_s
 from optimizer.compiled import compiled
-from optimizer.composition import Chain, Shape, shape_of
+from optimizer.composition import Chain, Shape, Tree, join_law, mean_and_excess, shape_of
 from optimizer.duals import along_one, latency_weights, maximised
 from optimizer.greedy import began, cheapest, descended, search, walked
+from optimizer.joins import Limits, OutOfWork, Part, cheapest_in
 from optimizer.model import Composition, StageName
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 
 _STATE_LIMIT = 40_000
 _WORK_LIMIT = 200_000
@@ -56,19 +59,27 @@ def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT
     """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
 
     Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
-    than `work_limit` partial choices to look at, or joins, bound and price may differ.
+    than `work_limit` partial choices to look at, or branches that share stages, bound and price may differ.
     """
     if any(len(table) == 0 for table in case.tables):
         return Solution(walk=None, bound=np.inf)
-    if not case.shape.serial:
-        walk = search(case, at_most)
-        return Solution(walk=walk, bound=lower_bound(case, at_most if walk is None else case.price(walk.answer)))
-    start = cheapest(case)
-    walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
+    serial, start = case.shape.serial, cheapest(case)
+    if serial:
+        walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
+    else:
+        walk = search(case, at_most + TOLERANCE)
     proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), at_most + TOLERANCE)
-    bound = proof.bound_by_prices()
-    better, bound = (None, np.inf) if bound > proof.known else proof.merged(work_limit)
-    better = proof.found if better is None else better
+    bound, better = proof.bound_by_prices(), None
+    if bound > proof.known:
+        bound = np.inf
+    elif serial:
+        better, bound = proof.merged(work_limit)
+    elif case.shape.tree is not None:
+        better, bound = proof.joined(case.shape.tree, work_limit)
+    if better is None:
+        better = proof.found
+        if not serial and bound < proof.known:
+            bound = max(bound, _bound_by_paths(case, proof.known))
     if better is not None:
         choice = case.flat.choice(better)
         walk = (walk or Walk(visited=(start or choice,))).to(choice)
@@ -90,8 +101,15 @@ class _Proof:
         known = at_most if incumbent is None else float(flat.price[incumbent].sum()) - TOLERANCE
         self.known = min(known, float(np.maximum.reduceat(flat.price, self.starts).sum()))
         self.found: Counts | None = None
-        self.weights = latency_weights(flat.excess_s[self._fastest() if incumbent is None else incumbent])
-        self.latency = flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s
+        excess = flat.excess_s[self._fastest() if incumbent is None else incumbent]
+        if case.shape.serial:
+            self.weights = latency_weights(excess)
+            self.latencies = [flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s]
+        else:
+            number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
+            paths = [[number[stage] for stage in path] for path in _paths(case.shape)[:_PATH_LIMIT]]
+            self.latencies = [self._along(path, excess) for path in paths]
+        self.latency = self.latencies[0]
         most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
         self.pools = np.nonzero(most > case.room)[0]
         self.reduced = np.zeros(len(flat.price))
@@ -102,27 +120,69 @@ class _Proof:
         """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
         flat, case = self.flat, self.case
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
-        if np.any(least > case.room) or np.minimum.reduceat(self.latency, self.starts).sum() > self.latency_s:
+        if np.any(least > case.room):
             return np.inf
-        columns = [self.latency / self.latency_s] if self.latency_s < MOST else []
+        if any(np.minimum.reduceat(latency, self.starts).sum() > self.latency_s for latency in self.latencies):
+            return np.inf
+        columns = [latency / self.latency_s for latency in self.latencies] if self.latency_s < MOST else []
         columns += [flat.use[:, pool] / max(case.room[pool], 0.5) for pool in self.pools.tolist()]
         if not columns:
             return self.bound
         weights = np.ascontiguousarray(np.column_stack(columns))
         multipliers = np.zeros(weights.shape[1])
         if self.latency_s < MOST:
-            multipliers[0] = along_one(flat.offsets, flat.price, self.latency / self.latency_s, self.known, 50)
+            longest = self._longest() if len(self.latencies) > 1 else 0
+            multipliers[longest] = along_one(flat.offsets, flat.price, columns[longest], self.known, 50)
         rounds = 1 if len(columns) == 1 else _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
             case.room[self.pools], 0.5
         )
-        if self.bound <= self.known and self.prices.any():
+        if self.bound <= self.known and self.prices.any() and case.shape.serial:
             guide = self._priced()
             at = began(case, guide)
             if at is not None and descended(case, at, guide, self.known)[0]:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
         return self.bound
+
+    def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
+        """Return what `merged` does, for a pipeline with joins."""
+        flat, case = self.flat, self.case
+        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * case.room).sum()))
+        pools = np.nonzero(self.prices)[0]
+        number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
+        mean, excess = np.minimum(self._mean_and_excess(), NEVER_S)
+        while True:
+            use, room = flat.use[:, pools], case.room[pools]
+            keep = self._allowed(use, room, self.known + slack)
+            if not np.logical_or.reduceat(keep, self.starts).all():
+                return None, np.inf
+            rows = [np.nonzero(part)[0] + start for part, start in self._by_stage(keep)]
+            parts = [
+                Part(
+                    price=flat.price[some],
+                    reduced=self.reduced[some],
+                    mean_s=mean[some],
+                    excess_s=excess[some],
+                    use=use[some],
+                )
+                for some in (rows[number[stage]] for stage in range(len(case.tables)))
+            ]
+            limits = Limits(
+                price=self.known, reduced=self.known + slack - self.bound, latency_s=self.latency_s, room=room
+            )
+            squares, law = case.composition is Composition.RSS, join_law(case.percentile)
+            try:
+                found, work = cheapest_in(tree, parts, limits, squares=squares, law=law, work=work)
+            except OutOfWork:
+                return None, self.bound
+            if found is None:
+                return None, np.inf
+            position = np.array([rows[at][found[stage]] for at, stage in enumerate(flat.stages.tolist())])
+            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            if not len(over):
+                return position, float(flat.price[position].sum())
+            pools = np.union1d(pools, over)
 
     def merged(self, work: int) -> tuple[Counts | None, float]:
         """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
@@ -182,23 +242,55 @@ class _Proof:
     def _kept(self, use: Counts, room: Counts, at_most: float) -> tuple[Counts, Counts]:
         """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
 
-        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
-        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little. No rows at all
-        when a stage has none.
+        No rows at all when a stage has none.
         """
-        keep = self.reduced <= at_most - self.bound
-        columns = [self.flat.price, self.latency, *use.T]
-        for column, most in zip(columns, [at_most, self.latency_s, *room.tolist()], strict=True):
-            least = np.minimum.reduceat(np.where(keep, column, np.inf), self.starts)
-            total = least.sum()
-            if total > most:
-                return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-            keep &= column <= np.repeat(most - (total - least), self.sizes)
+        keep = self._allowed(use, room, at_most)
         counts = np.add.reduceat(keep.astype(np.int64), self.starts)
         if not counts.all():
             return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
         order = np.argsort(np.repeat(np.argsort(np.argsort(counts, kind="stable")), counts), kind="stable")
         return np.concatenate(([0], np.cumsum(np.sort(counts)))), np.nonzero(keep)[0][order]
+
+    def _allowed(self, use: Counts, room: Counts, at_most: float) -> Mask:
+        """Return which rows may be in a choice for `at_most`.
+
+        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
+        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little.
+        """
+        keep = self.reduced <= at_most - self.bound
+        columns = [self.flat.price, *self.latencies, *use.T]
+        for column, most in zip(
+            columns, [at_most, *[self.latency_s] * len(self.latencies), *room.tolist()], strict=True
+        ):
+            least = np.minimum.reduceat(np.where(keep, column, np.inf), self.starts)
+            total = least.sum()
+            if total > most:
+                return np.zeros_like(keep)
+            keep &= column <= np.repeat(most - (total - least), self.sizes)
+        return keep
+
+    def _along(self, path: Sequence[int], excess: Array) -> Array:
+        """Return what each row adds to the latency along `path`, numbers of stages by name: never more than it does."""
+        weights, others = np.zeros(len(self.sizes)), np.ones(len(self.sizes), dtype=bool)
+        weights[path], others[path] = latency_weights(excess[path]), False
+        latency = self.flat.mean_s + np.repeat(weights, self.sizes) * self.flat.excess_s
+        return np.where(np.repeat(others, self.sizes), 0.0, latency)
+
+    def _mean_and_excess(self) -> tuple[Array, Array]:
+        """Return what is composed, [N] each, also where `Case.flat` holds their sum."""
+        flat, tables = self.flat, self.case.tables
+        rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
+        order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
+        mean = np.concatenate([table.mean_s[rows] for table, rows in order])
+        return mean_and_excess(mean, np.concatenate([table.percentile_s[rows] for table, rows in order]), len(tables))
+
+    def _longest(self) -> int:
+        """Return the path whose rows must lose most latency against the cheapest ones."""
+        cheapest = self.flat.offsets[:-1]
+        return int(np.argmax([latency[cheapest].sum() for latency in self.latencies]))
+
+    def _by_stage(self, keep: Mask) -> list[tuple[Mask, int]]:
+        return list(zip(np.split(keep, self.flat.offsets[1:-1]), self.starts.tolist(), strict=True))
 
     def _fastest(self) -> Counts:
         whole = self.flat.mean_s + self.flat.excess_s
@@ -447,10 +539,8 @@ def cheapest_exact(case: Case, at_most: float = np.inf) -> Choice | None:
     """Return the cheapest choice that meets the latency within the room, or None when none costs `at_most` or less.
 
     Raises:
-        TooLarge: there were too many partial choices to look at, or branches join, which is not additive.
+        TooLarge: there were too many partial choices to look at, or branches share stages.
     """
-    if not case.shape.serial:
-        raise TooLarge(lower_bound(case, at_most))
     solution = solve(case, at_most)
     if solution.walk is None:
         if solution.bound < np.inf:
@@ -494,10 +584,12 @@ def lower_bound(case: Case, at_most: float = np.inf) -> float:
     """
     if any(len(table) == 0 for table in case.tables):
         return np.inf
+    return solve(case, at_most).bound
+
+
+def _bound_by_paths(case: Case, at_most: float) -> float:
+    """Return a bound for a pipeline with joins: no join ends before its branches, so that each path must be quick."""
     floor = float(sum(prices.min() for prices in case.prices))
-    if case.shape.serial:
-        return solve(case, at_most).bound
-    # The latency of a join is that of no branch less, so that every path by itself must keep the SLA.
     return max(floor, *(_path_bound(case, path, at_most) for path in _paths(case.shape)[:_PATH_LIMIT]))
 
 
@@ -615,9 +707,10 @@ def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: floa
 def _latency_columns(case: Case, stage: int) -> Array:
     """Return what adds up over the stages: the percentile, or mean and squared excess."""
     table = case.tables[stage]
+    mean, excess = mean_and_excess(table.mean_s, table.percentile_s, len(case.tables))
     if case.composition is Composition.SUM:
-        return table.percentile_s[:, None]
-    return np.column_stack((table.mean_s, (table.percentile_s - table.mean_s) ** 2))
+        return (mean + excess)[:, None]
+    return np.column_stack((mean, excess**2))
 
 
 def _latency(columns: Array) -> Array:

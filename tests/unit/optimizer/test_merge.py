@@ -79,9 +79,22 @@ def test_a_price_that_none_reaches_has_no_answer() -> None:
     assert cheapest_exact(case, case.price(choice) - 0.1) is None
 
 
-def test_joins_are_not_merged() -> None:
-    stage = on("cpu", service=(0.01, 0.0))
-    case = a_case([a_stage("a", stage), a_stage("b", stage), a_stage("c", stage, after=["a", "b"])], 0.1)
+@settings(max_examples=40, deadline=None)
+@given(cases(joins=True))
+def test_joins_are_merged_exactly_too(case: Case) -> None:
+    choice = cheapest_exact(case)
+    assert (math.inf if choice is None else case.price(choice)) == pytest.approx(enumerated(case))
+
+
+def test_branches_that_share_stages_are_not_merged() -> None:
+    def stage(name: str, *after: str) -> Stage:
+        return a_stage(name, on("cpu", service=(0.01, 0.0)), on("gpu", service=(0.004, 0.0)), after=after)
+
+    case = a_case(
+        [stage("a"), stage("b", "a"), stage("c", "a"), stage("d", "b", "c"), stage("e", "c"), stage("f", "d", "e")],
+        0.09,
+    )
+    assert lower_bound(case) < np.inf
     with pytest.raises(TooLarge):
         cheapest_exact(case)
 
