@@ -6,9 +6,10 @@ and those nearly as good at the best prices, are combined into one that fits. Th
 over the deviations from a first solution, so that many pipelines may change at once. Where it has seen every plan
 that could take part in a better solution, the bound is the cost itself: the fleet's plan is proven optimal.
 
-Latencies are additive here. `Composition.SUM` in series is that already. Otherwise two additive forms enclose the true
-one: a relaxation (Cauchy–Schwarz for `RSS`, a mean of the paths for joins) bounds the cost, and a restriction
-(√E ≤ E/2τ + τ/2) finds plans; both touch the true latency at the plan they are formed at.
+Latencies add up in `Composition.SUM` in series. Otherwise an additive form that no plan is slower than (Cauchy–Schwarz
+for `RSS`, a mean of the paths for joins, both equal to the true latency at the plan they are formed at) guides the
+search, and what it lets through is judged by the latency itself. Where branches join, every path must keep the limit,
+which bounds the cost; plans are those that keep the true latency besides.
 
 Geoffrion 1974; Fisher 1981 (Lagrangian relaxation); Grötschel, Lovász, Schrijver 1988 (ellipsoid method).
 """
@@ -33,17 +34,86 @@ WORK_LIMIT = 400_000_000
 """Units that a fleet is given where nobody says how many."""
 
 _COLUMNS = 64
-_TIES = 4
-_CAPACITY = 160
+_LABELS = (4, 8, 256)  # partial plans: of latencies that add up, while the additive form is sought, and of others
+_CAPACITY = 96
 _ROUNDS = 24
 _PRECISE = 1e-7
 _PATHS = 64
+_JUDGED_PATHS = 6
 _STATES = (9_000, 300_000)
 _SUMS = 10_000_000
 _POLISHES = 4
 _MONEY_STEPS = 4_000
+_SEARCHED = 1_000  # what a search of one pipeline counts as
 _NEVER = 1e15
 _RANK = 1e-11  # USD per hour: of options that cost the same the one listed first is taken
+
+
+@compiled
+def _hull(
+    first: int, last: int, start: Counts, priced: Array, latency: Array, limit: float, best: Counts, other: Counts
+) -> tuple[float, float, float, int]:
+    """Return bounds of what the stages `first` to `last` cost at least within `limit`, the price of latency, the work.
+
+    The lower bound is that of the Lagrangian relaxation of the latency, infinite where nothing keeps the limit; the
+    upper one is what `best` costs, which keeps it. The next price is where the lines of the last two solutions meet.
+    """
+    cost_a, lat_a, cost_b, lat_b, work = 0.0, 0.0, 0.0, 0.0, 0
+    for stage in range(first, last):
+        cheap, quick = start[stage], start[stage]
+        for option in range(start[stage], start[stage + 1]):
+            if priced[option] < priced[cheap]:
+                cheap = option
+            if latency[option] <= latency[quick] and (
+                latency[option] < latency[quick] or priced[option] < priced[quick]
+            ):
+                quick = option
+        best[stage] = quick
+        other[stage] = cheap
+        cost_a += priced[cheap]
+        lat_a += latency[cheap]
+        cost_b += priced[quick]
+        lat_b += latency[quick]
+    if lat_b > limit:
+        return np.inf, np.inf, 0.0, 1
+    theta = 0.0
+    if lat_a <= limit:
+        cost_b, lat_b = cost_a, lat_a
+        for stage in range(first, last):
+            best[stage] = other[stage]
+    else:
+        for _ in range(60):
+            theta = max(0.0, (cost_b - cost_a) / (lat_a - lat_b))
+            cost, lat = 0.0, 0.0
+            for stage in range(first, last):
+                least, weighed = start[stage], np.inf
+                for option in range(start[stage], start[stage + 1]):
+                    value = priced[option] + theta * latency[option]
+                    if value < weighed:
+                        least, weighed = option, value
+                other[stage] = least
+                cost += priced[least]
+                lat += latency[least]
+            work += start[last] - start[first]
+            if cost + theta * lat >= cost_b + theta * lat_b - 1e-12 * (1 + abs(cost_b)):
+                break
+            if lat <= limit:
+                cost_b, lat_b = cost, lat
+                for stage in range(first, last):
+                    best[stage] = other[stage]
+            else:
+                cost_a, lat_a = cost, lat
+    lower = cost_b + theta * (lat_b - limit)
+    for stage in range(first, last):  # what is left of the latency saves something at one stage after the other
+        now = best[stage]
+        choice, most = now, latency[now] + (limit - lat_b)
+        for option in range(start[stage], start[stage + 1]):
+            if latency[option] <= most and priced[option] < priced[choice]:
+                choice = option
+        lat_b += latency[choice] - latency[now]
+        cost_b += priced[choice] - priced[now]
+        best[stage] = choice
+    return min(lower, cost_b), cost_b, theta, work
 
 
 @compiled
@@ -54,177 +124,201 @@ def _fronts(
     priced: Array,
     latency: Array,
     limit: float,
-    window: float,
-    best: Counts,
+    theta: float,
+    spread: float,
     kept: Counts,
     kept_size: Counts,
     front: Array,
     front_size: Counts,
-    scratch: Array,
-) -> tuple[float, float, float, int]:
+    lists: Array,
+) -> int:
     """Fill `front` with what the stages from each one on cost at least, over the latency they may take.
 
-    For the stages `first` to `last` of one pipeline, whose options (`start`, sorted by latency) cost `priced`:
-    `front[i, 0]` are latencies, rising, `front[i, 1]` prices, falling. Complete for all that comes within `window` of
-    the optimum; `kept` are the options that may. Returns a lower and an upper bound of the optimum (equal to it unless
-    the fronts were too large, then `front_size[0]` is 0), the price of latency, and the work done. `best` is a choice
-    that keeps the limit at the upper bound. The lower bound is infinite where nothing keeps the limit.
+    `front[2·i]` are latencies, rising, `front[2·i + 1]` prices, falling. Complete for all that comes within `spread` of
+    the bound at the latency price `theta`; `kept` are the options that may, by rising latency. `lists` (5, ·) is room
+    to work in. Returns the work done; `front_size[0]` is 0 where the fronts were too large.
     """
-    stages = last - first
-    cost_a, lat_a, cost_b, lat_b, work = 0.0, 0.0, 0.0, 0.0, 0
-    for stage in range(first, last):
-        cheap, quick = start[stage], start[stage]
-        for option in range(start[stage], start[stage + 1]):
-            if priced[option] < priced[cheap]:
-                cheap = option
-            if latency[option] == latency[quick] and priced[option] < priced[quick]:
-                quick = option
-        best[stage] = quick
-        kept[stage] = cheap  # for now: the cheapest choice
-        cost_a += priced[cheap]
-        lat_a += latency[cheap]
-        cost_b += priced[quick]
-        lat_b += latency[quick]
+    stages, capacity, work, quickest = last - first, front.shape[1], 0, 0.0
     front_size[0] = 0
-    if lat_b > limit:
-        return np.inf, np.inf, 0.0, 1
-    theta = 0.0
-    if lat_a <= limit:
-        cost_b, lat_b = cost_a, lat_a
-        for stage in range(first, last):
-            best[stage] = kept[stage]
-    else:
-        for _ in range(60):
-            theta = max(0.0, (cost_b - cost_a) / (lat_a - lat_b))
-            cost, lat = 0.0, 0.0
-            for stage in range(first, last):
-                least = start[stage]
-                for option in range(start[stage], start[stage + 1]):
-                    if priced[option] + theta * latency[option] < priced[least] + theta * latency[least]:
-                        least = option
-                kept[stage] = least
-                cost += priced[least]
-                lat += latency[least]
-            work += start[last] - start[first]
-            if cost + theta * lat >= cost_b + theta * lat_b - 1e-12 * (1 + abs(cost_b)):
-                break
-            if lat <= limit:
-                cost_b, lat_b = cost, lat
-                for stage in range(first, last):
-                    best[stage] = kept[stage]
-            else:
-                cost_a, lat_a = cost, lat
-    lower = cost_b + theta * (lat_b - limit) if theta > 0 else cost_b
-    for stage in range(first, last):  # what is left of the latency saves something at one stage after the other
-        now = best[stage]
-        choice = now
-        for option in range(start[stage], start[stage + 1]):
-            if latency[option] > latency[now] + (limit - lat_b):
-                break
-            if priced[option] < priced[choice]:
-                choice = option
-        lat_b += latency[choice] - latency[now]
-        cost_b += priced[choice] - priced[now]
-        best[stage] = choice
-    upper = cost_b
-    lower = min(lower, upper)
-    spread = upper - lower + window + 1e-9 * (1 + abs(upper))
-
-    # Options that no solution within the spread takes are left out.
-    quickest = 0.0
     for stage in range(first, last):
-        least = np.inf
-        for option in range(start[stage], start[stage + 1]):
+        begin, least = start[stage], np.inf
+        for option in range(begin, start[stage + 1]):
             least = min(least, priced[option] + theta * latency[option])
         count = 0
-        for option in range(start[stage], start[stage + 1]):
+        for option in range(begin, start[stage + 1]):
             if priced[option] + theta * latency[option] - least <= spread:
-                kept[start[stage] + count] = option
+                at = begin + count
+                while at > begin and latency[kept[at - 1]] > latency[option]:
+                    kept[at] = kept[at - 1]
+                    at -= 1
+                kept[at] = option
                 count += 1
         kept_size[stage] = count
-        quickest += latency[start[stage]]
-        scratch[2, stage - first] = least
-
-    capacity = front.shape[2]
-    front[stages, 0, 0] = 0.0
-    front[stages, 1, 0] = 0.0
-    front_size[stages] = 1
-    tail = 0.0
+        quickest += latency[kept[begin]]
+        lists[4, stage - first] = least
+    front[2 * stages, 0], front[2 * stages + 1, 0], front_size[stages], tail = 0.0, 0.0, 1, 0.0
     for position in range(stages - 1, -1, -1):
-        stage = first + position
-        tail += scratch[2, position]
-        quickest -= latency[start[stage]]
-        size, least = 0, np.inf
-        source = 0
+        stage, length, size, least, source = first + position, front_size[position + 1], 0, np.inf, 0
+        tail += lists[4, position]
+        quickest -= latency[kept[start[stage]]]
+        room = limit - quickest + 1e-12 * limit
         for number in range(kept_size[stage]):
             option = kept[start[stage] + number]
-            if priced[option] >= least:
+            more_latency, more_price = latency[option], priced[option]
+            if more_price >= least:
                 continue
-            least = priced[option]
+            least = more_price
             # Two lists, both by rising latency and falling price, become one.
-            one, two, merged, lowest = 0, 0, 0, np.inf
-            into = 1 - source
-            while one < size or two < front_size[position + 1]:
-                if two < front_size[position + 1]:
-                    lat2 = latency[option] + front[position + 1, 0, two]
-                    price2 = priced[option] + front[position + 1, 1, two]
-                else:
-                    lat2, price2 = np.inf, np.inf
+            one, two, merged, lowest, into = 0, 0, 0, np.inf, 1 - source
+            while one < size or two < length:
+                lat, price, taken = np.inf, np.inf, True
+                if two < length:
+                    lat = more_latency + front[2 * position + 2, two]
+                    price = more_price + front[2 * position + 3, two]
                 if one < size and (
-                    scratch[3 + 2 * source, one] < lat2
-                    or (scratch[3 + 2 * source, one] == lat2 and scratch[4 + 2 * source, one] <= price2)
+                    lists[source, one] < lat or (lists[source, one] == lat and lists[2 + source, one] <= price)
                 ):
-                    lat, price = scratch[3 + 2 * source, one], scratch[4 + 2 * source, one]
+                    lat, price = lists[source, one], lists[2 + source, one]
                     one += 1
+                elif lat > room:
+                    two, taken = length, False
                 else:
-                    lat, price = lat2, price2
                     two += 1
-                    if lat > limit - quickest + 1e-12 * limit:
-                        two = front_size[position + 1]
-                        continue
-                    if price + theta * lat - tail > spread:
-                        continue
-                if price < lowest:
+                    taken = price + theta * lat - tail <= spread
+                if taken and price < lowest:
                     if merged == capacity:
-                        front_size[0] = 0
-                        return lower, upper, theta, work
+                        return work
                     lowest = price
-                    scratch[3 + 2 * into, merged] = lat
-                    scratch[4 + 2 * into, merged] = price
+                    lists[into, merged], lists[2 + into, merged] = lat, price
                     merged += 1
             work += merged
             size, source = merged, into
         for point in range(size):
-            front[position, 0, point] = scratch[3 + 2 * source, point]
-            front[position, 1, point] = scratch[4 + 2 * source, point]
+            front[2 * position, point], front[2 * position + 1, point] = lists[source, point], lists[2 + source, point]
         front_size[position] = size
-    optimum = front[0, 1, front_size[0] - 1]
-    return optimum, optimum, theta, work
+    return work
 
 
 @compiled
-def _least(front: Array, size: int, latency: float) -> float:
-    """Return the least price on a front within `latency`, infinite when there is none."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if front[0, middle] <= latency:
-            low = middle + 1
-        else:
-            high = middle
-    return np.inf if low == 0 else front[1, low - 1]
+def _extended(
+    options: Counts,
+    size: int,
+    old: Array,
+    new: Array,
+    parent: Counts,
+    taken: Counts,
+    priced: Array,
+    latency: Array,
+    cost: Array,
+    mean: Array,
+    excess: Array,
+    use: Array,
+    charged: Counts,
+    paths: Counts,
+    on: int,
+    rest: Array,
+    rest_size: int,
+    limit: float,
+    most: float,
+    judged: int,
+    ends: bool,
+) -> tuple[int, float, int]:
+    """Extend `size` partial plans by each of `options`; return how many there are, the least left out, and the work.
+
+    Of each plan, `old` and `new` hold: the least priced cost it can end with, its latency in the additive form, its
+    priced cost, mean and squared excess for each path, cost, use of each charged resource. One that cannot end within
+    `most` is dropped (`rest` is the front of what is to come), and one that is no better in any of the `judged` columns
+    from the third on. `paths` are the numbers of the paths that the stage is `on`, which are all but those not there;
+    where the plan `ends`, each must keep the limit. The least left out is the price of the best that found no room.
+    """
+    held, left_out, work, capacity, end = 0, np.inf, 0, new.shape[0] - 1, 2 + judged
+    for number in range(size):
+        for option in options:
+            lat, value = old[number, 1] + latency[option], old[number, 2] + priced[option]
+            # The last of the front that is quick enough is the cheapest.
+            low, high, room = 0, rest_size, limit + 2e-12 * limit - lat
+            while low < high:
+                middle = (low + high) // 2
+                if rest[0, middle] <= room:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == 0 or value + rest[1, low - 1] > most:
+                continue
+            work += 1
+            new[held, 0], new[held, 1], new[held, 2] = value + rest[1, low - 1], lat, value
+            late = False
+            for path in range(on):
+                a, b = old[number, 3 + 2 * path], old[number, 4 + 2 * path]
+                if paths[path]:
+                    a += mean[option]
+                    b += excess[option] * excess[option]
+                if ends:
+                    late = late or a + np.sqrt(b) > limit + 2e-12 * limit
+                    a, b = 0.0, 0.0
+                new[held, 3 + 2 * path], new[held, 4 + 2 * path] = a, b
+            if late:
+                continue
+            at = 3 + 2 * on
+            new[held, at] = old[number, at] + cost[option]
+            for resource in charged:
+                at += 1
+                new[held, at] = old[number, at] + use[option, resource]
+            beaten, other = False, 0
+            while other < held:
+                worse, better = False, False  # the new one, in some column
+                for column in range(2, end):
+                    difference = new[held, column] - new[other, column]
+                    worse = worse or difference > 1e-12
+                    better = better or difference < -1e-12
+                if not better:
+                    beaten = True
+                    break
+                if worse:
+                    other += 1
+                    continue
+                held -= 1  # the other one goes; the last takes its place, the new one that of the last
+                for column in range(new.shape[1]):
+                    new[other, column] = new[held, column]
+                    new[held, column] = new[held + 1, column]
+                parent[other], taken[other] = parent[held], taken[held]
+            if beaten:
+                continue
+            at = held
+            if held == capacity:
+                for other in range(held):
+                    if new[other, 0] > new[at, 0]:
+                        at = other
+                left_out = min(left_out, new[at, 0])
+                if at == held:
+                    continue
+                for column in range(new.shape[1]):
+                    new[at, column] = new[held, column]
+            else:
+                held += 1
+            parent[at], taken[at] = number, option
+    return held, left_out, work
 
 
 @compiled
 def _columns(
     prices: Array,
+    charged: Counts,
     window: float,
+    listing: bool,
     cost: Array,
-    latency: Array,
+    mean: Array,
+    excess: Array,
+    weights: Array,
     use: Array,
     start: Counts,
     bounds: Counts,
     limits: Array,
+    paths: Counts,
+    path_count: Counts,
+    spread: Array,
+    labels: int,
+    allowed: int,
     column_option: Counts,
     count: Counts,
     complete: Counts,
@@ -232,120 +326,130 @@ def _columns(
 ) -> int:
     """List for each pipeline the plans whose priced cost is within `window` of its best at `prices`.
 
-    Shapes: options N, resources R, stages T, pipelines P, plans listed C. `cost` and `latency` are (N,), `use` (N, R),
-    `start` (T + 1,) the options of each stage by rising latency, `bounds` (P + 1,) the stages of each pipeline,
-    `limits` (P,). The plans are `column_option` (P, C, longest pipeline), their number `count` (P,). `values` (P,) are
-    the least priced costs, or floors of them, infinite where the limit cannot be kept. A plan is left out when another
-    costs no more and uses no more of any resource. Where there are more than C partial plans, those nearest to the
-    best are listed and `complete` is 0. Returns the work done.
+    Shapes: options N, resources R, those with a price A, stages T, pipelines P, plans listed C, paths L. `cost`, `mean`
+    and `excess` are (N,), `use` (N, R), `start` (T + 1,) the options of each stage, `bounds` (P + 1,) the stages of
+    each pipeline, `limits` (P,). A plan keeps its limit where Σ mean + √Σ excess² does on every path; `paths` (T, L)
+    says which stage is on which, and `weights` (T, 2) of mean and excess make an additive form that no plan is slower
+    than. `spread` (P,) is how far the best was above the best of that form (below 0: not known), in and out.
+
+    The plans are `column_option` (P, C, longest pipeline), the best first, their number `count` (P,). `values` (P,) are
+    the least priced costs, or floors of them, infinite where the limit cannot be kept. With `listing` a plan is left
+    out where another costs no more and uses no more of any resource, without where another is no dearer at the
+    prices. With more than `labels` partial plans those nearest to the best are looked at and `complete` is 0; so it is
+    for all pipelines after the one where the work came to what is `allowed`, which get what their hull says. Where
+    nothing was found that keeps the limit, the plan listed keeps that of the additive form. Returns the work done.
     """
-    options, pipelines, resources, work = len(cost), len(limits), len(prices), 0
-    priced = np.empty(options)
-    for option in range(options):
-        value = cost[option]
-        for resource in range(resources):
-            value += prices[resource] * use[option, resource]
-        priced[option] = value
-    capacity, longest = column_option.shape[1], column_option.shape[2]
-    front = np.empty((longest + 1, 2, 4096))
-    front_size = np.zeros(longest + 1, dtype=np.int64)
-    scratch = np.empty((7, max(4096, longest)))
-    kept = np.empty(options + 1, dtype=np.int64)
-    kept_size = np.empty(len(start), dtype=np.int64)
-    best = np.empty(len(start), dtype=np.int64)
-    # Of each label: cost, latency, use, priced cost of the best plan through it, priced cost so far.
-    label = np.empty((longest + 1, capacity, 4 + resources))
-    parent = np.empty((longest + 1, capacity), dtype=np.int64)
-    taken = np.empty((longest + 1, capacity), dtype=np.int64)
-    size = np.zeros(longest + 1, dtype=np.int64)
-    new = np.empty(4 + resources)
-    for pipeline in range(pipelines):
-        first, last, limit = bounds[pipeline], bounds[pipeline + 1], limits[pipeline]
-        lower, _, _, spent = _fronts(
-            first, last, start, priced, latency, limit, window, best, kept, kept_size, front, front_size, scratch
-        )
-        work += spent
-        values[pipeline] = lower
-        count[pipeline] = 0
-        complete[pipeline] = 1
-        if front_size[0] == 0:
-            complete[pipeline] = 0
-            if lower < np.inf:
-                count[pipeline] = 1
-                for stage in range(first, last):
-                    column_option[pipeline, 0, stage - first] = best[stage]
-            continue
-        for column in range(4 + resources):
-            label[0, 0, column] = 0.0
-        size[0] = 1
-        most = lower + window + 1e-9 * (1 + abs(lower))
-        for position in range(last - first):
-            stage, size[position + 1] = first + position, 0
-            for number in range(size[position]):
-                for index in range(kept_size[stage]):
-                    option = kept[start[stage] + index]
-                    lat = label[position, number, 1] + latency[option]
-                    so_far = label[position, number, 3 + resources] + priced[option]
-                    through = so_far + _least(
-                        front[position + 1], front_size[position + 1], limit + 2e-12 * limit - lat
-                    )
-                    if through > most:
-                        continue
-                    new[0] = label[position, number, 0] + cost[option]
-                    new[1] = lat if position + 1 < last - first else 0.0
-                    new[2 + resources] = through
-                    new[3 + resources] = so_far
-                    for resource in range(resources):
-                        new[2 + resource] = label[position, number, 2 + resource] + use[option, resource]
-                    work += 1
-                    held, beaten, worst = size[position + 1], False, -1
-                    other = 0
-                    while other < held:
-                        no_worse, no_better = True, True
-                        for column in range(2 + resources):
-                            if label[position + 1, other, column] > new[column] + 1e-12:
-                                no_worse = False
-                            if label[position + 1, other, column] < new[column] - 1e-12:
-                                no_better = False
-                        if no_worse:
-                            beaten = True
-                            break
-                        if no_better:
-                            held -= 1
-                            for column in range(4 + resources):
-                                label[position + 1, other, column] = label[position + 1, held, column]
-                            parent[position + 1, other] = parent[position + 1, held]
-                            taken[position + 1, other] = taken[position + 1, held]
-                        else:
-                            other += 1
-                    if not beaten:
-                        if held == capacity:
-                            complete[pipeline] = 0
-                            worst = 0
-                            for other in range(held):
-                                if (
-                                    label[position + 1, other, 2 + resources]
-                                    > label[position + 1, worst, 2 + resources]
-                                ):
-                                    worst = other
-                            if label[position + 1, worst, 2 + resources] <= through:
-                                worst = -1
-                        else:
-                            worst = held
-                            held += 1
-                        if worst >= 0:
-                            for column in range(4 + resources):
-                                label[position + 1, worst, column] = new[column]
-                            parent[position + 1, worst] = number
-                            taken[position + 1, worst] = option
-                    size[position + 1] = held
+    options, longest, work = len(cost), column_option.shape[2], 0
+    priced, latency = np.empty(options), np.empty(options)
+    for stage in range(len(start) - 1):
+        for option in range(start[stage], start[stage + 1]):
+            value = cost[option] + _RANK * (option - start[stage])
+            for resource in charged:
+                value += prices[resource] * use[option, resource]
+            priced[option] = value
+            latency[option] = weights[stage, 0] * mean[option] + weights[stage, 1] * excess[option]
+    width = 4 + 2 * paths.shape[1] + len(charged)
+    front, front_size = np.empty((2 * longest + 2, 4096)), np.zeros(longest + 1, dtype=np.int64)
+    lists = np.empty((5, max(4096, longest)))
+    kept, kept_size = np.empty(options + 1, dtype=np.int64), np.empty(len(start), dtype=np.int64)
+    best, other = np.empty(len(start), dtype=np.int64), np.empty(len(start), dtype=np.int64)
+    old, new = np.empty((labels + 1, width)), np.empty((labels + 1, width))
+    parent = np.empty((longest, labels + 1), dtype=np.int64)
+    taken = np.empty((longest, labels + 1), dtype=np.int64)
+    for pipeline in range(len(limits)):
+        first, last, limit, on = bounds[pipeline], bounds[pipeline + 1], limits[pipeline], path_count[pipeline]
         stages = last - first
-        count[pipeline] = size[stages]
-        for number in range(size[stages]):
-            at = number
-            for position in range(stages - 1, -1, -1):
-                column_option[pipeline, number, position] = taken[position + 1, at]
-                at = parent[position + 1, at]
+        lower, upper, theta, spent = _hull(first, last, start, priced, latency, limit, best, other)
+        work += spent
+        values[pipeline], count[pipeline], complete[pipeline] = lower, 0, 1
+        if lower == np.inf:
+            continue
+        count[pipeline] = 1
+        for position in range(stages):
+            column_option[pipeline, 0, position] = best[first + position]
+        if work > allowed:
+            complete[pipeline] = 0
+            continue
+        slack = 1e-9 * (1 + abs(upper))
+        above = spread[pipeline] if spread[pipeline] >= 0 else 0.003 * abs(upper)
+        judged = 2 + 2 * on + len(charged) if listing else 1 + 2 * on
+        for _ in range(8):
+            work += _fronts(
+                first,
+                last,
+                start,
+                priced,
+                latency,
+                limit,
+                theta,
+                upper - lower + window + above + slack,
+                kept,
+                kept_size,
+                front,
+                front_size,
+                lists,
+            )
+            if front_size[0] == 0:
+                complete[pipeline] = 0
+                break
+            optimum = front[1, front_size[0] - 1]
+            most, left_out, size = optimum + window + above + slack, np.inf, 1
+            for column in range(width):
+                old[0, column] = 0.0
+            for position in range(stages):
+                stage = first + position
+                size, lost, spent = _extended(
+                    kept[start[stage] : start[stage] + kept_size[stage]],
+                    size,
+                    old,
+                    new,
+                    parent[position],
+                    taken[position],
+                    priced,
+                    latency,
+                    cost,
+                    mean,
+                    excess,
+                    use,
+                    charged,
+                    paths[stage],
+                    on,
+                    front[2 * position + 2 : 2 * position + 4],
+                    front_size[position + 1],
+                    limit,
+                    most,
+                    judged,
+                    position == stages - 1,
+                )
+                left_out = min(left_out, lost)
+                work += spent
+                old, new = new, old
+            least, at = np.inf, 0
+            for number in range(size):
+                if old[number, 2] < least:
+                    least, at = old[number, 2], number
+            values[pipeline] = min(least, left_out, most)
+            if size > 0 and (least + window <= most or left_out < np.inf):
+                complete[pipeline] = left_out == np.inf
+                spread[pipeline] = least - optimum
+                count[pipeline] = 0
+                for number in range(size):
+                    this = at if number == 0 else (0 if number == at else number)
+                    if old[this, 2] > least + window + slack:
+                        continue
+                    column = count[pipeline]
+                    count[pipeline] += 1
+                    for position in range(stages - 1, -1, -1):
+                        column_option[pipeline, column, position] = taken[position, this]
+                        this = parent[position, this]
+                    if count[pipeline] == column_option.shape[1]:
+                        complete[pipeline] = complete[pipeline] and not listing
+                        break
+                break
+            complete[pipeline] = 0
+            if left_out < np.inf:
+                break
+            above = least - optimum + slack if size > 0 else max(4 * above, 0.01 * abs(upper)) + slack
     return work
 
 
@@ -372,48 +476,65 @@ def _worth(column_cost: Array, column_use: Array, count: Counts, room: Array, pr
 
 @compiled
 def _combine(
-    rated: Array, moved: Counts, count: Counts, place: Counts, half: Counts, most: float, value: Array, back: Columns
+    rated: Array,
+    moved: Counts,
+    offset: Counts,
+    count: Counts,
+    place: Counts,
+    half: Counts,
+    most: float,
+    value: Array,
+    back: Columns,
 ) -> int:
     """Sum up one column of each pipeline at least cost, for every deviation in a box.
 
-    `rated` (P, C) is what a column costs, `moved` (P, C, A) how far it deviates on each axis. A state of the box is a
-    deviation so far: `place` (states, A) counted from the middle, `half` (A,) the half-widths, the last axis running
-    fastest. `value` (states,) starts infinite but for the middle and ends as the least sums; `back` (P, states) are the
-    columns they took last. Sums above `most` are dropped. Returns the work done, below zero if a sum left the box.
+    `rated` (P, C) is what a column costs, `moved` (P, C, A) how far it deviates on each axis, `offset` (P, C) the same
+    in states. A state of the box is a deviation so far, counted from the middle; `half` (A,) are the half-widths. The
+    last axis runs along `value` (rows, W), the others are those of a row in `place` (rows, A - 1). `value` becomes the
+    least sums; `back` (P, states) are the columns they took last. Sums above `most` are dropped. Returns the work done,
+    below zero if a sum left the box.
     """
-    states, axes, work, left_box = len(value), len(half), 0, False
-    following = np.empty(states)
-    low, high = 0, states
+    rows, width, work, left_box = len(place), value.shape[1], 0, False
+    now, following, last = np.full((rows, width), np.inf), np.empty((rows, width)), len(half) - 1
+    least, least_then = np.full(rows, np.inf), np.full(rows, np.inf)
+    now[rows // 2, width // 2], least[rows // 2] = 0.0, 0.0
     for pipeline in range(len(count)):
-        while low < states and value[low] == np.inf:
-            low += 1
-        while high > low and value[high - 1] == np.inf:
-            high -= 1
-        for state in range(states):
-            following[state] = np.inf
+        for row in range(rows):
+            least_then[row] = np.inf
         for number in range(count[pipeline]):
-            rate, offset = rated[pipeline, number], 0
-            if rate > most:
-                continue
-            for axis in range(axes):
-                offset = offset * (2 * half[axis] + 1) + moved[pipeline, number, axis]
-            for state in range(low, high):
-                total = value[state] + rate
-                if total > most:
+            rate, step = rated[pipeline, number], moved[pipeline, number, last]
+            low, high = max(0, -step), min(width, width - step)
+            for row in range(rows):
+                if least[row] + rate > most:
                     continue
-                inside = True
-                for axis in range(axes):
-                    if abs(place[state, axis] + moved[pipeline, number, axis]) > half[axis]:
-                        inside = False
+                inside = low < high
+                for axis in range(last):
+                    inside = inside and abs(place[row, axis] + moved[pipeline, number, axis]) <= half[axis]
                 if not inside:
                     left_box = True
-                elif total < following[state + offset] - 1e-12:
-                    following[state + offset] = total
-                    back[pipeline, state + offset] = number
-            work += high - low
-        for state in range(states):
-            value[state] = following[state]
-        low, high = 0, states
+                    continue
+                work += width
+                into = row + (offset[pipeline, number] - step) // width
+                if least_then[into] == np.inf:
+                    for state in range(width):
+                        following[into, state] = np.inf
+                lowest, base = least_then[into], into * width
+                for state in range(low, high):
+                    total = now[row, state] + rate
+                    if total <= most and total < following[into, state + step] - 1e-12:
+                        following[into, state + step] = total
+                        back[pipeline, base + state + step] = number
+                        lowest = min(lowest, total)
+                least_then[into] = lowest
+                for state in range(low):
+                    left_box = left_box or now[row, state] + rate <= most
+                for state in range(high, width):
+                    left_box = left_box or now[row, state] + rate <= most
+        now, following = following, now
+        least, least_then = least_then, least
+    for row in range(rows):
+        for state in range(width):
+            value[row, state] = now[row, state] if least[row] < np.inf else np.inf
     return -work // 8 - 1 if left_box else work // 8
 
 
@@ -455,17 +576,6 @@ def share_pools(
     return search_.run(start, prove)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    """The options with one additive latency, as the compiled code takes them: those of a stage by rising latency."""
-
-    option: Counts
-    cost: Array
-    latency: Array
-    use: Array
-    limits: Array
-
-
 class _Search:
     """One question: the options of all pipelines side by side, the columns met so far, the best prices and choice."""
 
@@ -483,145 +593,127 @@ class _Search:
         starts = [flat.offsets[:-1] + base for flat, base in zip(flats, self.offset[:-1], strict=True)]
         self.start = np.concatenate((*starts, self.offset[-1:]))
         self.bounds = np.cumsum([0, *(len(flat.stages) for flat in flats)])
+        self.pipeline_of = np.repeat(np.arange(len(cases)), np.diff(self.bounds))
+        self.position_of = np.arange(self.bounds[-1]) - self.bounds[self.pipeline_of]
         self.longest = int(np.diff(self.bounds).max())
         self.cost = np.concatenate([flat.price for flat in flats])
         self.mean = np.concatenate([flat.mean_s for flat in flats])
         self.excess = np.concatenate([flat.excess_s for flat in flats])
-        money = self.cost
+        self.use = np.empty((len(self.cost), self.pools + 1))
+        self.use[:, : self.pools] = np.concatenate([flat.use for flat in flats])
+        self.use[:, self.pools] = self.cost
         if np.isfinite(budget_per_hour) or np.isfinite(self.own).any():  # nobody asks otherwise
-            money = np.concatenate(
+            self.use[:, self.pools] = np.concatenate(
                 [
                     case.tables[stage].cost_per_hour[rows]
                     for case, flat in zip(cases, flats, strict=True)
                     for stage, rows in _rows(flat)
                 ]
             )
-        self.use = np.column_stack((np.concatenate([flat.use for flat in flats]).astype(np.float64), money))
-        self.stage_of = np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
-        self.rank = np.arange(len(self.stage_of)) - self.start[self.stage_of]
-        self.pipeline_of = np.repeat(np.arange(len(cases)), sizes)
         self.limits = np.minimum(np.array([case.latency_s for case in cases]), _NEVER)
         self.composed = np.array([case.composition is Composition.RSS for case in cases])
         self.joined = np.array([not case.shape.serial for case in cases])
-        self.exact = ~(self.composed | self.joined)
+        self.additive = ~(self.composed | self.joined)
         self.work, self.limit = 0, limit
-        self.weights = self._first_weights()
-        self.spread_s = np.maximum(self.limits / 4, 1e-9)
-        self.loose = self._loose()
-        self.tight = self.loose if self.exact.all() else self._tight()
+        self._find_paths()
+        self.spread = np.where(self.additive, 0.0, -1.0)
         count = len(cases)
         self.column_cost = np.full((count, _CAPACITY), np.inf)
         self.column_use = np.zeros((count, _CAPACITY, self.pools + 1))
-        self.column_option = np.full((count, _CAPACITY, self.longest), -1, dtype=np.int64)
+        self.column_option = np.full((count, _CAPACITY, self.longest), -1, dtype=np.int32)
         self.count = np.zeros(count, dtype=np.int64)
         self.current: Counts | None = None
         self.bound = -np.inf
         self.prices = np.zeros(self.pools + 1)
 
-    # Latency in additive forms.
+    # Latency in an additive form.
 
-    def _form(self, latency: Array, limits: Array) -> _Form:
-        order = np.lexsort((np.arange(len(latency)), self.cost, latency, self.stage_of))
-        return _Form(
-            option=order,
-            cost=(self.cost + _RANK * self.rank)[order],
-            latency=latency[order],
-            use=np.ascontiguousarray(self.use[order]),
-            limits=limits,
-        )
+    def _find_paths(self) -> None:
+        """Set which stage is on which path (T, L), how many there are (P,), and the first form (T, 2)."""
+        found = [
+            _paths(case, flat.stages) if joined else [np.arange(len(flat.stages))]
+            for case, flat, joined in zip(self.cases, self.flats, self.joined.tolist(), strict=True)
+        ]
+        self.path_count = np.array([min(len(paths), _JUDGED_PATHS) for paths in found], dtype=np.int64)
+        self.paths = np.zeros((int(self.bounds[-1]), int(self.path_count.max())), dtype=np.int64)
+        for first, paths in zip(self.bounds[:-1].tolist(), found, strict=True):
+            for number, path in enumerate(paths[:_JUDGED_PATHS]):
+                self.paths[first + path, number] = 1
+        self.weights = np.ones((int(self.bounds[-1]), 2))
+        self._weigh(np.zeros(len(self.pipeline_of)), np.ones(len(self.pipeline_of)), ~self.additive)
 
-    def _first_weights(self) -> Array:
-        """Return for each stage how its mean and its excess count in the relaxation (T, 2)."""
-        weights = np.ones((len(self.start) - 1, 2))
-        for number, case in enumerate(self.cases):
-            if not self.exact[number]:
-                self._weigh(weights, number, case, None)
-        return weights
+    def _fit_form(self, options: Counts) -> None:
+        """Form the latency anew so that it is the true one at `options` (P, longest), where any are."""
+        wanted = ~self.additive & (options[:, 0] >= 0)
+        if wanted.any():
+            chosen = options[self.pipeline_of, self.position_of]
+            self._weigh(self.mean[chosen], np.abs(self.excess[chosen]), wanted)
 
-    def _weigh(self, weights: Array, number: int, case: Case, options: Counts | None) -> None:
-        """Set the weights of one pipeline so that the relaxation touches the true latency at `options`."""
-        first, last = self.bounds[number], self.bounds[number + 1]
-        excess = np.ones(last - first) if options is None else np.abs(self.excess[options])
-        mean = np.zeros(last - first) if options is None else self.mean[options]
-        paths = _paths(case, self.flats[number].stages) if self.joined[number] else [np.arange(last - first)]
-        if not paths:
-            paths = [np.arange(0)]
-        length = [float(mean[path].sum() + np.sqrt((excess[path] ** 2).sum())) for path in paths]
-        longest = max(length)
-        taken = [path for path, one in zip(paths, length, strict=True) if one >= longest - 1e-12]
-        weights[first:last] = 0.0
-        for path in taken:
-            norm = float(np.sqrt((excess[path] ** 2).sum()))
-            weights[first + path, 0] += 1 / len(taken)
-            if self.composed[number] and norm > 0:
-                weights[first + path, 1] += excess[path] / norm / len(taken)
-
-    def _loose(self) -> _Form:
-        """Return the form that no plan is slower than in truth: it bounds."""
-        latency = self.mean * self.weights[self.stage_of, 0] + self.excess * self.weights[self.stage_of, 1]
-        return self._form(latency, self.limits)
-
-    def _tight(self) -> _Form:
-        """Return the form that no plan is faster than in truth, joins aside: what it allows is a plan."""
-        spread = self.spread_s[self.pipeline_of]
-        squares = np.where(self.composed[self.pipeline_of], self.excess**2 / (2 * spread), 0.0)
-        return self._form(self.mean + squares, self.limits - np.where(self.composed, self.spread_s / 2, 0.0))
-
-    def _fit_forms(self) -> None:
-        """Form both anew where the cheapest columns at the present prices are."""
-        if self.exact.all():
+    def _weigh(self, mean: Array, excess: Array, wanted: Mask) -> None:
+        """Set the weights of the pipelines `wanted` so that the form touches where stages have `mean` and `excess`."""
+        if not wanted.any():
             return
-        for number in np.nonzero(~self.exact & (self.count > 0))[0].tolist():
-            column = int(np.argmin(self._priced()[number]))
-            first, last = self.bounds[number], self.bounds[number + 1]
-            options = self.column_option[number, column, : last - first]
-            self._weigh(self.weights, number, self.cases[number], options)
-            self.spread_s[number] = max(1e-9, float(np.sqrt((self.excess[options] ** 2).sum())))
-        self.loose, self.tight = self._loose(), self._tight()
+        starts, squares = self.bounds[:-1], excess * excess
+        length = np.stack(
+            [
+                np.add.reduceat(mean * on, starts) + np.sqrt(np.add.reduceat(squares * on, starts))
+                for on in self.paths.T
+            ],
+            axis=1,
+        )
+        length[np.arange(length.shape[1]) >= self.path_count[:, None]] = -np.inf
+        longest = length >= length.max(axis=1)[:, None] - 1e-12
+        share = longest / longest.sum(axis=1)[:, None]
+        norm = np.stack([np.sqrt(np.add.reduceat(squares * on, starts)) for on in self.paths.T], axis=1)
+        root = share / np.where(norm > 0, norm, np.inf)
+        on_mean = (self.paths * share[self.pipeline_of]).sum(axis=1)
+        on_excess = excess * (self.paths * root[self.pipeline_of]).sum(axis=1)
+        take = wanted[self.pipeline_of]
+        self.weights[take, 0] = on_mean[take]
+        self.weights[take, 1] = np.where(self.composed[self.pipeline_of], on_excess, 0.0)[take]
 
     # Answers at prices, and columns.
 
-    def _ask(self, form: _Form, prices: Array, cost: Array | None = None) -> tuple[Counts, Array]:
-        """Return the options that the pipelines choose at `prices` (P, longest) and their priced costs (P,)."""
-        options, count, _, values = self._list(form, prices, 0.0, _TIES, cost)
-        return np.where(count[:, None] > 0, options[:, 0], -1), values
-
     def _list(
-        self, form: _Form, prices: Array, window: float, capacity: int, cost: Array | None = None
+        self, prices: Array, window: float, *, listed: int = 1, labels: int = _LABELS[0], cost: Array | None = None
     ) -> tuple[Counts, Counts, Counts, Array]:
         """Return the plans near the best at `prices`: options (P, C, longest), count, complete, values (P,)."""
-        used = np.nonzero(prices)[0]
         pipelines = len(self.cases)
-        found = np.full((pipelines, capacity, self.longest), -1, dtype=np.int64)
+        found = np.full((pipelines, listed, self.longest), -1, dtype=np.int64)
         count, complete = np.zeros(pipelines, dtype=np.int64), np.zeros(pipelines, dtype=np.int64)
         values = np.empty(pipelines)
         self.work += _columns(
-            np.ascontiguousarray(prices[used]),
+            prices,
+            np.nonzero(prices)[0],
             window,
-            form.cost if cost is None else np.ascontiguousarray(cost[form.option]),
-            form.latency,
-            np.ascontiguousarray(form.use[:, used]),
+            listed > 1,
+            self.cost if cost is None else cost,
+            self.mean,
+            self.excess,
+            self.weights,
+            self.use,
             self.start,
             self.bounds,
-            form.limits,
+            self.limits,
+            self.paths,
+            self.path_count,
+            self.spread,
+            labels,
+            max(0, self.limit - self.work),
             found,
             count,
             complete,
             values,
         )
-        return np.where(found >= 0, form.option[found], -1), count, complete, values
+        return found, count, complete, values
 
     def _true(self, number: int, options: Counts) -> bool:
         """Return whether a choice keeps the latency, by the composition itself."""
-        case, flat = self.cases[number], self.flats[number]
-        stages = len(flat.stages)
-        if self.exact[number]:
-            return bool(self.mean[options[:stages]].sum() <= self.limits[number] * (1 + 1e-11))
-        if not self.joined[number]:
-            taken = options[:stages]
-            latency = self.mean[taken].sum() + np.sqrt((self.excess[taken] ** 2).sum())
-            return bool(latency <= self.limits[number] * (1 + 1e-11))
-        return case.latency(self._choice(number, options)) <= case.latency_s
+        if self.joined[number]:
+            return self.cases[number].latency(self._choice(number, options)) <= self.cases[number].latency_s
+        taken = options[: len(self.flats[number].stages)]
+        latency = self.mean[taken].sum() + np.sqrt((self.excess[taken] ** 2).sum())
+        return bool(latency <= self.limits[number] * (1 + 1e-11))
 
     def _choice(self, number: int, options: Counts) -> Choice:
         flat = self.flats[number]
@@ -629,12 +721,14 @@ class _Search:
 
     def _add(self, options: Counts, wanted: Mask) -> None:
         """Add a column for each pipeline where it is `wanted`, is new, keeps the latency and the own budget."""
-        filled = options >= 0
+        filled, most = options >= 0, int(self.count.max()) + 1
         cost = np.where(filled, self.cost[options], 0.0).sum(axis=1)
         use = np.where(filled[:, :, None], self.use[options], 0.0).sum(axis=1)
-        known = (self.column_option == options[:, None]).all(axis=2) & (np.arange(_CAPACITY) < self.count[:, None])
+        known = np.arange(most) < self.count[:, None]
+        for position in range(self.longest):
+            known &= self.column_option[:, :most, position] == options[:, None, position]
         new = wanted & ~known.any(axis=1) & (use[:, -1] <= self.own + TOLERANCE) & (self.count < _CAPACITY)
-        for number in np.nonzero(new & ~self.exact)[0].tolist():
+        for number in np.nonzero(new & ~self.additive)[0].tolist():
             new[number] = self._true(number, options[number])
         rows = np.nonzero(new)[0]
         at = self.count[rows]
@@ -643,22 +737,21 @@ class _Search:
         self.column_option[rows, at] = options[rows]
         self.count[rows] += 1
 
-    def _ask_and_add(self, prices: Array) -> float:
+    def _ask_and_add(self, prices: Array, *, labels: int | None = None) -> float:
         """Return the bound at `prices`; the answers become columns."""
-        options, values = self._ask(self.loose, prices)
-        self._add(options, np.isfinite(values))
-        if not self.exact.all():
-            options, fits = self._ask(self.tight, prices)
-            self._add(options, np.isfinite(fits) & ~self.joined)
+        if labels is None:
+            labels = _LABELS[0] if self.additive.all() else _LABELS[2]
+        options, count, _, values = self._list(prices, 0.0, labels=labels)
+        options = np.where(count[:, None] > 0, options[:, 0], -1)
+        self._add(options, count > 0)
+        self._fit_form(options)
         charged = prices > 0
         ranks = _RANK * float(np.diff(self.start).sum())  # at most what the ranks have added
         return float(values.sum() - prices[charged] @ self.room[charged]) - ranks
 
     def _ask_joined(self, prices: Array) -> None:
         """Add what the search finds for pipelines whose branches join, which no additive form decides."""
-        for number in np.nonzero(~self.exact)[0].tolist():
-            if self.count[number] and not self.joined[number]:
-                continue
+        for number in np.nonzero(self.joined | (self.count == 0))[0].tolist():
             case, flat = self.cases[number], self.flats[number]
             money = np.array([0.0])
             priced = [
@@ -666,7 +759,7 @@ class _Search:
                 for own, table in zip(case.prices, case.tables, strict=True)
             ]
             walk = search(case.priced(priced))
-            self.work += 1000
+            self.work += _SEARCHED
             if walk is None:
                 continue
             options = np.full((len(self.cases), self.longest), -1, dtype=np.int64)
@@ -690,18 +783,18 @@ class _Search:
     # The search.
 
     def run(self, start: Array | None, prove: bool) -> Shared:
+        if not self.additive.all():
+            for _ in range(3):
+                self._ask_and_add(self.prices, labels=_LABELS[1])
         at_least = self._ask_and_add(self.prices)
         if not np.isfinite(at_least):
             return self._result(np.inf)
-        for _ in range(0 if self.exact.all() else 3):
-            self._fit_forms()
-            at_least = max(at_least, self._ask_and_add(self.prices))
         self._ask_joined(self.prices)
         if np.isfinite(self.room[-1]) or np.isfinite(self.own).any():
-            options, values = self._ask(self.tight, self.prices, self.use[:, -1])
-            self._add(options, np.isfinite(values))
+            options, count, _, _ = self._list(self.prices, 0.0, labels=_LABELS[2], cost=self.use[:, -1].copy())
+            self._add(options[:, 0], count > 0)
         if (self.count == 0).any():
-            return self._result(np.inf if self.exact[self.count == 0].any() else at_least)
+            return self._result(np.inf if self.additive[self.count == 0].any() else at_least)
         self.bound = at_least
         self.current = np.argmin(self._priced(), axis=1)
         active = self._over()
@@ -760,8 +853,7 @@ class _Search:
     def _fit(self, active: Mask) -> bool:
         """Choose columns that fit the `active` resources together; ask at higher prices while none do."""
         charged = np.nonzero(active)[0]
-        self._fit_forms()
-        if not self.exact.all():
+        if not self.additive.all():
             self.bound = max(self.bound, self._ask_and_add(self.prices))
             self._ask_joined(self.prices)
         floor = 0.1 * self._price() / np.maximum(self._used(), 1.0)
@@ -791,7 +883,7 @@ class _Search:
             self.column_use[:, -1] = use[rows, chosen]
             self.column_option[:, -1] = options[rows, chosen]
             self.current = last
-            if all_seen and complete.all() and self.exact.all() and not self._outside(active).any():
+            if all_seen and complete.all() and not self.joined.any() and not self._outside(active).any():
                 self.bound = max(self.bound, self._price())
                 return
             if self._price() > before - _PRECISE * max(1.0, abs(before)):
@@ -799,25 +891,23 @@ class _Search:
 
     def _near(self, charged: Counts, window: float, capacity: int) -> tuple[Array, Array, Counts, Counts, Counts]:
         """Return the columns within `window` of each pipeline's best, the present choice first."""
-        pipelines = len(self.cases)
-        cost = np.full((pipelines, capacity + 1), np.inf)
-        use = np.zeros((pipelines, capacity + 1, self.pools + 1))
-        options = np.full((pipelines, capacity + 1, self.longest), -1, dtype=np.int64)
         prices = np.zeros(self.pools + 1)
         prices[charged] = self.prices[charged]
-        listed, count, complete, _ = self._list(self.tight, prices, window, capacity)
-        rows = np.arange(pipelines)
-        cost[:, 0] = self.column_cost[rows, self.current]
-        use[:, 0] = self.column_use[rows, self.current]
-        options[:, 0] = self.column_option[rows, self.current]
-        within = np.arange(capacity) < count[:, None]
-        listed[~within] = -1
-        options[:, 1:] = listed
-        use[:, 1:] = np.where((listed >= 0)[..., None], self.use[listed], 0.0).sum(axis=2)
-        cost[:, 1:] = np.where(within, np.where(listed >= 0, self.cost[listed], 0.0).sum(axis=2), np.inf)
+        listed, count, complete, _ = self._list(prices, window, listed=capacity, labels=capacity)
+        most = int(count.max())
+        within = np.arange(most) < count[:, None]
+        rows = np.arange(len(self.cases))
+        own = self.column_option[rows, self.current].astype(np.int64)
+        options = np.concatenate((own[:, None], np.where(within[..., None], listed[:, :most], -1)), axis=1)
+        cost, use = np.zeros(options.shape[:2]), np.zeros((*options.shape[:2], self.pools + 1))
+        for position in range(self.longest):
+            filled = options[:, :, position] >= 0
+            cost += np.where(filled, self.cost[options[:, :, position]], 0.0)
+            use += np.where(filled[..., None], self.use[options[:, :, position]], 0.0)
+        cost[:, 1:][~within] = np.inf
         count += 1
         poor = (use[:, :, -1] > self.own[:, None] + TOLERANCE) & np.isfinite(cost)
-        for number in np.nonzero(self.joined)[0].tolist():
+        for number in np.nonzero(~self.additive & ((complete == 0) | self.joined))[0].tolist():
             for column in range(1, int(count[number])):
                 poor[number, column] |= not self._true(number, options[number, column])
         if poor.any():  # put them where they are never taken; what they beat is lost with them
@@ -838,21 +928,32 @@ class _Search:
         slack = np.floor(left / unit + 1e-9).astype(np.int64)
         priced = cost + use[:, :, charged] @ prices
         rated = np.minimum(priced - priced.min(axis=1)[:, None], _NEVER)
-        states = float(np.clip(_SUMS / np.count_nonzero(rated <= gap), *_STATES))
+        affordable = min(_SUMS, max(0, 8 * (self.limit - self.work)))
+        states = float(np.clip(affordable / np.count_nonzero(rated <= gap), *_STATES))
         half = np.full(len(charged), int((states ** (1 / len(charged)) - 1) / 2), dtype=np.int64)
+        widths = 2 * half + 1
+        offsets = moved @ np.array([int(np.prod(widths[axis + 1 :])) for axis in range(len(half))])
         axes = [np.arange(-one, one + 1) for one in half.tolist()]
-        place = np.ascontiguousarray(np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(charged)))
-        value = np.full(len(place), np.inf)
-        value[len(place) // 2] = 0.0
+        place = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(charged))
+        value = np.empty((len(place) // int(widths[-1]), int(widths[-1])))
         back = np.zeros((len(count), len(place)), dtype=np.int16)
-        work = _combine(rated, moved, count, place, half, gap * (1 + 1e-9) + TOLERANCE, value, back)
+        work = _combine(
+            rated,
+            moved,
+            offsets,
+            count,
+            np.ascontiguousarray(place[:: widths[-1], :-1]),
+            half,
+            gap * (1 + 1e-9) + TOLERANCE,
+            value,
+            back,
+        )
         self.work += work if work >= 0 else -work
+        value = value.ravel()
         total = np.where((place <= slack).all(axis=1), value - place @ (prices * unit), np.inf)
         chosen, at = np.zeros(len(count), dtype=np.int64), int(np.argmin(total))
         if not np.isfinite(total[at]):
             return chosen, False
-        widths = 2 * half + 1
-        offsets = moved @ np.array([int(np.prod(widths[axis + 1 :])) for axis in range(len(half))])
         for pipeline in range(len(count) - 1, -1, -1):
             chosen[pipeline] = back[pipeline, at]
             at -= int(offsets[pipeline, chosen[pipeline]])

@@ -26,7 +26,8 @@ PLENTY = 1_000_000
 
 
 def a_case(rng: random.Random, *, rows: int, stress: bool, composition: Composition) -> Case:
-    tables, before = [], ()
+    tables: list[StageOptions] = []
+    before: tuple[str, ...] = ()
     for number in range(rng.randint(4, 8)):
         tables.append(_table(rng, f"s{number}", before, rows, stress))
         before = (f"s{number}",)
