@@ -33,12 +33,13 @@ def maximised(
     `multipliers` [D] are where to start and become those of the bound, in units of price; `reduced` [N] becomes by how
     much each row exceeds the cheapest of its stage at these. A bound above `enough` ends the search, in at most
     `rounds` steps: Polyak's, along the subgradient and what is left of the last step (Camerini, Fratta and Maffioli).
+    What is aimed at lies above the best so far by as much as steps gained of late: `enough` may be far away.
     """
     stages, count = len(offsets) - 1, weights.shape[1]
     here, gradient, direction = np.empty(count), np.empty(count), np.empty(count)
     for column in range(count):
         here[column], direction[column] = multipliers[column], 0.0
-    best, relaxation, stale = -np.inf, 1.0, 0
+    best, ahead, stale = -np.inf, 0.0, 0
     for _ in range(rounds):
         value = 0.0
         for column in range(count):
@@ -55,9 +56,13 @@ def maximised(
             value += least
             for column in range(count):
                 gradient[column] += weights[chosen, column]
+        if best == -np.inf:
+            ahead = min(enough - value, 0.25 * abs(value) + 1e-9)
         stale += 1
         if value > best:
-            if value > best + 1e-4 * (enough - best):
+            if value > best + 0.5 * ahead:
+                ahead *= 2.0
+            if value > best + 0.02 * ahead:
                 stale = 0
             best = value
             for column in range(count):
@@ -65,8 +70,8 @@ def maximised(
         if best > enough:
             break
         if stale > 4:
-            relaxation, stale = relaxation * 0.6, 0
-            if relaxation < 1e-3:
+            ahead, stale = ahead * 0.5, 0
+            if ahead < 1e-4 * abs(best):
                 break
         turned, length = 0.0, 0.0
         for column in range(count):
@@ -81,7 +86,7 @@ def maximised(
             norm += direction[column] * direction[column]
         if norm <= 1e-18:
             break
-        step = relaxation * (enough - value) / norm
+        step = (min(enough, best + ahead) - value) / norm
         for column in range(count):
             here[column] = max(0.0, here[column] + step * direction[column])
     for stage in range(stages):

@@ -31,10 +31,10 @@ class _View:
     fits: tuple[Mask, ...]
 
 
-def search(case: Case, at_most: float = np.inf) -> Walk | None:
+def search(case: Case, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
     """Return the way to a cheap choice that meets the latency within the room, or None when none was found.
 
-    It does not look beyond the price `at_most`.
+    It does not look beyond the price `at_most`; where branches join, `exchanges` of two stages may be left out.
     """
     start = cheapest(case)
     if start is None:
@@ -42,7 +42,7 @@ def search(case: Case, at_most: float = np.inf) -> Walk | None:
     if case.shape.serial:
         return walked(case, start, at_most)
     walk = _descend(case, Walk(visited=(start,)), at_most)
-    return None if walk is None else _tighten(case, walk)
+    return None if walk is None else _tighten(case, walk, exchanges)
 
 
 def walked(case: Case, start: Choice, at_most: float) -> Walk | None:
@@ -384,12 +384,12 @@ def _descend(case: Case, walk: Walk, at_most: float) -> Walk | None:
     return best
 
 
-def _tighten(case: Case, walk: Walk) -> Walk:
+def _tighten(case: Case, walk: Walk, exchanges: bool) -> Walk:
     """Take back what is not needed, one stage and then two at a time, until nothing more is saved."""
     while True:
         better = _completion(_view(case, walk.answer), walk.answer, case.latency_s)
         if better is None or case.price(better) >= case.price(walk.answer) - TOLERANCE:
-            better = _exchange(case, walk.answer)
+            better = _exchange(case, walk.answer) if exchanges else None
         if better is None:
             return walk
         walk = walk.to(better)

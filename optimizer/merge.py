@@ -30,7 +30,8 @@ _PATH_LIMIT = 64
 _BLOCK = 256
 _FRONT = 1024
 _COMPARED = 256  # partial choices to look back at for one that is better
-_ROUNDS = 60
+_ROUNDS = 100
+_RELATIVE = 1e-9
 _SLACK = 1e-12
 """Sums in another order must not turn the search's answer away."""
 
@@ -63,13 +64,30 @@ def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT
     """
     if any(len(table) == 0 for table in case.tables):
         return Solution(walk=None, bound=np.inf)
+    return _solved(case, at_most, work_limit, lost=False)
+
+
+def _solved(case: Case, at_most: float, work_limit: int, *, lost: bool) -> Solution:
     serial, start = case.shape.serial, cheapest(case)
     if serial:
         walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
     else:
-        walk = search(case, at_most + TOLERANCE)
+        # Exchanges compose joins by the thousand, and the merge needs no such good start.
+        walk = search(case, at_most + TOLERANCE, exchanges=case.shape.tree is None)
     proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), at_most + TOLERANCE)
     bound, better = proof.bound_by_prices(), None
+    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
+        # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
+        # least of what is scarce: it is found, or there is none, much sooner.
+        thrifty = case.priced([table.use @ proof.prices for table in case.tables])
+        some = _solved(thrifty, float(proof.prices @ case.room) * (1 + _RELATIVE), work_limit, lost=True)
+        if some.walk is not None:
+            walk = _begun(case, start, some.walk.answer, at_most)
+        elif some.bound == np.inf:
+            return Solution(walk=None, bound=np.inf)
+        if walk is not None:
+            proof = _Proof(case, case.flat.position(walk.answer), at_most + TOLERANCE)
+            bound = proof.bound_by_prices()
     if bound > proof.known:
         bound = np.inf
     elif serial:
@@ -88,6 +106,15 @@ def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT
     return Solution(walk=walk, bound=min(bound, case.price(walk.answer)))
 
 
+def _begun(case: Case, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
+    """Return a way to a choice for `at_most` near `some`, which keeps all limits but that; None when there is none."""
+    if case.shape.serial:
+        at = case.flat.position(some)
+        descended(case, at, case.flat.price, MOST)
+        some = case.flat.choice(at)
+    return Walk(visited=(start or some,)).to(some) if case.price(some) <= at_most + TOLERANCE else None
+
+
 class _Proof:
     """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
 
@@ -100,6 +127,7 @@ class _Proof:
         # Sums in the order of the names, so that the order given makes no difference, not even by rounding.
         known = at_most if incumbent is None else float(flat.price[incumbent].sum()) - TOLERANCE
         self.known = min(known, float(np.maximum.reduceat(flat.price, self.starts).sum()))
+        self.known_choice = incumbent is not None
         self.found: Counts | None = None
         excess = flat.excess_s[self._fastest() if incumbent is None else incumbent]
         if case.shape.serial:
@@ -133,7 +161,7 @@ class _Proof:
         if self.latency_s < MOST:
             longest = self._longest() if len(self.latencies) > 1 else 0
             multipliers[longest] = along_one(flat.offsets, flat.price, columns[longest], self.known, 50)
-        rounds = 1 if len(columns) == 1 else _ROUNDS
+        rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
             case.room[self.pools], 0.5
@@ -149,7 +177,7 @@ class _Proof:
         """Return what `merged` does, for a pipeline with joins."""
         flat, case = self.flat, self.case
         slack = 1e-11 * (1 + abs(self.known) + float((self.prices * case.room).sum()))
-        pools = np.nonzero(self.prices)[0]
+        pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
         number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
         mean, excess = np.minimum(self._mean_and_excess(), NEVER_S)
         while True:
@@ -187,7 +215,9 @@ class _Proof:
     def merged(self, work: int) -> tuple[Counts | None, float]:
         """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
         flat, case = self.flat, self.case
-        pools, bound = np.nonzero(self.prices)[0], self.bound
+        # A pool counts once it is seen to bind, unless no choice is known: then the scarce ones are what it is about.
+        sure = self.known_choice or self.found is not None
+        pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
         while True:
             cost = self._priced()
             free = float((self.prices * case.room).sum())
