@@ -6,7 +6,6 @@ second is impossible, pipelines are served by priority, as much as fits within t
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -21,13 +20,15 @@ from optimizer.occupancy import whole_instances
 from optimizer.options import StageOptions, Supply, supply_of
 from optimizer.packing import Packable, Pools, cheaper_packing
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
-from optimizer.replay import ROUNDS, replay, tighter_target_s
+from optimizer.replay import ROUNDS
 from optimizer.shortage import Share, share_out
+from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _PACKING_WORK = 1_000_000
+_ATTEMPTS = ROUNDS + SUM_ROUNDS + 4  # what one pipeline may need, and some for others that it makes room for
 _PLANS: Remembered[tuple[PipelinePlan, tuple[StageOptions, ...]]] = Remembered(2048)
 
 
@@ -44,31 +45,22 @@ def allocate(
     It depends on nothing but the values of its arguments; the order of pipelines and pools does not matter, nor that of
     stages beyond what `after` says. `previous` is a plan for a similar problem: its pool prices save time.
 
-    With `Composition.RSS` the demand of each pipeline is replayed on its plan; where that misses the SLA, it is planned
-    anew for a tighter target, at last by `Composition.SUM`. The bound is then that of the tightened targets: a cheaper
-    plan that passed a replay by luck is not excluded. `replayed=False` leaves the replay out: for what is compared
-    with other searches over the same tables.
+    With `Composition.RSS` the demand of each pipeline that comes near its SLA is replayed on its plan; where that
+    misses the SLA, it is planned anew for a tighter target, at last by `Composition.SUM`. If even that misses by more
+    than the replay's noise, less of the demand is served. The bound is then that of the tightened targets: a cheaper
+    plan that passed a replay by luck is not excluded. `replayed=False` leaves the replay out: for what is compared with
+    other searches over the same tables.
 
     `shadow_prices` asks what one more instance of each pool would save, at the price of one more search per pool;
     `advice` fills the answers for pipelines that cannot be served whole.
     """
     supply = supply_of(problem)
     start = None if previous is None else _unit_prices(previous, supply)
-    targets: dict[PipelineKey, Target] = {}
+    fleet = Fleet(problem, supply, pool_prices=start)
+    shares = _shares(fleet)
     verify = replayed and problem.composition is Composition.RSS
-    for attempt in range(ROUNDS + 2 if verify else 1):
-        fleet = Fleet(problem, supply, pool_prices=start, targets=targets)
-        shares = _shares(fleet)
-        start = fleet.pool_prices
-        late = _late(problem, shares) if verify else {}
-        tighter = {
-            key: _tightened(problem.composition, targets.get(key), sla_s, took, last=attempt >= ROUNDS)
-            for key, (sla_s, took) in late.items()
-            if targets.get(key) is None or targets[key].composition is problem.composition
-        }
-        if not tighter or attempt == ROUNDS + 1:
-            break
-        targets = {**targets, **tighter}
+    if verify:
+        fleet, shares = _verified(fleet, shares)
     plan = _plan(problem, fleet, shares, verify=verify)
     if advice and not plan.feasible:
         plan = _with_advice(plan, fleet, shares)
@@ -91,8 +83,16 @@ def _plan(problem: Problem, fleet: Fleet, shares: Mapping[PipelineKey, Share], *
     plans = tuple(_remembered(problem, pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
     if verify:
         plans = tuple(
-            replace(plan, replayed_latency_s=_replayed_s(pipeline, shares[pipeline.key]))
-            for pipeline, plan in zip(problem.pipelines, plans, strict=True)
+            replace(
+                plan,
+                replayed_latency_s=None
+                if (verdict := verdict_of(fleet, pipeline, share)) is None
+                else verdict.latency_s,
+                target_latency_s=None if (target := fleet.targets.get(plan.key)) is None else target.latency_s,
+            )
+            for pipeline, plan, share in (
+                (pipeline, plan, shares[pipeline.key]) for pipeline, plan in zip(problem.pipelines, plans, strict=True)
+            )
         )
     instances = {name: _instances(problem, plans, name) for name in supply.pools}
     answers = {key: share.answer for key, share in shares.items() if share.answer is not None and share.served >= 1}
@@ -126,54 +126,49 @@ def _unit_prices(plan: Plan, supply: Supply) -> Array:
     return np.asarray(prices / supply.units_per_instance)
 
 
-def _late(problem: Problem, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, tuple[float, float | None]]:
-    """Return the pipelines whose replay misses the SLA, each with the SLA and what the replay took."""
-    late: dict[PipelineKey, tuple[float, float | None]] = {}
-    for pipeline in problem.pipelines:
-        share = shares[pipeline.key]
-        if share.answer is None or share.served <= 0 or not share.answer.complete:
-            continue
-        if pipeline.demand.entry_rate_rps <= 0:
-            continue
-        took = _replayed_s(pipeline, share)
-        if took is None or took > pipeline.sla.latency_s:
-            late[pipeline.key] = pipeline.sla.latency_s, took
-    return late
+def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet, Mapping[PipelineKey, Share]]:
+    """Return plans that pass their replays, and the fleet with the targets that they were planned for.
+
+    Where no target helps, plans that miss by no more than the noise are returned if they serve all, otherwise plans
+    for less of the demand: of the last targets that all could be planned for, or of the ones that were too tight for
+    that, whichever serves more.
+    """
+    targets: dict[PipelineKey, Target] = {}
+    rounds: dict[PipelineKey, int] = {}
+    near: tuple[Fleet, Mapping[PipelineKey, Share]] | None = None
+    last: dict[bool, tuple[Fleet, Mapping[PipelineKey, Share], Mapping[PipelineKey, Miss]]] = {}  # by: all whole
+    for attempt in range(_ATTEMPTS):
+        missed = misses(fleet, shares)
+        late = {key: miss for key, miss in missed.items() if not miss.settled}
+        whole = all(share.served >= 1 for share in shares.values())
+        last[whole] = fleet, shares, late
+        if whole and not late:
+            near = fleet, shares
+        for key, miss in missed.items():
+            rounds[key] = rounds.get(key, 0) + 1
+            target = tightened(targets.get(key), miss, rounds[key])
+            if target is not None:
+                targets[key] = target
+        if attempt == _ATTEMPTS - 1 or targets == fleet.targets:
+            break
+        fleet = Fleet(fleet.problem, fleet.supply, pool_prices=fleet.pool_prices, targets=dict(targets))
+        shares = _shares(fleet)
+    if near is not None:
+        return near
+    found = []
+    for asked, given, unsettled in last.values():
+        cut = {key: cut_down(asked, unsettled[key], one) if key in unsettled else one for key, one in given.items()}
+        found.append((asked, cut))
+    return max(found, key=lambda one: _served(one[0].problem, one[1]))
 
 
-def _tightened(
-    composition: Composition, before: Target | None, sla_s: float, took: float | None, *, last: bool
-) -> Target:
-    """Return what to plan for next, after a replay that took `took` seconds (None: it says nothing)."""
-    if last or took is None:
-        return Target(latency_s=sla_s, composition=Composition.SUM)
-    target_s = sla_s if before is None else before.latency_s
-    return Target(latency_s=tighter_target_s(target_s, sla_s, took), composition=composition)
-
-
-def _replayed_s(pipeline: Pipeline, share: Share) -> float | None:
-    """Return what the share of the demand that is served experiences in a replay, in seconds; None: nothing to see."""
-    answer = share.answer
-    if answer is None or share.served <= 0 or pipeline.demand.entry_rate_rps <= 0:
-        return None
-    placed = tuple(
-        (stage.name, placement.pool, int(replicas), int(batch))
-        for stage, table, row in zip(pipeline.stages, answer.case.tables, answer.choice, strict=True)
-        for placement, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
+def _served(problem: Problem, shares: Mapping[PipelineKey, Share]) -> tuple[float, ...]:
+    """Return how much is served of each priority, the highest first, to three digits."""
+    priorities = sorted({pipeline.priority for pipeline in problem.pipelines}, reverse=True)
+    return tuple(
+        round(sum(shares[p.key].served for p in problem.pipelines if p.priority == priority), 3)
+        for priority in priorities
     )
-    asked = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
-    return _replay_s(asked, placed)
-
-
-@lru_cache(maxsize=4096)
-def _replay_s(pipeline: Pipeline, placed: tuple[tuple[StageName, PoolName, int, int], ...]) -> float | None:
-    """Replay a plan once: a plan that has not changed need not be replayed again."""
-    seen = replay(
-        pipeline,
-        {(stage, pool): replicas for stage, pool, replicas, _ in placed},
-        {(stage, pool): batch for stage, pool, _, batch in placed},
-    )
-    return None if seen is None else seen.latency_s
 
 
 def _packing(problem: Problem, supply: Supply, shares: Mapping[PipelineKey, Share]) -> Packing | None:

@@ -91,8 +91,11 @@ class PipelinePlan:
     cheapest allocation that carries the load to the planned one. `next_step` is the best move not made: what
     the next dollar would buy, or None when nothing can be bought.
 
-    `replayed_latency_s` is the latency of a simulated replay of the demand on the plan, which a plan composed by
-    `Composition.RSS` has passed; `latency_error` the error bar of `latency_s`, relative, as in `StagePlan`.
+    `replayed_latency_s` is the latency of a simulated replay of the demand (rounded up to three digits) on the plan,
+    which a plan composed by `Composition.RSS` has passed, or missed by less than the replay's noise; None where none
+    was needed. `target_latency_s` is what was planned for instead of the SLA because replays had taken too long (by
+    `Composition.SUM` where it is the SLA itself): optimal is then said of that target; None where it was the SLA.
+    `latency_error` is the error bar of `latency_s`, relative, as in `StagePlan`.
     `moved_replicas` differ from what runs now, which was charged `switching_cost_per_hour` in the search.
     `required_budget_per_hour` is the least budget at which the SLA could be met for the whole demand, all else equal;
     `best_latency_s` the least latency that budget, pools and bounds allow for it. Both are None when nobody asked,
@@ -115,6 +118,7 @@ class PipelinePlan:
     switching_cost_per_hour: float = 0.0
     required_budget_per_hour: float | None = None
     best_latency_s: float | None = None
+    target_latency_s: float | None = None
 
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
         """Return the planned replicas of every placement."""

@@ -949,8 +949,7 @@ class _Search:
             back,
         )
         self.work += work if work >= 0 else -work
-        value = value.ravel()
-        total = np.where((place <= slack).all(axis=1), value - place @ (prices * unit), np.inf)
+        total = np.where((place <= slack).all(axis=1), value.ravel() - place @ (prices * unit), np.inf)
         chosen, at = np.zeros(len(count), dtype=np.int64), int(np.argmin(total))
         if not np.isfinite(total[at]):
             return chosen, False

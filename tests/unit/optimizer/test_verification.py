@@ -1,0 +1,157 @@
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from problems import a_pipeline, a_problem, a_stage, on, pools
+
+from optimizer import verification
+from optimizer.allocate import allocate
+from optimizer.evaluate import predicted_latency_s
+from optimizer.model import Composition, Pipeline, Problem
+from optimizer.plan import LimitKind
+from optimizer.replay import Replayed
+
+Latency = Callable[[Pipeline, float], tuple[float, float]]
+"""From a pipeline and what its plan is composed to, to latency and noise of its replay."""
+
+
+@pytest.fixture
+def replaying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Latency], list[Pipeline]]]:
+    """Return a way to say what replays take; it returns the list of what has been replayed."""
+    asked: list[Pipeline] = []
+
+    def use(latency: Latency) -> list[Pipeline]:
+        def replay(pipeline: Pipeline, replicas: Any, batches: Any) -> Replayed:
+            asked.append(pipeline)
+            composed_s = predicted_latency_s(pipeline, replicas, batches, composition=Composition.RSS)
+            assert composed_s is not None
+            latency_s, half_width_s = latency(pipeline, composed_s)
+            return Replayed(
+                latency_s=latency_s,
+                mean_s=latency_s / 2,
+                half_width_s=half_width_s,
+                items=1,
+                stage_mean_s=(),
+                stage_latency_s=(),
+            )
+
+        monkeypatch.setattr(verification, "replay", replay)
+        return asked
+
+    verification._replayed.cache_clear()  # other tests' replays are real
+    yield use
+    verification._replayed.cache_clear()
+
+
+def captions(*, key: str = "x/captions", sla_s: float = 0.06, rate_rps: float = 200.0, most: int = 60) -> Pipeline:
+    names = ("vad", "encoder", "decoder")
+    return a_pipeline(
+        *(
+            a_stage(name, on("cpu", service=(0.01, 0.0), bounds=(0, most)), after=names[max(0, number - 1) : number])
+            for number, name in enumerate(names)
+        ),
+        key=key,
+        sla_s=sla_s,
+        rate_rps=rate_rps,
+    )
+
+
+def composed(*pipelines: Pipeline, **more: Any) -> Problem:
+    problem = a_problem(*pipelines, where=pools(cpu=(0.5, 500)), **more)
+    return replace(problem, composition=Composition.RSS)
+
+
+def test_a_plan_far_below_its_sla_needs_no_replay(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    asked = replaying(lambda pipeline, composed_s: (composed_s, 0.0))
+    (answer,) = allocate(composed(captions(sla_s=10.0))).pipelines
+    assert (answer.feasible, answer.replayed_latency_s, answer.target_latency_s) == (True, None, None)
+    assert asked == []
+
+
+def test_the_pipeline_whose_replay_misses_is_planned_for_a_tighter_target_and_no_other(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    """Six pipelines share a pool; the replay of one takes a quarter longer than composed."""
+    calm = [captions(key=f"x/calm{number}", rate_rps=100.0 + number) for number in range(5)]
+    late = captions(key="x/late", rate_rps=200.0)
+    replaying(lambda pipeline, s: (s * (1.25 if pipeline.demand.entry_rate_rps == 200 else 1.0), 0.0))
+    plan = allocate(composed(*calm, late))
+    lucky = allocate(composed(*calm, late), replayed=False)
+    answer = plan.of(late.key)
+    assert plan.feasible
+    assert answer.replayed_latency_s is not None
+    assert answer.replayed_latency_s <= 0.06
+    assert answer.target_latency_s is not None
+    assert answer.target_latency_s < 0.06
+    assert answer.cost_per_hour > lucky.of(late.key).cost_per_hour
+    for pipeline in calm:
+        assert plan.of(pipeline.key).target_latency_s is None
+        assert plan.of(pipeline.key).replicas() == lucky.of(pipeline.key).replicas()
+
+
+def test_a_miss_within_the_noise_is_planned_and_told(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    replaying(lambda pipeline, _: (1.01 * pipeline.sla.latency_s, 0.02 * pipeline.sla.latency_s))
+    (answer,) = allocate(composed(captions())).pipelines
+    assert answer.feasible
+    assert answer.replayed_latency_s == pytest.approx(1.01 * 0.06)
+
+
+def test_a_miss_within_the_noise_is_kept_where_nothing_tighter_can_be_planned(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    # With three replicas per stage the target cannot be any tighter than what is composed.
+    replaying(lambda pipeline, s: (1.01 * pipeline.sla.latency_s, 0.02 * pipeline.sla.latency_s))
+    loose = captions(most=3)
+    (answer,) = allocate(composed(replace(loose, sla=replace(loose.sla, latency_s=1.0))), replayed=False).pipelines
+    assert answer.latency_s is not None
+    tight = replace(loose, sla=replace(loose.sla, latency_s=1.001 * answer.latency_s))
+    (answer,) = allocate(composed(tight)).pipelines
+    assert answer.feasible
+    assert answer.replayed_latency_s == pytest.approx(1.01 * tight.sla.latency_s)
+
+
+def test_what_no_replay_keeps_is_no_feasible_plan(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    asked = replaying(lambda pipeline, _: (1.2 * pipeline.sla.latency_s, 0.01 * pipeline.sla.latency_s))
+    plan = allocate(composed(captions()))
+    (answer,) = plan.pipelines
+    assert not plan.feasible
+    assert answer.served_fraction == 0
+    assert answer.limited_by is not None
+    assert answer.limited_by.kind in (LimitKind.SLA, LimitKind.BOUNDS)
+    assert len(asked) < 40
+
+
+def test_as_much_is_served_as_replays_keep_the_sla_for(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    """The replay is late at more than 150 items/s whatever runs, and as composed below."""
+    replaying(lambda pipeline, s: (1.1 * 0.06 if pipeline.demand.entry_rate_rps > 150 else s, 0.0))
+    (answer,) = allocate(composed(captions(rate_rps=200.0))).pipelines
+    assert not answer.feasible
+    assert 0.5 < answer.served_fraction <= 0.75
+    assert answer.replayed_latency_s is not None
+    assert answer.replayed_latency_s <= 0.06
+    assert answer.limited_by is not None
+
+
+def test_loads_that_hardly_differ_need_one_replay(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    asked = replaying(lambda pipeline, composed_s: (composed_s * 0.9, 0.0))
+    for rate_rps in (200.1, 200.5, 200.9):
+        (answer,) = allocate(composed(captions(rate_rps=rate_rps))).pipelines
+        assert answer.replayed_latency_s is not None
+    assert [pipeline.demand.entry_rate_rps for pipeline in asked] == [pytest.approx(201.0)]
+
+
+def test_a_load_whose_rounding_would_miss_is_replayed_as_it_is(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    replaying(lambda pipeline, s: (s if pipeline.demand.entry_rate_rps < 200.9 else 2 * s, 0.0))
+    (answer,) = allocate(composed(captions(rate_rps=200.5))).pipelines
+    assert answer.feasible
+    assert answer.target_latency_s is None
+
+
+def test_plans_by_the_sum_of_percentiles_are_not_replayed(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    asked = replaying(lambda pipeline, composed_s: (composed_s, 0.0))
+    (answer,) = allocate(replace(composed(captions()), composition=Composition.SUM)).pipelines
+    assert answer.replayed_latency_s is None
+    assert asked == []
