@@ -12,7 +12,7 @@ from optimizer.case import TOLERANCE, Case, Choice, Walk, with_row
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.greedy import cheapest, search
-from optimizer.merge import TooLarge, cheapest_exact, cheapest_together, lower_bound
+from optimizer.merge import TooLarge, cheapest_together, lower_bound, solve
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
 from optimizer.prices import share_pools
@@ -68,19 +68,14 @@ class Target:
 def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
     """Return the way to a choice that meets the latency within room and budget, or None when there is none.
 
-    It is the cheapest choice there is when `exact` and no branches join, otherwise the cheapest that was found.
+    It is the cheapest choice there is when `exact` and branches share no stages, otherwise the cheapest that was found.
     """
     costs = tuple(table.cost_per_hour for table in case.tables)
     prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True))
     at_most = budget_per_hour if prices_are_costs else np.inf
-    walk = search(case, at_most)
-    if exact or walk is None:
-        try:
-            best = cheapest_exact(case, at_most if walk is None else case.price(walk.answer))
-        except TooLarge:
-            best = None
-        if best is not None and (walk is None or case.price(best) < case.price(walk.answer) - TOLERANCE):
-            walk = (walk or Walk(visited=(cheapest(case) or best,))).to(best)
+    walk = None if exact else search(case, at_most)
+    if walk is None:
+        walk = solve(case, at_most).walk
     if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
         return walk
     if prices_are_costs:
