@@ -324,11 +324,8 @@ def _serve_least_loaded(
     """
     n, replicas = len(arrivals), len(slots)
     widest = 1
-    weighted = False
     for r in range(replicas):
         widest = max(widest, slots[r])
-        if relative[r] != relative[0]:
-            weighted = True
     done = np.full((replicas, widest), np.inf)  # when a server is done; infinite: idle
     size = np.zeros((replicas, widest), dtype=np.int64)
     idle = slots.copy()
@@ -339,11 +336,10 @@ def _serve_least_loaded(
     link = np.empty(n, dtype=np.int64)  # the item behind an item
     due = np.full(replicas, np.inf)  # when something happens at a replica
     credit = np.zeros(replicas)
-    turn = 0
     for i in range(n + 1):
         now = arrivals[i] if i < n else np.inf
-        chosen, lowest, r = 0, np.inf, turn
-        for _ in range(replicas):
+        chosen, lowest = 0, np.inf
+        for r in range(replicas):
             while due[r] <= now and due[r] < np.inf:
                 time = due[r]
                 for k in range(slots[r]):
@@ -378,27 +374,19 @@ def _serve_least_loaded(
                 for k in range(slots[r]):
                     soonest = min(soonest, done[r, k])
                 due[r] = soonest
-            load = inside[r] * relative[r]
-            if load < lowest:
-                lowest, chosen = load, r
-            r += 1
-            if r == replicas:
-                r = 0
+            lowest = min(lowest, inside[r] * relative[r])
         if i == n:
             break
-        if weighted:  # those that tie take turns by weight: the richest pays for all
-            richest, total, chosen = -np.inf, 0.0, -1
-            for r in range(replicas):
-                if inside[r] * relative[r] == lowest:
-                    credit[r] += 1.0 / relative[r]
-                    total += 1.0 / relative[r]
-                    if credit[r] > richest:
-                        richest, chosen = credit[r], r
-            credit[chosen] -= total
-        else:
-            turn = chosen + 1
-            if turn == replicas:
-                turn = 0
+        # Those that tie take turns by weight, as the data plane's do: all of them save up, the richest pays for all.
+        # To rotate among them instead spreads light loads more evenly: p95 would be up to a quarter below.
+        richest, total = -np.inf, 0.0
+        for r in range(replicas):
+            if inside[r] * relative[r] == lowest:
+                credit[r] += 1.0 / relative[r]
+                total += 1.0 / relative[r]
+                if credit[r] > richest:
+                    richest, chosen = credit[r], r
+        credit[chosen] -= total
         if queued[chosen] == 0:
             head[chosen] = i
         else:
