@@ -91,6 +91,12 @@ class Case:
         object.__setattr__(case, "_flat", self._flat)
         return case
 
+    def for_latency(self, latency_s: float) -> "Case":
+        """Return the same question with another latency allowed."""
+        case = replace(self, latency_s=latency_s)
+        object.__setattr__(case, "_flat", self._flat)
+        return case
+
     def priced(self, prices: Sequence[Array]) -> "Case":
         """Return the same question at other prices."""
         return replace(self, prices=tuple(prices))

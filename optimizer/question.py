@@ -3,20 +3,21 @@
 The same tables and the same search as the plan's, so that an answer is what a plan under those circumstances would be.
 """
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, comb, inf, isfinite, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.case import TOLERANCE, Case, Walk
+from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.fleet import Answer, Fleet
 from optimizer.greedy import cheapest, search
 from optimizer.latency import capacity_rps
 from optimizer.merge import TooLarge, cheapest_exact
-from optimizer.model import Demand, Pipeline, Placement, Routing, Stage
+from optimizer.model import Demand, Pipeline, Placement, PoolName, Routing, Stage
 from optimizer.options import Mixing, StageOptions, Supply, stage_options
 from optimizer.plan import Limit, LimitKind
 
@@ -29,13 +30,46 @@ _PLENTY = 10.0
 """Separate queues with replicas for this many times the load hardly ever wait: more cannot help."""
 
 
-_MIXED = 12
-_PAIRS = 40
-"""Mixes of any two pools make tables of ten thousands of rows: so often at most, and so many pairs of placements."""
+_SLACK = 1e-9
+"""Relative: rounding must not turn a stage away."""
+
+_MIXED = 48
+_PAIRS = 12
+"""Mixes of any two pools make tables of thousands of rows: so many pairs of placements in all answers, and in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """What there was no way to serve: neither is there one for more, or with less."""
+
+    share: float
+    room: Counts
+    budget_per_hour: float
+    mixing: Mixing
+
+    def covers(self, share: float, room: Counts, budget_per_hour: float, mixing: Mixing) -> bool:
+        """Return whether the refusal answers this question too."""
+        return (
+            share >= self.share
+            and budget_per_hour <= self.budget_per_hour
+            and (mixing is Mixing.OVERFLOW or self.mixing is Mixing.ANY)
+            and bool(np.all(room <= self.room))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A question with what is lifted left out."""
+
+    share: float
+    stages: tuple[Stage, ...]
+    supply: Supply
+    room: Counts
+    latency_s: float
 
 
 class Question:
-    """A pipeline of a fleet, and what may be asked about it. Remembers tables, holds no other state.
+    """A pipeline of a fleet, and what may be asked about it. Remembers tables and refusals, holds no other state.
 
     `asked` counts the answers looked for, which is what bounds the work of those who ask.
     """
@@ -47,6 +81,9 @@ class Question:
         self._pairs = sum(comb(len(stage.placements), 2) for stage in pipeline.stages)
         self._fleet = fleet
         self._tables: dict[tuple[int, float, Mixing, bool, tuple[int, ...]], StageOptions] = {}
+        self._refused: list[_Refusal] = []
+        self._order = list(range(len(pipeline.stages)))
+        self._serial = shape_of([(stage.name, stage.after) for stage in pipeline.stages]).serial
 
     def answer(
         self,
@@ -69,57 +106,176 @@ class Question:
         `mixing` says how far stages may run on several pools where overflow alone leaves no way. Not `exact`: the
         cheapest that the search found.
         """
-        self.asked += 1
-        case = self._case(share, Mixing.OVERFLOW, frozenset(lifted), room)
-        if SLA in lifted:
-            case = replace(case, latency_s=inf)
-        elif latency_s is not None:
-            case = replace(case, latency_s=latency_s)
-        if any(len(table) == 0 for table in case.tables):
+        plain = not lifted and latency_s is None
+        if plain and any(no.covers(share, room, budget_per_hour, mixing) for no in self._refused):
             return None
-        walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
-        if walk is not None:
-            return Answer(case=case, walk=walk)
+        self.asked += 1
+        answer = self._answer(
+            self._asked(share, frozenset(lifted), room, latency_s),
+            budget_per_hour,
+            pool_prices=pool_prices,
+            money_price=money_price,
+            mixing=mixing,
+            exact=exact,
+        )
+        if plain and answer is None:
+            self._refused.append(_Refusal(share, room.copy(), budget_per_hour, mixing))
+        return answer
+
+    def strain(self, share: float, room: Counts, budget_per_hour: float) -> float:
+        """Return about how many times `room` and the budget would have to be to serve `share`; infinite: no number.
+
+        An estimate for a search to go by: of the scarcest of them, for an allocation that takes little of all.
+        """
+        answer = self.guide(share, room, budget_per_hour)
+        if answer is None:
+            return inf
+        taken = float((answer.use / np.maximum(room, 1e-3)).max(initial=0.0))
+        return max(taken, answer.cost_per_hour / max(budget_per_hour, 1e-9))
+
+    def scout(self, answers: Sequence[Answer]) -> "Question":
+        """Return the same question over fewer options, those like the ones of `answers`: quick, and good for a guess.
+
+        Of each stage the placements that `answers` use, those that must run, and the cheapest for the load; of their
+        batch limits those used, the next ones and the largest.
+        """
+        stages = tuple(self._like(stage, answers, index) for index, stage in enumerate(self.pipeline.stages))
+        fleet = Fleet(self._fleet.problem, self._fleet.supply, targets=self._fleet.targets)
+        return Question(fleet, replace(self.pipeline, stages=stages))
+
+    def guide(self, share: float, room: Counts, budget_per_hour: float) -> Answer | None:
+        """Return a way to serve `share` that takes little of all, were there no end of room and money."""
+        asked = self._asked(share, frozenset(), np.full_like(room, np.iinfo(np.int64).max), None)
+        if self._stuck(asked, inf):
+            return None
+        case = self._case(asked, Mixing.OVERFLOW)
+        weights = 1.0 / np.maximum(room, 1e-3)
+        walk = _serve(_priced(case, weights, 1.0 / max(budget_per_hour, 1e-9)), inf, exact=False)
+        return None if walk is None else Answer(case=case, walk=walk)
+
+    def alone(self, index: int, share: float, room: Counts, budget_per_hour: float) -> bool:
+        """Return whether the stage at `index` could be served, were it the only one: otherwise nothing can be."""
+        asked = self._asked(share, frozenset(), room, None)
+        return self._first_row(asked, index, budget_per_hour) is not None
+
+    def short_alone(self, share: float, room: Counts, budget_per_hour: float) -> list[int]:
+        """Return the positions of the stages that could not be served even if there were no others."""
+        asked = self._asked(share, frozenset(), room, None)
+        return [k for k in range(len(asked.stages)) if self._first_row(asked, k, budget_per_hour) is None]
+
+    def _like(self, stage: Stage, answers: Sequence[Answer], index: int) -> Stage:
+        supply = self._fleet.supply
+        used: dict[PoolName, set[int]] = {}
+        for answer in answers:
+            table, row = answer.case.tables[index], answer.choice[index]
+            for placement, count, batch in zip(
+                table.stage.placements, table.replicas[row].tolist(), table.batches[row].tolist(), strict=True
+            ):
+                if count:
+                    used.setdefault(placement.pool, set()).add(batch)
+        able = [p for p in stage.placements if supply.most(p) and not self._too_inaccurate(p)] or stage.placements
+        able = sorted(able, key=lambda p: supply.price_per_hour(p) / capacity_rps(p, p.batch_sizes[-1]))
+        cheapest = {p.pool for p in able[:2]}
+        kept = []
+        for placement in stage.placements:
+            if placement.pool in used or placement.pool in cheapest or placement.min_replicas:
+                sizes, near = placement.batch_sizes, {len(placement.batch_sizes) - 1}
+                for batch in used.get(placement.pool, ()):
+                    at = sizes.index(batch)
+                    near |= {max(at - 1, 0), at, min(at + 1, len(sizes) - 1)}
+                kept.append(replace(placement, batch_sizes=tuple(sizes[at] for at in sorted(near))))
+        return replace(stage, placements=tuple(kept))
+
+    def _too_inaccurate(self, placement: Placement) -> bool:
+        most = self.pipeline.max_wer
+        return placement.wer is not None and most is not None and placement.wer > most
+
+    def _answer(
+        self,
+        asked: "_Asked",
+        budget_per_hour: float,
+        *,
+        pool_prices: Array | None,
+        money_price: float,
+        mixing: Mixing,
+        exact: bool,
+    ) -> Answer | None:
+        if not self._stuck(asked, budget_per_hour):
+            case = self._case(asked, Mixing.OVERFLOW)
+            walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
+            if walk is not None:
+                return Answer(case=case, walk=walk)
         if mixing is Mixing.OVERFLOW or self._mixed >= _MIXED or self._pairs > _PAIRS:
             return None
-        self._mixed += 1
-        if not self._may_mix(case, share, budget_per_hour):
+        self._mixed += self._pairs
+        if not self._may_mix(asked, budget_per_hour):
             return None
-        mixed = replace(self._case(share, Mixing.ANY, frozenset(lifted), room), latency_s=case.latency_s)
+        mixed = self._case(asked, Mixing.ANY)
         walk = _serve(mixed, budget_per_hour, exact=False)
         return None if walk is None else Answer(case=mixed, walk=walk, mixing=Mixing.ANY)
 
-    @staticmethod
-    def _may_mix(case: Case, share: float, budget_per_hour: float) -> bool:
+    def _may_mix(self, asked: "_Asked", budget_per_hour: float) -> bool:
         """Return whether any mix of pools could help: overflow alone has a way, were there room.
 
-        Money justifies a mix only when not all can be served, as in the plan of the whole.
+        Money never justifies a mix: a stage on two kinds of hardware is harder to run.
         """
-        if all(len(table.stage.placements) == 1 for table in case.tables):
+        if all(len(stage.placements) == 1 for stage in asked.stages):
             return False
-        roomy = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
-        return _serve(roomy, budget_per_hour if share >= 1 else inf, exact=False) is not None
+        roomy = replace(asked, room=np.full_like(asked.room, np.iinfo(np.int64).max))
+        if self._stuck(roomy, budget_per_hour):
+            return False
+        return _serve(self._case(roomy, Mixing.OVERFLOW), budget_per_hour, exact=False) is not None
 
-    def _case(self, share: float, mixing: Mixing, lifted: frozenset[Limit], room: Counts) -> Case:
-        base = self._fleet.case(self.pipeline, share, mixing)
-        if not any(limit.kind in (LimitKind.POOL, LimitKind.BOUNDS) for limit in lifted):
-            return base.within(room)
-        demand = self.pipeline.demand.scaled(share)
-        stages = [self._stage(stage, demand, lifted) for stage in self.pipeline.stages]
-        free = np.array([Limit(kind=LimitKind.POOL, name=name) in lifted for name in self._fleet.supply.pools])
-        ample = _ample(stages, self._fleet.supply)
-        supply = replace(self._fleet.supply, limits=np.where(free, ample, self._fleet.supply.limits))
-        tables = tuple(
-            table if stage is table.stage and not changed else self._table(index, stage, share, mixing, supply)
-            for index, (stage, table) in enumerate(zip(stages, base.tables, strict=True))
-            for changed in [self._highest(stage, supply) != self._highest(stage, self._fleet.supply)]
-        )
-        return replace(
-            base,
-            tables=tables,
-            prices=tuple(table.objective_per_hour for table in tables),
-            room=np.where(free, ample, room),
-        )
+    def _asked(self, share: float, lifted: frozenset[Limit], room: Counts, latency_s: float | None) -> "_Asked":
+        demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply
+        if SLA in lifted or demand.entry_rate_rps <= 0:
+            latency_s = inf
+        elif latency_s is None:
+            target = self._fleet.targets.get(self.pipeline.key)
+            latency_s = self.pipeline.sla.latency_s if target is None else target.latency_s
+        stages = self.pipeline.stages
+        if any(limit.kind in (LimitKind.POOL, LimitKind.BOUNDS) for limit in lifted):
+            stages = tuple(self._stage(stage, demand, lifted) for stage in stages)
+            free = np.array([Limit(kind=LimitKind.POOL, name=name) in lifted for name in supply.pools])
+            ample = _ample(stages, supply)
+            supply = replace(supply, limits=np.where(free, ample, supply.limits))
+            room = np.where(free, ample, room)
+        return _Asked(share=share, stages=stages, supply=supply, room=room, latency_s=latency_s)
+
+    def _stuck(self, asked: "_Asked", budget_per_hour: float) -> bool:
+        """Return whether the stages cannot be served, as far as each by itself and their least needs tell.
+
+        The stage that was in the way last time is looked at first: where it is again, no other table is needed.
+        """
+        use, cost = np.zeros_like(asked.room), 0.0
+        for position, index in enumerate(self._order):
+            least = self._first_row(asked, index, budget_per_hour)
+            if least is not None:
+                use, cost = use + least[0], cost + least[1]
+            if least is None or np.any(use > asked.room) or cost > budget_per_hour + TOLERANCE:
+                self._order.insert(0, self._order.pop(position))
+                return True
+        return False
+
+    def _first_row(self, asked: "_Asked", index: int, budget_per_hour: float) -> tuple[Counts, float] | None:
+        """Return what a stage takes at least, of each pool and of money; None where it cannot be served by itself."""
+        table = self._table(asked, index, Mixing.OVERFLOW)
+        usable = np.all(table.use <= asked.room, axis=1) & (table.cost_per_hour <= budget_per_hour + TOLERANCE)
+        # With joins only the mean is sure to be no more than the whole.
+        least_s = table.percentile_s if self._serial else np.minimum(table.mean_s, table.percentile_s)
+        usable &= least_s <= asked.latency_s * (1 + _SLACK)
+        if not usable.any():
+            return None
+        return np.asarray(table.use[usable].min(axis=0), dtype=np.int64), float(table.cost_per_hour[usable].min())
+
+    def _case(self, asked: "_Asked", mixing: Mixing) -> Case:
+        case = self._fleet.case(self.pipeline, asked.share, mixing)
+        if asked.stages is not self.pipeline.stages:
+            tables = tuple(self._table(asked, index, mixing) for index in range(len(asked.stages)))
+            case = replace(case, tables=tables, prices=tuple(table.objective_per_hour for table in tables))
+        if case.latency_s != asked.latency_s:
+            case = case.for_latency(asked.latency_s)
+        return case.within(asked.room)
 
     def _stage(self, stage: Stage, demand: Demand, lifted: frozenset[Limit]) -> Stage:
         if Limit(kind=LimitKind.BOUNDS, name=stage.name) not in lifted:
@@ -131,16 +287,17 @@ class Question:
             placements=tuple(_unbounded(placement, stage, rate, demand.sessions) for placement in stage.placements),
         )
 
-    def _table(self, index: int, stage: Stage, share: float, mixing: Mixing, supply: Supply) -> StageOptions:
-        unbounded = stage is not self.pipeline.stages[index]
-        key = (index, share, mixing, unbounded, self._highest(stage, supply))
+    def _table(self, asked: "_Asked", index: int, mixing: Mixing) -> StageOptions:
+        stage = asked.stages[index]
+        key = (index, asked.share, mixing, stage is not self.pipeline.stages[index], self._highest(stage, asked.supply))
         if key not in self._tables:
             self._tables[key] = stage_options(
                 stage,
                 stage_load(
-                    replace(self.pipeline, demand=self.pipeline.demand.scaled(share)), self.pipeline.stages[index]
+                    replace(self.pipeline, demand=self.pipeline.demand.scaled(asked.share)),
+                    self.pipeline.stages[index],
                 ),
-                supply,
+                asked.supply,
                 percentile=self.pipeline.sla.percentile,
                 max_wer=self.pipeline.max_wer,
                 switching_cost_per_hour=self._fleet.problem.switching_cost_per_hour,

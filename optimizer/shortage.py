@@ -12,7 +12,6 @@ from math import floor, inf, isfinite, log
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.batching import UTILIZATION_CEILING
 from optimizer.case import TOLERANCE, Case, Walk
 from optimizer.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.greedy import cheapest
@@ -34,8 +33,8 @@ BUDGET = Limit(kind=LimitKind.BUDGET)
 _QUESTIONS = 100
 """Questions per pipeline while shares are raised, half of them for raising with others; then it stays where it is."""
 
-_PRICE_STEPS = 60
-"""Of the estimate where the search for a share begins."""
+_SCOUTS = 4
+"""How often a search over few options begins anew from what all of them said."""
 
 _PASSES = 3
 """How often every share is raised by itself, in what the others no longer need."""
@@ -81,7 +80,8 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
             served, answer = books.served[pipeline.key], books.answers[pipeline.key]
             limit = None
             if served < 1:
-                more = served + min(1 / RESOLUTION, _reach(fleet, pipeline))
+                step = min(1 / RESOLUTION, _reach(fleet, pipeline))
+                more = (floor(served / step) + 1) * step  # on the grid, where the tables are known
                 left, money = books.left(pipeline.key)
                 limit = blame(books.question(pipeline), more, left, money, mixing=answer.mixing)
             shares[pipeline.key] = Share(served=served, answer=answer, limit=limit)
@@ -115,7 +115,10 @@ def blame(
         return first_that_helps(limits[:half]) or first_that_helps(limits[half:])
 
     budget = [BUDGET] if isfinite(money) else []
-    for limits in (budget, [*_pool_limits(pipeline)], [*_bound_limits(pipeline)], [SLA]):
+    short = question.short_alone(share, room, money)
+    # A stage that is short even by itself needs its own bounds lifted: those of another are no help.
+    bounds = [limit for limit in _bound_limits(pipeline) if all(limit.name == pipeline.stages[k].name for k in short)]
+    for limits in (budget, [*_pool_limits(pipeline)], bounds, [SLA]):
         helps = first_that_helps(limits)
         if helps is not None:
             return helps
@@ -330,11 +333,24 @@ def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tupl
             found.update(answers)
         return answers is not None
 
-    guess = low + 1 if low else floor(_likely(books, active, room, money) * RESOLUTION)
-    level = _highest(low, RESOLUTION, guess, reaches)
+    def strain(level: int) -> float:
+        return _strain(books, active, level / RESOLUTION, room, money)
+
+    level = _highest(low, RESOLUTION, reaches, strain)
     for pipeline in active if found else ():
         books.keep(pipeline, level / RESOLUTION, found[pipeline.key])
     return level, bool(found)
+
+
+def _strain(books: _Books, active: Sequence[Pipeline], share: float, room: Counts, money: float) -> float:
+    """Return about how many times what there is it would take to serve `share` of all of `active`."""
+    total = 0.0
+    for pipeline in active:
+        own = books.question(pipeline).strain(share, room, min(money, own_budget(pipeline)))
+        total += own
+        if not isfinite(total):
+            return inf
+    return total
 
 
 def _together_at(
@@ -397,75 +413,133 @@ def _in_turn(
 def _raise(books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION) -> None:
     """Raise the share of one pipeline as far as it goes in what the others leave."""
     found: list[Answer] = []
+    question = books.question(pipeline)
+    room, money = books.left(pipeline.key)
+    money = min(money, own_budget(pipeline))
 
     def reaches(level: int, mixing: Mixing = Mixing.OVERFLOW) -> bool:
         answer = books.ask(pipeline, level * unit, mixing=mixing)
         found.extend([] if answer is None else [answer])
         return answer is not None
 
-    low = round(books.served[pipeline.key] / unit)
-    guess = low + 1 if low else floor(min(_likely(books, [pipeline], *books.left(pipeline.key)) / unit, RESOLUTION))
-    level = _highest(low, RESOLUTION, guess, reaches)  # the whole was asked for before
-    level = _highest(level, RESOLUTION + 1, level + 1, lambda more: reaches(more, Mixing.ANY))
+    def strain(level: int) -> float:
+        return question.strain(level * unit, room, money)
+
+    low, high = round(books.served[pipeline.key] / unit), RESOLUTION
+    if low and not reaches(low + 1):
+        high = low + 1
+    elif low:
+        low += 1
+    if high - low > 1:
+        high = _alone(question, low, high, unit, room, money)
+        low, high = _scouted(question, low, high, unit, room, money, reaches, found)
+    level = _highest(low, high, reaches, strain)
+    if reaches(level + 1, Mixing.ANY):
+        level, step = level + 1, 1
+        while level + step <= RESOLUTION and reaches(level + step, Mixing.ANY):
+            level, step = level + step, 2 * step
+        high = min(level + step, RESOLUTION + 1)
+        level = _highest(level, high, lambda more: reaches(more, Mixing.ANY))
     if found:
         books.keep(pipeline, level * unit, found[-1])
 
 
-def _highest(low: int, high: int, guess: int, reaches: Callable[[int], bool]) -> int:
-    """Return the highest level from `low` to below `high` that is reached, `low` itself unasked.
+def _scouted(
+    question: Question,
+    low: int,
+    high: int,
+    unit: float,
+    room: Counts,
+    money: float,
+    reaches: Callable[[int], bool],
+    found: Sequence[Answer],
+) -> tuple[int, int]:
+    """Return a level that is reached and one that is not, nearer than `low` and `high`: a few options tell where.
 
-    It goes from `guess` in growing steps and then halves what is left. The last level that was reached is the answer.
+    What they say is asked of all options before it counts.
     """
-    level, step, risen, fallen = guess, 1, False, False
+    whole = question.guide(high * unit, room, money)
+    if whole is None or high - low <= 1:
+        return low, high
+    if low == 0:
+        if not reaches(1):
+            return 0, 1
+        low = 1
+    for _ in range(_SCOUTS):
+        if high - low <= 1:
+            break
+        guides = [whole, *found[-1:], *filter(None, [question.guide(low * unit, room, money)])]
+        scout = question.scout(guides)
+
+        def seen(level: int, scout: Question = scout) -> bool:
+            answer = scout.answer(level * unit, room, money, mixing=Mixing.OVERFLOW, exact=False)
+            return answer is not None
+
+        def taken(level: int, scout: Question = scout) -> float:
+            return scout.strain(level * unit, room, money)
+
+        level = _highest(low, high, seen, taken)
+        if level > low and not reaches(level):
+            high = level
+            continue
+        low = level
+        if low + 1 < high:
+            if reaches(low + 1):
+                low += 1
+            else:
+                high = low + 1
+    return low, high
+
+
+def _alone(question: Question, low: int, high: int, unit: float, room: Counts, money: float) -> int:
+    """Return the level from `low` + 1 to `high` that a stage by itself does not reach, `high` if they all do below.
+
+    One table of one stage for each look instead of those of all.
+    """
+    for index in question.short_alone(high * unit, room, money):
+        reached = low
+        while high - reached > 1:
+            middle = high - 1 if reached == low and high < RESOLUTION else (reached + high) // 2
+            if question.alone(index, middle * unit, room, money):
+                reached = middle
+            else:
+                high = middle
+    return high
+
+
+def _highest(low: int, high: int, reaches: Callable[[int], bool], strain: Callable[[int], float] | None = None) -> int:
+    """Return the highest level from `low` to below `high` that is reached; `low` itself is not asked for.
+
+    `strain` tells about how many times what there is a level takes: it looks where the line through its latest two
+    values is 1, and every third time in the middle. The last level that was reached is the answer.
+    """
+    looks: list[tuple[int, float]] = []
+
+    def look(level: int) -> None:
+        taken = inf if strain is None or high - low <= 1 else strain(level)
+        if isfinite(taken):
+            looks.append((level, taken))
+
+    look(high)
+    turn = 0
     while high - low > 1:
+        turn += 1
+        level = (low + high) // 2
+        if turn == 1 and strain is not None and not looks:
+            # Not for the room or the money: a stage that is short alone says how far, otherwise perhaps for any load.
+            level = high - 1 if high < RESOLUTION else low + 1
+        elif turn % 3 and looks:
+            at, taken = looks[-1]
+            before, took = looks[-2] if len(looks) > 1 else (0, 0.0)
+            if (taken - took) * (at - before) > 0:
+                level = floor(at + (1 - taken) * (at - before) / (taken - took))
         level = min(max(level, low + 1), high - 1)
         if reaches(level):
-            low, risen = level, True
+            low = level
         else:
-            high, fallen = level, True
-        if risen and fallen:
-            level = (low + high) // 2
-        else:
-            level = low + step if risen else high - step
-            step *= 2
+            high = level
+        look(level)
     return low
-
-
-def _likely(books: _Books, pipelines: Sequence[Pipeline], room: Counts, money: float) -> float:
-    """Return a share of all of `pipelines` near what `room` and `money` carry, for the search to begin with.
-
-    It is what fractions of replicas, as busy as they may be, would carry: the least dual value seen while the price of
-    what is short rises.
-    """
-    supply = books.fleet.supply
-    available = np.concatenate((room.astype(float), [money if isfinite(money) else inf]))
-    share = 1.0
-    need: list[Array] = []
-    starts: list[int] = []
-    for pipeline in pipelines:
-        share = min(share, _reach(books.fleet, pipeline))
-        for stage in pipeline.stages:
-            rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
-            starts.append(len(need))
-            for placement in stage.placements:
-                replicas = rate / (UTILIZATION_CEILING * capacity_rps(placement, placement.batch_sizes[-1]))
-                row, column = np.zeros(len(available)), supply.column(placement)
-                row[column] = replicas * supply.units_per_instance[column] / placement.per_instance
-                row[-1] = replicas * supply.price_per_hour(placement)
-                # What is not there costs more than any price.
-                need.append(np.where(row > 0, row / np.maximum(available, 1e-12), 0.0))
-    shares = np.array(need)
-    prices = np.full(len(available), 1 / len(available))
-    least = 0.0
-    for _ in range(_PRICE_STEPS):
-        cost = shares @ prices
-        lowest = np.minimum.reduceat(cost, starts)
-        least = max(least, float(lowest.sum()))
-        first = np.repeat(lowest, np.diff([*starts, len(cost)])) >= cost
-        taken = (shares * first[:, None]).sum(axis=0)
-        prices = prices * np.exp(taken / max(float(taken.max()), 1e-300))
-        prices /= prices.sum()
-    return share if least <= 1 else min(share, 1 / least)
 
 
 def _raise_a_little(books: _Books, pipeline: Pipeline) -> None:

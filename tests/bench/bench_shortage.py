@@ -1,0 +1,160 @@
+"""When not everything can be served: how much is, and how long the answer takes.
+
+Fleets of the queueing family with a budget at 30, 60 and 90 % of the way from carrying every load at whatever latency
+to meeting every SLA. HiGHS gets the same tables in the same run. Priorities come one after the other, so it maximises
+those served whole of the highest priority first, keeps that and goes on; weights are the priorities, and "best" is the
+weight of its bounds. Where ours serves another number of a higher priority the lower ones had other money left: such
+fleets are counted ("apart") and stay in the sums. "one priority" has no such case.
+
+Then one pipeline alone, longer and longer, short of each constraint: the time of `allocate` with nothing remembered,
+tables and reasons included, beside that of the same pipeline served whole.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shortages import SHORT_OF, a_poor_fleet, an_overload, most_whole
+
+from optimizer import fleet, options
+from optimizer.allocate import allocate
+from optimizer.model import Problem
+from optimizer.plan import Plan
+
+SIZES = ((4, 3), (6, 4), (12, 8), (20, 8))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fleet short of money: weights of the pipelines served whole, seconds."""
+
+    kind: str
+    way: float
+    seed: int
+    weight: int
+    milp_weight: int
+    best: int
+    apart: bool
+    lowest_share: float
+    seconds: float
+    milp_seconds: float
+
+
+def forget() -> None:
+    """Forget every table and question, as a process that has just begun."""
+    options._MEMO.clear()
+    fleet._CASES = fleet.Remembered(2048)
+
+
+def timed(problem: Problem) -> tuple[Plan, float]:
+    forget()
+    began = time.perf_counter()
+    plan = allocate(problem)
+    return plan, time.perf_counter() - began
+
+
+def measure(kind: str, count: int, way: float, seed: int, *, seconds: float) -> Row:
+    priorities = (1, 2, 5) if kind == "priorities 1, 2, 5" else (1,)
+    problem = a_poor_fleet(count, seed, way, priorities=priorities)
+    plan, took = timed(problem)
+    spent = sum(answer.cost_per_hour for answer in plan.pipelines)
+    assert problem.budget_per_hour is not None
+    assert spent <= problem.budget_per_hour + 1e-6, "a plan spends more than there is"
+    began = time.perf_counter()
+    levels = most_whole(problem, seconds=seconds)
+    milp_seconds = time.perf_counter() - began
+    assert levels is not None
+    whole = {level.priority: 0 for level in levels}
+    for pipeline in problem.pipelines:
+        whole[pipeline.priority] += plan.of(pipeline.key).feasible
+    return Row(
+        kind=kind,
+        way=way,
+        seed=seed,
+        weight=sum(priority * number for priority, number in whole.items()),
+        milp_weight=sum(level.priority * level.found for level in levels),
+        best=sum(level.priority * level.at_most for level in levels),
+        apart=any(whole[level.priority] != level.found for level in levels[:-1]),
+        lowest_share=min(answer.served_fraction for answer in plan.pipelines),
+        seconds=took,
+        milp_seconds=milp_seconds,
+    )
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value in (min(values), median(values), max(values)))
+
+
+def report(rows: Sequence[Row]) -> None:
+    best = sum(row.best for row in rows)
+    print(
+        f"{rows[0].kind:<20} {rows[0].way:>4.0%}  ours {sum(r.weight for r in rows) / best:>8.3%}"
+        f"  HiGHS {sum(r.milp_weight for r in rows) / best:>8.3%} of {best};"
+        f"  s {spread([r.seconds for r in rows])}  HiGHS {spread([r.milp_seconds for r in rows], 1)}"
+        f"  apart {sum(r.apart for r in rows)} of {len(rows)}"
+    )
+
+
+def overloads(seeds: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for stages, placements in SIZES:
+        for short_of in SHORT_OF:
+            short, whole, shares, limits = [], [], [], []
+            for seed in range(seeds):
+                problem = an_overload(stages, placements, short_of, seed)
+                plan, took = timed(problem)
+                (answer,) = plan.pipelines
+                short.append(took)
+                shares.append(answer.served_fraction)
+                limits.append(str(answer.limited_by))
+                (pipeline,) = problem.pipelines
+                free = replace(pipeline, sla=replace(pipeline.sla, latency_s=1e3), budget_per_hour=None)
+                whole.append(timed(replace(problem, pipelines=(free,)))[1] if answer.feasible else float("nan"))
+            found.append(
+                {
+                    "stages": stages,
+                    "placements": placements,
+                    "short_of": short_of,
+                    "seconds": short,
+                    "served": shares,
+                    "limited_by": limits,
+                }
+            )
+            print(
+                f"{stages:>3} × {placements}  short of {short_of:<8} s {spread(short)}"
+                f"   served {spread(shares)}   {', '.join(sorted(set(limits)))}"
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--pipelines", type=int, default=60)
+    parser.add_argument("--milp-seconds", type=float, default=60.0, help="for each priority")
+    parser.add_argument("--quick", action="store_true", help="one seed, HiGHS for 10 s")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    seeds = 1 if arguments.quick else arguments.seeds
+    milp_seconds = min(10.0, arguments.milp_seconds) if arguments.quick else arguments.milp_seconds
+    for short_of in SHORT_OF:  # compiled code is loaded
+        allocate(an_overload(2, 2, short_of, 0))
+    print("least / middle / most over the seeds")
+    rows: list[Row] = []
+    for kind in ("one priority", "priorities 1, 2, 5"):
+        for way in (0.3, 0.6, 0.9):
+            mine = [measure(kind, arguments.pipelines, way, seed, seconds=milp_seconds) for seed in range(seeds)]
+            report(mine)
+            rows += mine
+    single = overloads(seeds)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps({"fleets": [asdict(row) for row in rows], "single": single}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
