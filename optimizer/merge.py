@@ -381,8 +381,9 @@ def _fronts(
 
 
 @compiled
-def _sorted(keys: Array, count: int, order: Counts, spare: Counts) -> None:
-    """Set `order[:count]` to the positions of `keys`, least first, equals as they come (merge sort)."""
+def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
+    """Set the first of `order` to the positions of `keys`, least first, equals as they come (merge sort)."""
+    count = len(keys)
     for position in range(count):
         order[position] = position
     width = 1
@@ -454,7 +455,7 @@ def _merged(
     for pool in range(pools):
         kept_use[0, pool] = 0
     keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    new_parent, new_row = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    where = np.zeros(most, dtype=np.int64)  # of those kept, cheapest first
     size, weight, at[0] = 1, 0.0, -1
     for stage in range(stages):
         count = 0
@@ -463,7 +464,8 @@ def _merged(
         work -= size * (offsets[stage + 1] - offsets[stage])
         if work < 0:
             return work
-        for state in range(size):
+        for place in range(size):
+            state = where[place]
             for row in range(offsets[stage], offsets[stage + 1]):
                 paid = kept[state, 0] + price[row]
                 if paid > at_most:
@@ -499,32 +501,30 @@ def _merged(
                 new[count, 4] = means + np.sqrt(squares)
                 for pool in range(pools):
                     new_use[count, pool] = kept_use[state, pool] + use[row, pool]
-                keys[count], new_parent[count], new_row[count] = paid, state, row
+                keys[count], parent[stage, count], chosen[stage, count] = paid, state, row
                 count += 1
         if stage == stages - 1:
             break
-        _sorted(keys, count, order, spare)
+        _sorted(keys[:count], order, spare)
+        kept, new, kept_use, new_use = new, kept, new_use, kept_use
         size = 0
         for position in range(count):
             state = order[position]
             beaten = False
-            for other in range(size - 1, max(-1, size - 1 - _COMPARED), -1):
-                if kept[other, 2] <= new[state, 2] and kept[other, 4] <= new[state, 4]:
+            for place in range(size - 1, max(-1, size - 1 - _COMPARED), -1):
+                other = where[place]
+                if kept[other, 2] <= kept[state, 2] and kept[other, 4] <= kept[state, 4]:
                     beaten = True
                     for pool in range(pools):
                         # What is left is compared only as far as the rest could need it.
                         enough = room[pool] - most_use[stage + 1, pool]
-                        if kept_use[other, pool] > max(new_use[state, pool], enough):
+                        if kept_use[other, pool] > max(kept_use[state, pool], enough):
                             beaten = False
                             break
                     if beaten:
                         break
             if not beaten:
-                for column in range(5):
-                    kept[size, column] = new[state, column]
-                for pool in range(pools):
-                    kept_use[size, pool] = new_use[state, pool]
-                parent[stage, size], chosen[stage, size] = new_parent[state], new_row[state]
+                where[size] = state
                 size += 1
         work -= size
         if size == 0:
