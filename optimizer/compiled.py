@@ -40,6 +40,14 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     return cast(Callable[P, R], dispatcher)
 
 
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` to be put into the compiled functions that call it: for large ones with one caller.
+
+    A compiled function that calls another is compiled with a copy of it, which is then compiled twice.
+    """
+    return cast(Callable[P, R], numba.njit(inline="always", nogil=True, error_model="numpy")(function))
+
+
 class _Stamped:
     """A place for the cache whose entries are valid for one state of the whole package."""
 

@@ -14,6 +14,7 @@ which bounds the cost; plans are those that keep the true latency besides.
 Geoffrion 1974; Fisher 1981 (Lagrangian relaxation); Grötschel, Lovász, Schrijver 1988 (ellipsoid method).
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.case import TOLERANCE, Case, Choice, Flat
-from optimizer.compiled import compiled
-from optimizer.greedy import search
+from optimizer.compiled import compiled, inlined
+from optimizer.merge import Solution, solve
 from optimizer.model import Composition, StageName
 
 Array = NDArray[np.float64]
@@ -44,12 +45,17 @@ _STATES = (9_000, 300_000)
 _SUMS = 10_000_000
 _POLISHES = 4
 _MONEY_STEPS = 4_000
-_SEARCHED = 1_000  # what a search of one pipeline counts as
+_SOLVED_WORK = 20_000  # what the proof of one pipeline counts as
+_MOST_SOLVED = 2_048
 _NEVER = 1e15
 _RANK = 1e-11  # USD per hour: of options that cost the same the one listed first is taken
 
 
-@compiled
+_SOLVED: OrderedDict[tuple[int, bytes, bytes], tuple[Flat, Solution]] = OrderedDict()
+"""Pipelines whose branches join, solved by themselves, by tables (kept with them), prices and room."""
+
+
+@inlined
 def _hull(
     first: int, last: int, start: Counts, priced: Array, latency: Array, limit: float, best: Counts, other: Counts
 ) -> tuple[float, float, float, int]:
@@ -116,7 +122,7 @@ def _hull(
     return min(lower, cost_b), cost_b, theta, work
 
 
-@compiled
+@inlined
 def _fronts(
     first: int,
     last: int,
@@ -199,7 +205,7 @@ def _fronts(
     return work
 
 
-@compiled
+@inlined
 def _extended(
     options: Counts,
     size: int,
@@ -349,7 +355,7 @@ def _columns(
             priced[option] = value
             latency[option] = weights[stage, 0] * mean[option] + weights[stage, 1] * excess[option]
     width = 4 + 2 * paths.shape[1] + len(charged)
-    front, front_size = np.empty((2 * longest + 2, 4096)), np.zeros(longest + 1, dtype=np.int64)
+    front, front_size = np.empty((2 * longest + 2, 4096)), np.empty(longest + 1, dtype=np.int64)
     lists = np.empty((5, max(4096, longest)))
     kept, kept_size = np.empty(options + 1, dtype=np.int64), np.empty(len(start), dtype=np.int64)
     best, other = np.empty(len(start), dtype=np.int64), np.empty(len(start), dtype=np.int64)
@@ -495,8 +501,12 @@ def _combine(
     below zero if a sum left the box.
     """
     rows, width, work, left_box = len(place), value.shape[1], 0, False
-    now, following, last = np.full((rows, width), np.inf), np.empty((rows, width)), len(half) - 1
-    least, least_then = np.full(rows, np.inf), np.full(rows, np.inf)
+    now, following, last = np.empty((rows, width)), np.empty((rows, width)), len(half) - 1
+    least, least_then = np.empty(rows), np.empty(rows)
+    for row in range(rows):
+        least[row] = np.inf
+    for state in range(width):
+        now[rows // 2, state] = np.inf
     now[rows // 2, width // 2], least[rows // 2] = 0.0, 0.0
     for pipeline in range(len(count)):
         for row in range(rows):
@@ -623,6 +633,7 @@ class _Search:
         self.column_option = np.full((count, _CAPACITY, self.longest), -1, dtype=np.int32)
         self.count = np.zeros(count, dtype=np.int64)
         self.current: Counts | None = None
+        self.values = np.full(count, -np.inf)  # of the last answers: floors of their priced costs
         self.bound = -np.inf
         self.prices = np.zeros(self.pools + 1)
 
@@ -741,30 +752,42 @@ class _Search:
         """Return the bound at `prices`; the answers become columns."""
         if labels is None:
             labels = _LABELS[0] if self.additive.all() else _LABELS[2]
-        options, count, _, values = self._list(prices, 0.0, labels=labels)
+        options, count, _, self.values = self._list(prices, 0.0, labels=labels)
         options = np.where(count[:, None] > 0, options[:, 0], -1)
         self._add(options, count > 0)
         self._fit_form(options)
-        charged = prices > 0
-        ranks = _RANK * float(np.diff(self.start).sum())  # at most what the ranks have added
-        return float(values.sum() - prices[charged] @ self.room[charged]) - ranks
+        return self._bound_at(prices)
 
-    def _ask_joined(self, prices: Array) -> None:
-        """Add what the search finds for pipelines whose branches join, which no additive form decides."""
+    def _ask_joined(self, prices: Array) -> float:
+        """Return the bound at `prices`, of which the last answers are, once joins are solved by themselves.
+
+        Their answers become columns, and those of pipelines that have none yet, which no additive form has found.
+        """
         for number in np.nonzero(self.joined | (self.count == 0))[0].tolist():
             case, flat = self.cases[number], self.flats[number]
-            money = np.array([0.0])
-            priced = [
-                np.asarray(own + table.use @ prices[:-1] + prices[-1] * table.cost_per_hour + money)
-                for own, table in zip(case.prices, case.tables, strict=True)
-            ]
-            walk = search(case.priced(priced))
-            self.work += _SEARCHED
-            if walk is None:
+            key = id(flat), prices.tobytes(), case.room.tobytes()
+            if key not in _SOLVED:
+                priced = [
+                    np.asarray(own + table.use @ prices[:-1] + prices[-1] * table.cost_per_hour)
+                    for own, table in zip(case.prices, case.tables, strict=True)
+                ]
+                _SOLVED[key] = flat, solve(case.priced(priced))
+                if len(_SOLVED) > _MOST_SOLVED:
+                    _SOLVED.popitem(last=False)
+            self.work += _SOLVED_WORK
+            solution = _SOLVED[key][1]
+            self.values[number] = max(self.values[number], solution.bound)
+            if solution.walk is None:
                 continue
             options = np.full((len(self.cases), self.longest), -1, dtype=np.int64)
-            options[number, : len(flat.stages)] = flat.position(walk.answer) + self.offset[number]
+            options[number, : len(flat.stages)] = flat.position(solution.walk.answer) + self.offset[number]
             self._add(options, np.arange(len(self.cases)) == number)
+        return self._bound_at(prices)
+
+    def _bound_at(self, prices: Array) -> float:
+        charged = prices > 0
+        ranks = _RANK * float(np.diff(self.start).sum())  # at most what the ranks have added
+        return float(self.values.sum() - prices[charged] @ self.room[charged]) - ranks
 
     def _priced(self) -> Array:
         return self.column_cost + self.column_use @ self.prices
@@ -789,7 +812,9 @@ class _Search:
         at_least = self._ask_and_add(self.prices)
         if not np.isfinite(at_least):
             return self._result(np.inf)
-        self._ask_joined(self.prices)
+        at_least = max(at_least, self._ask_joined(self.prices))
+        if not np.isfinite(at_least):
+            return self._result(np.inf)
         if np.isfinite(self.room[-1]) or np.isfinite(self.own).any():
             options, count, _, _ = self._list(self.prices, 0.0, labels=_LABELS[2], cost=self.use[:, -1].copy())
             self._add(options[:, 0], count > 0)
@@ -855,7 +880,7 @@ class _Search:
         charged = np.nonzero(active)[0]
         if not self.additive.all():
             self.bound = max(self.bound, self._ask_and_add(self.prices))
-            self._ask_joined(self.prices)
+            self.bound = max(self.bound, self._ask_joined(self.prices))
         floor = 0.1 * self._price() / np.maximum(self._used(), 1.0)
         for factor in (1.0, 2.0, 5.0, 25.0, 625.0):
             if factor > 1:

@@ -23,7 +23,24 @@ import numpy as np
 from fleets import a_fleet, cut, solved
 
 from optimizer.case import Case
+from optimizer.model import Composition
 from optimizer.prices import Shared, share_pools
+
+ROWS = (  # name, pipelines, share of the two pools, stress, composed by RSS, joins
+    ("20 at 70 %", 20, 0.7, False, False, False),
+    ("200 at 90 %", 200, 0.9, False, False, False),
+    ("200 at 70 %", 200, 0.7, False, False, False),
+    ("200 stress at 90 %", 200, 0.9, True, False, False),
+    ("200 stress at 70 %", 200, 0.7, True, False, False),
+    ("20 RSS at 70 %", 20, 0.7, False, True, False),
+    ("200 RSS at 90 %", 200, 0.9, False, True, False),
+    ("200 RSS at 70 %", 200, 0.7, False, True, False),
+    ("200 RSS stress 70 %", 200, 0.7, True, True, False),
+    ("20 joins at 70 %", 20, 0.7, False, True, True),
+    ("200 joins at 70 %", 200, 0.7, False, True, True),
+    ("1000 at 70 %", 1000, 0.7, False, False, False),
+    ("1000 RSS at 70 %", 1000, 0.7, False, True, False),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +70,12 @@ def cost_of(cases: Sequence[Case], shared: Shared) -> float:
     return sum(case.price(choice) for case, choice in zip(cases, shared.choices, strict=True))
 
 
-def measure(name: str, pipelines: int, share: float, seed: int, *, stress: bool, milp_seconds: float) -> Row:
+def measure(
+    name: str, pipelines: int, share: float, seed: int, *, stress: bool, rss: bool, joins: bool, milp_seconds: float
+) -> Row:
     rows = 100 if stress else 20
-    cases = a_fleet(pipelines, seed, rows=rows, stress=stress)
+    composition = Composition.RSS if rss else Composition.SUM
+    cases = a_fleet(pipelines, seed, rows=rows, stress=stress, composition=composition, joins=joins)
     room = cut(cases, share)
     began, busy = time.perf_counter(), time.process_time()
     shared = share_pools(cases, room)
@@ -63,7 +83,7 @@ def measure(name: str, pipelines: int, share: float, seed: int, *, stress: bool,
     cost = cost_of(cases, shared)
 
     few = max(1, pipelines // 20)
-    changed = [*cases[few:], *a_fleet(few, seed + 1000, rows=rows, stress=stress)]
+    changed = [*cases[few:], *a_fleet(few, seed + 1000, rows=rows, stress=stress, composition=composition, joins=joins)]
     began, busy = time.perf_counter(), time.process_time()
     again = share_pools(changed, room, start=shared.unit_prices)
     again_seconds, again_cpu_seconds = time.perf_counter() - began, time.process_time() - busy
@@ -218,6 +238,7 @@ def main() -> None:
     parser.add_argument("--milp-seconds", type=float, default=60.0, help="0 leaves HiGHS out")
     parser.add_argument("--quick", action="store_true", help="one seed, HiGHS for 5 s")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--row", help="only the fleet of this name")
     parser.add_argument("--fresh", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.fresh is not None:
@@ -230,19 +251,16 @@ def main() -> None:
     share_pools(warm, cut(warm, 0.7))
     results: dict[str, Any] = {"rows": []}
     print("gap: to the best bound known; own: to ours. least / middle / most over the seeds")
-    for name, pipelines, share, stress in (
-        ("20 at 70 %", 20, 0.7, False),
-        ("200 at 90 %", 200, 0.9, False),
-        ("200 at 70 %", 200, 0.7, False),
-        ("200 stress at 90 %", 200, 0.9, True),
-        ("200 stress at 70 %", 200, 0.7, True),
-        ("1000 at 70 %", 1000, 0.7, False),
-    ):
-        milp = milp_seconds if pipelines <= 200 else 0.0
-        rows = [measure(name, pipelines, share, seed, stress=stress, milp_seconds=milp) for seed in range(seeds)]
+    chosen = [row for row in ROWS if arguments.row is None or arguments.row == row[0]]
+    for name, pipelines, share, stress, rss, joins in chosen:
+        milp = milp_seconds if pipelines <= 200 and not rss and not joins else 0.0
+        rows = [
+            measure(name, pipelines, share, seed, stress=stress, rss=rss, joins=joins, milp_seconds=milp)
+            for seed in range(seeds)
+        ]
         report(name, rows, milp=milp > 0)
         results["rows"].extend(asdict(row) for row in rows)
-    for pipelines in (200, 1000):
+    for pipelines in (200, 1000) if arguments.row is None else ():
         found = fresh(pipelines)
         results[f"fresh_{pipelines}"] = found
         print(
@@ -250,7 +268,7 @@ def main() -> None:
             f"{found['peak_mib']:.0f} MiB at most; first search with loading of code {found['first_s']:.1f} s, "
             f"the next {found['second_s']:.2f} s"
         )
-    if not arguments.quick:
+    if not arguments.quick and arguments.row is None:
         found = through_allocate(200, 0)
         results["allocate_200"] = found
         print(
