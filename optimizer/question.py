@@ -153,6 +153,26 @@ class Question:
         walk = _serve(_priced(case, weights, 1.0 / max(budget_per_hour, 1e-9)), inf, exact=False)
         return None if walk is None else Answer(case=case, walk=walk)
 
+    def minimum(self, room: Counts) -> Case:
+        """Return the question to run what must run at least, with no load: no placement needs more than the floor."""
+        pipeline, fleet = self.pipeline, self._fleet
+        stages = tuple(
+            replace(
+                stage,
+                placements=tuple(
+                    replace(
+                        p,
+                        max_replicas=min(p.max_replicas, max(p.min_replicas, stage.min_replicas)),
+                        batch_sizes=p.batch_sizes[:1],
+                    )
+                    for p in stage.placements
+                ),
+            )
+            for stage in pipeline.stages
+        )
+        case = Fleet(fleet.problem, fleet.supply, targets=fleet.targets).case(replace(pipeline, stages=stages), 0.0)
+        return case.within(room).priced([table.cost_per_hour for table in case.tables])
+
     def alone(self, index: int, share: float, room: Counts, budget_per_hour: float) -> bool:
         """Return whether the stage at `index` could be served, were it the only one: otherwise nothing can be."""
         asked = self._asked(share, frozenset(), room, None)

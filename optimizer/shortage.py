@@ -26,12 +26,18 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 RESOLUTION = 256
-"""Shares are multiples of 1 / RESOLUTION; those below it, of the powers of that."""
+"""Shares are multiples of 1 / RESOLUTION or finer; those below it, of the powers of that."""
 
 BUDGET = Limit(kind=LimitKind.BUDGET)
 
 _QUESTIONS = 100
 """Questions per pipeline while shares are raised, half of them for raising with others; then it stays where it is."""
+
+FINE = 16
+"""One short pipeline with few placements gets its share in steps of 1 / (RESOLUTION · FINE)."""
+
+_FINE_PLACEMENTS = 12
+"""Of all its stages together; with more, the last steps would take longer than all the others."""
 
 _SCOUTS = 4
 """How often a search over few options begins anew from what all of them said."""
@@ -44,6 +50,10 @@ _ROUNDS = 4
 
 _SMALL = 5
 """Groups up to this size: every set of one more pipeline is tried together."""
+
+
+_MIDDLING = 16
+"""In groups up to this size each that is left is tried together with all that are served whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +87,8 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
         _level(books, [p for p in group if books.served[p.key] < 1])
     for pipeline in pipelines:
         if pipeline.key in books.answers:
+            if books.served[pipeline.key] == 0:
+                _with_all_options(books, pipeline)
             served, answer = books.served[pipeline.key], books.answers[pipeline.key]
             limit = None
             if served < 1:
@@ -208,8 +220,17 @@ def _serve_whole(books: _Books, group: Sequence[Pipeline]) -> None:
         if answer is not None:
             books.keep(group[0], 1.0, answer)
         return
-    minimums = {p.key: books.answers[p.key] for p in group}
     selection = _selection(books, group)
+    if len(selection) < len(group):
+        cheap = {p.key: books.answers[p.key] for p in group}
+        books.answers.update(_frugal(books, group))
+        moved = any(books.answers[key] is not answer for key, answer in cheap.items())
+        other = _selection(books, group) if moved else {}
+        if len(other) > len(selection):
+            selection = other
+        else:
+            books.answers.update(cheap)
+    minimums = {p.key: books.answers[p.key] for p in group}
     for number, answer in selection.items():
         books.keep(group[number], 1.0, answer)
     for _ in range(2):
@@ -226,6 +247,35 @@ def _serve_whole(books: _Books, group: Sequence[Pipeline]) -> None:
             break
     if len(group) <= _SMALL:
         _one_more(books, group, minimums)
+    elif len(group) <= _MIDDLING:
+        _each_besides(books, group, minimums)
+
+
+def _frugal(books: _Books, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
+    """Return other minimums that leave more of the pools there is not enough of for all; as they fit."""
+    wishes = [(p, books.ask(p, 1.0)) for p in group]
+    room, money = books.left()
+    taken = np.zeros_like(room)
+    for pipeline, wish in wishes:
+        if wish is not None:
+            taken += wish.use - books.answers[pipeline.key].use
+    # One for which there is no way beside the minimums of the others may want any of what is gone.
+    contended = (taken > room) | ((room <= 0) & any(wish is None for _, wish in wishes))
+    frugal: dict[PipelineKey, Answer] = {}
+    weights = np.where(contended, 1.0 / np.maximum(books.room, 1), 0.0)
+    for pipeline in group if contended.any() else ():
+        now = books.answers[pipeline.key]
+        if not now.complete:
+            continue
+        left, paid = room + now.use, min(money + now.cost_per_hour, own_budget(pipeline))
+        case = books.question(pipeline).minimum(left)
+        choice = cheapest(case.priced([table.use @ weights + 1e-9 * table.cost_per_hour for table in case.tables]))
+        if choice is None or case.cost_per_hour(choice) > paid + TOLERANCE:
+            continue
+        if case.use(choice) @ weights < now.use @ weights - TOLERANCE:
+            frugal[pipeline.key] = Answer(case=case, walk=Walk(visited=(choice,)))
+            room, money = left - case.use(choice), money + now.cost_per_hour - case.cost_per_hour(choice)
+    return frugal
 
 
 def _selection(books: _Books, group: Sequence[Pipeline]) -> dict[int, Answer]:
@@ -283,17 +333,42 @@ def _one_more(books: _Books, group: Sequence[Pipeline], minimums: Mapping[Pipeli
     keys = [p.key for p in group]
     for size in range(count + 1, len(group) + 1):
         for chosen in combinations(keys, size):
-            room, money = books.left(*keys)
-            others = [minimums[key] for key in keys if key not in chosen]
-            room = room - sum((answer.use for answer in others), np.zeros_like(room))
-            money -= sum(answer.cost_per_hour for answer in others)
-            answers = books.fleet.together(dict.fromkeys(chosen, 1.0), room, money) if np.all(room >= 0) else None
+            answers = _whole_together(books, chosen, {k: minimums[k] for k in keys if k not in chosen}, keys)
             if answers is not None:
-                books.answers.update({**{key: minimums[key] for key in keys}, **answers})
+                books.answers.update(answers)
                 books.served.update({**dict.fromkeys(keys, 0.0), **dict.fromkeys(chosen, 1.0)})
                 break
         else:
             return
+
+
+def _each_besides(books: _Books, group: Sequence[Pipeline], minimums: Mapping[PipelineKey, Answer]) -> None:
+    """Try each that is not whole together with all that are: they may all move."""
+    keys = [p.key for p in group]
+    for key in keys:
+        chosen = [k for k in keys if books.served[k] >= 1 or k == key]
+        if books.served[key] >= 1:
+            continue
+        answers = _whole_together(books, chosen, {k: minimums[k] for k in keys if k not in chosen}, keys)
+        if answers is not None:
+            books.answers.update(answers)
+            books.served[key] = 1.0
+
+
+def _whole_together(
+    books: _Books, chosen: Sequence[PipelineKey], others: Mapping[PipelineKey, Answer], keys: Sequence[PipelineKey]
+) -> Mapping[PipelineKey, Answer] | None:
+    """Return how `chosen` are served whole beside the minimums of `others`, which may move to other pools for it."""
+    room, money = books.left(*keys)
+    left = room - sum((answer.use for answer in others.values()), np.zeros_like(room))
+    rest = money - sum(answer.cost_per_hour for answer in others.values())
+    if np.all(left >= 0):
+        answers = books.fleet.together(dict.fromkeys(chosen, 1.0), left, rest)
+        if answers is not None:
+            return {**others, **answers}
+    if not all(answer.complete for answer in others.values()):
+        return None
+    return books.fleet.together({**dict.fromkeys(others, 0.0), **dict.fromkeys(chosen, 1.0)}, room, money)
 
 
 def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
@@ -315,6 +390,11 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
             books.tighten(pipeline)  # what that saves may raise another
         if books.served == before:
             break
+    if len(rest) == 1 and sum(len(stage.placements) for stage in rest[0].stages) <= _FINE_PLACEMENTS:
+        served = books.served[rest[0].key]
+        if 0 < served < 1:
+            fine = FINE * (floor(served * RESOLUTION) + 1)
+            _raise(books, rest[0], 1 / (RESOLUTION * FINE), below=fine, mix=False)
     for pipeline in rest:
         if books.served[pipeline.key] == 0:
             _raise_a_little(books, pipeline)
@@ -410,8 +490,13 @@ def _in_turn(
     return answers
 
 
-def _raise(books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION) -> None:
-    """Raise the share of one pipeline as far as it goes in what the others leave."""
+def _raise(
+    books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION, *, below: int = RESOLUTION, mix: bool = True
+) -> None:
+    """Raise the share of one pipeline as far as it goes in what the others leave, in steps of `unit`.
+
+    `below` is a level known not to be reached, unless by a mix of pools that overflow does not make.
+    """
     found: list[Answer] = []
     question = books.question(pipeline)
     room, money = books.left(pipeline.key)
@@ -425,16 +510,16 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION) -> N
     def strain(level: int) -> float:
         return question.strain(level * unit, room, money)
 
-    low, high = round(books.served[pipeline.key] / unit), RESOLUTION
+    low, high = round(books.served[pipeline.key] / unit), below
     if low and not reaches(low + 1):
         high = low + 1
     elif low:
         low += 1
-    if high - low > 1:
+    if high - low > 1 and below >= RESOLUTION:
         high = _alone(question, low, high, unit, room, money)
         low, high = _scouted(question, low, high, unit, room, money, reaches, found)
     level = _highest(low, high, reaches, strain)
-    if reaches(level + 1, Mixing.ANY):
+    if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
         while level + step <= RESOLUTION and reaches(level + step, Mixing.ANY):
             level, step = level + step, 2 * step
@@ -571,8 +656,7 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
 def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | None]:
     """Return the cheapest way to keep stages at their minimum, all that have room; or nothing, and what forbids it."""
     room, money = books.left()
-    whole = books.fleet.case(pipeline, 0.0).within(room)
-    case = whole.priced([table.cost_per_hour for table in whole.tables])
+    case = books.question(pipeline).minimum(room)
     choice = cheapest(case)
     if choice is None:
         case = _those_with_room(case)
@@ -583,6 +667,19 @@ def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
     if not case.use(choice).any():
         return None, blame(books.question(pipeline), 0.0, room, money)
     return Answer(case=case, walk=Walk(visited=(choice,))), None
+
+
+def _with_all_options(books: _Books, pipeline: Pipeline) -> None:
+    """Look at the minimums of a pipeline again, over all that its stages may run: what else it could do is told too."""
+    answer = books.answers[pipeline.key]
+    if not answer.complete:
+        return
+    room, money = books.left(pipeline.key)
+    whole = books.fleet.case(pipeline, 0.0).within(room)
+    case = whole.priced([table.cost_per_hour for table in whole.tables])
+    choice = cheapest(case)
+    if choice is not None and case.cost_per_hour(choice) <= min(answer.cost_per_hour, money) + TOLERANCE:
+        books.answers[pipeline.key] = Answer(case=case, walk=Walk(visited=(choice,)))
 
 
 def _those_with_room(case: Case) -> Case:

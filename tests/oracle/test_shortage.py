@@ -239,7 +239,7 @@ def most_whole(problem: Problem) -> int | None:
 
 def test_as_many_as_possible_are_served_whole() -> None:
     best = found = exact = cases = 0
-    for seed in range(40):
+    for seed in range(52):
         problem = a_short_fleet(seed)
         most = most_whole(problem)
         supply = supply_of(problem)
@@ -249,9 +249,8 @@ def test_as_many_as_possible_are_served_whole() -> None:
             continue
         served = sum(share.served >= 1 for share in shares)
         cases, best, found, exact = cases + 1, best + most, found + served, exact + (served >= most)
-    print(f"{cases} fleets: {found} whole of {best} possible; {exact} of {cases} fleets with all that can be")
-    assert cases >= 12
-    assert found >= 0.97 * best  # one of these fleets may lose one
+    assert cases >= 20
+    assert found >= 0.99 * best, f"{found} whole of {best} possible; {exact} of {cases} fleets with all that can be"
 
 
 def test_shares_of_the_rest_leave_no_room_for_the_smallest_to_rise() -> None:

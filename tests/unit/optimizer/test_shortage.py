@@ -6,7 +6,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.fleet import Fleet
 from optimizer.model import Pipeline, Placement, Problem
 from optimizer.options import supply_of
-from optimizer.shortage import RESOLUTION, Share, share_out
+from optimizer.shortage import FINE, RESOLUTION, Share, share_out
 
 
 def shared(problem: Problem) -> dict[str, Share]:
@@ -209,3 +209,10 @@ def test_where_only_several_together_would_help_the_first_of_them_is_named() -> 
     stages = (a_stage("b", narrow), a_stage("a", narrow, after=["b"]))
     share = shared(a_problem(a_pipeline(*stages, rate_rps=400.0, sla_s=5.0)))["speech/captions"]
     assert str(share.limit) == "Bounds/a"
+
+
+def test_one_instance_short_of_thousands_costs_a_share_as_small() -> None:
+    placement = on("cpu", service=(0.02, 0.0), bounds=(1, 6000))
+    share = shared(a_problem(one(placement, rate_rps=5000 * 45.0), where=pools(cpu=(0.5, 4999))))["x/a"]
+    assert 1 - 2 / (RESOLUTION * FINE) <= share.served < 1
+    assert str(share.limit) == "Pool/cpu"
