@@ -178,7 +178,12 @@ class Fleet:
     def together(
         self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float, *, exact: bool = True
     ) -> Answers | None:
-        """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found."""
+        """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found.
+
+        `Problem.work_limit` bounds the sharing by prices, to within a hundred looks at each option. It does not count
+        the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then, and
+        one with its proof (two million partial choices at most) for each of up to four pipelines.
+        """
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: Answers | None = None
         if len(asked) <= _FEW:  # a few are asked one by one first, which also tells the steps of each
@@ -188,7 +193,7 @@ class Fleet:
         if answers is None or not _within(answers, room):
             answers = self._priced(asked, shares, room, budget_per_hour, exact)
         if answers is None:
-            answers = self._one_by_one(asked, shares, room, exact)
+            answers = self._one_by_one(asked, shares, room, exact and self.problem.work_limit is None)
         if answers is None:
             return None
         if _cost(answers) > budget_per_hour + TOLERANCE:
