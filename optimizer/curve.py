@@ -88,6 +88,8 @@ def _corners(
     before = -1
     while answer is not None and len(corners) <= most:
         corner = _corner(answer)
+        if corners and corner.latency_s >= corners[-1].latency_s:
+            break  # as small as rounding: nothing is told apart
         while corners and corner.cost_per_hour <= corners[-1].cost_per_hour + TOLERANCE:
             corners.pop()  # as cheap, and faster
         corners.append(corner)

@@ -248,7 +248,7 @@ class Question:
 
     def _asked(self, share: float, lifted: frozenset[Limit], room: Counts, latency_s: float | None) -> "_Asked":
         demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply
-        if SLA in lifted or demand.entry_rate_rps <= 0:
+        if SLA in lifted or (latency_s is None and demand.entry_rate_rps <= 0):
             latency_s = inf
         elif latency_s is None:
             target = self._fleet.targets.get(self.pipeline.key)

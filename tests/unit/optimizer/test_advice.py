@@ -46,3 +46,9 @@ def test_the_best_latency_is_that_of_the_smaller_budget() -> None:
     assert all(latency is not None for latency in latencies)
     assert latencies[0] > latencies[1] > latencies[2] * 0.999  # type: ignore[operator]
     assert latencies[2] == latencies[3]
+
+
+def test_without_load_there_is_a_best_latency_too() -> None:
+    answer = advice(a_problem(a_pipeline(a_stage("a", SERVES_45), rate_rps=0.0, sla_s=0.001)))
+    assert answer.best_latency_s is not None
+    assert 0.02 <= answer.best_latency_s < 0.04
