@@ -126,8 +126,8 @@ def replay(
         return _replay(pipeline, groups, _arrivals(demand, max(items, _SEGMENTS), drain_s, seed), seed)
     count = _affordable(pipeline, groups, _WORK_NS)
     answer = _replay(pipeline, groups, _arrivals(demand, count, drain_s, seed), seed)
-    if answer is None:
-        return None
+    if answer is None or answer.latency_s <= 0:  # too short for the times at which it happens
+        return answer
     # Under a high load times depend on one another for long: then it takes more of them to say as much.
     wanted = count * min((answer.half_width_s / (_PRECISION * answer.latency_s)) ** 2, 100.0)
     more = int(min(wanted, _affordable(pipeline, groups, _MOST_WORK_NS)))

@@ -141,6 +141,14 @@ def test_absurd_questions_get_plans_within_every_limit(problem: Problem) -> None
     check(problem, allocate(problem))
 
 
+def test_times_too_short_for_a_replay_are_planned_all_the_same() -> None:
+    placement = on("cpu", service=(1e-9, 0.0), cv=0.0)
+    problem = replace(a_problem(a_pipeline(a_stage("a", placement), rate_rps=0.001)), composition=Composition.RSS)
+    plan = allocate(problem)
+    check(problem, plan)
+    assert plan.feasible
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(problems())
 def test_absurd_questions_get_advice_and_curves(problem: Problem) -> None:
