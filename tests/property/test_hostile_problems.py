@@ -143,7 +143,8 @@ def test_absurd_questions_get_plans_within_every_limit(problem: Problem) -> None
 
 def test_times_too_short_for_a_replay_are_planned_all_the_same() -> None:
     placement = on("cpu", service=(1e-9, 0.0), cv=0.0)
-    problem = replace(a_problem(a_pipeline(a_stage("a", placement), rate_rps=0.001)), composition=Composition.RSS)
+    pipeline = a_pipeline(a_stage("a", placement), rate_rps=0.001, percentile=50.0)
+    problem = replace(a_problem(pipeline), composition=Composition.RSS)
     plan = allocate(problem)
     check(problem, plan)
     assert plan.feasible
