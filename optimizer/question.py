@@ -179,9 +179,19 @@ class Question:
         return self._first_row(asked, index, budget_per_hour) is not None
 
     def short_alone(self, share: float, room: Counts, budget_per_hour: float) -> list[int]:
-        """Return the positions of the stages that could not be served even if there were no others."""
+        """Return the positions of the stages that could not be served even if there were no others.
+
+        First those that carry the least share of their load at best.
+        """
         asked = self._asked(share, frozenset(), room, None)
-        return [k for k in range(len(asked.stages)) if self._first_row(asked, k, budget_per_hour) is None]
+        short = [k for k in range(len(asked.stages)) if self._first_row(asked, k, budget_per_hour) is None]
+        return sorted(short, key=lambda k: self._carried(asked, k))
+
+    def _carried(self, asked: "_Asked", index: int) -> float:
+        stage = asked.stages[index]
+        most = self._highest(stage, asked.supply)
+        carried = sum(n * capacity_rps(p, p.batch_sizes[-1]) for n, p in zip(most, stage.placements, strict=True) if n)
+        return carried / self.pipeline.visit_ratios[stage.name]
 
     def _like(self, stage: Stage, answers: Sequence[Answer], index: int) -> Stage:
         supply = self._fleet.supply

@@ -543,7 +543,7 @@ def _scouted(
 
     What they say is asked of all options before it counts.
     """
-    whole = question.guide(high * unit, room, money)
+    whole = question.guide(high * unit, room, money) or question.guide((high - 1) * unit, room, money)
     if whole is None or high - low <= 1:
         return low, high
     if low == 0:

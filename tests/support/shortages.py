@@ -34,7 +34,7 @@ def an_overload(stages: int, placements: int, short_of: str, seed: int) -> Probl
         # Every pool at once, or the stages would go to another one; one instance for each minimum there may be.
         instances = round(share * sum(pool.instances for pool in plan.pools) / len(problem.pools)) + stages
         limited = {name: replace(pool, instances=instances) for name, pool in problem.pools.items()}
-        more = replace(pipeline.demand, entry_rate_rps=20 * pipeline.demand.entry_rate_rps)
+        more = replace(pipeline.demand, entry_rate_rps=100 * pipeline.demand.entry_rate_rps)
         return replace(problem, pools=limited, pipelines=(replace(pipeline, demand=more),))
     if short_of == "bounds":
         narrow = rng.randrange(stages)

@@ -216,3 +216,10 @@ def test_one_instance_short_of_thousands_costs_a_share_as_small() -> None:
     share = shared(a_problem(one(placement, rate_rps=5000 * 45.0), where=pools(cpu=(0.5, 4999))))["x/a"]
     assert 1 - 2 / (RESOLUTION * FINE) <= share.served < 1
     assert str(share.limit) == "Pool/cpu"
+
+
+def test_the_sla_is_named_where_it_helps_alone_and_bounds_only_together() -> None:
+    ways = [on("cpu", service=(0.04, 0.0), bounds=(0, 9)), on("gpu", service=(0.01, 0.0), bounds=(0, 0))]
+    stages = (a_stage("a", *ways), a_stage("b", *ways, after=["a"]))
+    share = shared(a_problem(a_pipeline(*stages, rate_rps=10.0, sla_s=0.045)))["speech/captions"]
+    assert (share.served, str(share.limit)) == (0.0, "Sla")
