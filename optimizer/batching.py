@@ -171,7 +171,7 @@ def _share(own: Array, g: int, position: float) -> float:
     if position >= own.shape[1] - 1:
         return 1.0
     k = int(position)
-    return own[g, k] + (position - k) * (own[g, k + 1] - own[g, k])
+    return float(own[g, k] + (position - k) * (own[g, k + 1] - own[g, k]))
 
 
 @compiled
@@ -184,7 +184,7 @@ def _reached(own: Array, g: int, below: float) -> float:
             low = middle
         else:
             high = middle
-    return low + min(max((below - own[g, low]) / max(own[g, high] - own[g, low], 1e-12), 0.0), 1.0)
+    return float(low + min(max((below - own[g, low]) / max(own[g, high] - own[g, low], 1e-12), 0.0), 1.0))
 
 
 @compiled
