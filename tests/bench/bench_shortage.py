@@ -145,6 +145,7 @@ def main() -> None:
     milp_seconds = min(10.0, arguments.milp_seconds) if arguments.quick else arguments.milp_seconds
     for short_of in SHORT_OF:  # compiled code is loaded
         allocate(an_overload(2, 2, short_of, 0))
+    allocate(a_poor_fleet(8, 99, 0.5, priorities=(1,)))
     print("least / middle / most over the seeds")
     rows: list[Row] = []
     for kind in ("one priority", "priorities 1, 2, 5"):
