@@ -21,8 +21,8 @@ Counts = NDArray[np.int64]
 
 UTILIZATION_CEILING = batching_table.UTILIZATION_CEILING
 
-PULL, LEAST_LOADED = 0, 1
-"""Who shares a queue: all servers one, or each its own and items go where the fewest are."""
+PULL, LEAST_LOADED, ROUND_ROBIN = 0, 1, 2
+"""Who shares a queue: all servers one; or each has its own, and items go where the fewest are, or by turns."""
 
 _LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
 _SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
@@ -47,7 +47,7 @@ class Servers:
     """What serves: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
 
     The unit is the mean time of a batch of one; `cv` is the coefficient of variation of a batch's time. `sharing` is
-    `PULL` or `LEAST_LOADED`.
+    `PULL`, `LEAST_LOADED` or `ROUND_ROBIN`.
     """
 
     sharing: int
@@ -188,6 +188,20 @@ def _reached(own: Array, g: int, below: float) -> float:
 
 
 @compiled
+def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, servers: float, load: float) -> float:
+    """Return the logarithm of the time of those that wait, about: that of a batch of the size which keeps up, and heavy
+    traffic's queue on top.
+
+    `load` is on the axis `LOADS`.
+    """
+    gain = limit / (1 - share + share * limit)
+    rho = UTILIZATION_CEILING * load / (gain - (gain - 1) * load)
+    batch = 1.0 if limit == 1.0 else max(1.0, (1 - share) / (1 - rho * gain * share))
+    queue = (arrival_cv * arrival_cv + limit * service_cv * service_cv) / (2 * gain * servers * (1 - rho))
+    return float(float(np.log(1.5 * batch + queue)))
+
+
+@compiled
 def _look_up(
     table: NDArray[np.float32],
     sharing: Counts,
@@ -254,9 +268,8 @@ def _look_up(
         rho = min(max(utilization[i], 0.0), UTILIZATION_CEILING)
         count = servers[i]
         if count > most:
-            if (
-                limit == 1.0
-            ):  # a queue of many servers is that of fewer with as much room for its root (Halfin and Whitt)
+            # A queue of many servers is that of fewer with as much room for its root (Halfin and Whitt).
+            if limit == 1.0 and sharing[g] != ROUND_ROBIN:
                 rho = max(0.0, 1 - (1 - rho) * np.sqrt(count / most))
             count = most
         x = rho / UTILIZATION_CEILING
@@ -268,16 +281,29 @@ def _look_up(
         u, u_part = _place(_LOADS, load)
         for k in range(width):
             value[k] = 0.0
+        # Chances of waiting fall exponentially in the number of servers, times with its logarithm.
+        few, many = 2.0 ** _SERVERS[c], 2.0 ** _SERVERS[c + 1]
+        c_chance = (count - few) / (many - few)
         for corner in range(corners // 2):
-            weight = c_part if corner & 1 else 1 - c_part
-            weight *= u_part if corner & 2 else 1 - u_part
-            weight *= a_part if corner & 4 else 1 - a_part
-            if weight == 0.0:
+            others = u_part if corner & 2 else 1 - u_part
+            others *= a_part if corner & 4 else 1 - a_part
+            if others == 0.0:
                 continue
             start = (a + ((corner >> 2) & 1)) * _STRIDES[4]
             start += (c + (corner & 1)) * _STRIDES[5] + (u + ((corner >> 1) & 1)) * _STRIDES[6]
-            for k in range(width):
+            value[0] += others * (c_chance if corner & 1 else 1 - c_chance) * slabs[g, start]
+            weight = others * (c_part if corner & 1 else 1 - c_part)
+            for k in range(1, width):
                 value[k] += weight * slabs[g, start + k]
+        # Between loads times are bent as the formula is.
+        ca, together = arrival_cv[i], count
+        if sharing[g] == ROUND_ROBIN:
+            ca, together = ca / np.sqrt(count), 1.0
+        bend = _rough(limit, share, service_cv, ca, together, load)
+        bend -= (1 - u_part) * _rough(limit, share, service_cv, ca, together, _LOADS[u])
+        bend -= u_part * _rough(limit, share, service_cv, ca, together, _LOADS[u + 1])
+        for k in range(1, width):
+            value[k] += bend
         waits = 1 / (1 + np.exp(-value[0]))
         if load < _LOADS[0]:  # all of the servers are busy by chance
             waits *= np.exp(count * np.log(max(load, 1e-300) / _LOADS[0]))

@@ -1,8 +1,10 @@
 """How far the latency of one stage is from an independent event simulation, at random points and beside textbooks.
 
-    python tests/bench/bench_latency.py [--points N] [--seed S] [--json FILE]
+    python tests/bench/bench_latency.py [--points N] [--items N] [--seed S] [--calibrate] [--json FILE]
 
 Points lie off the grid of the product's table and under other luck. Errors are |model / simulation − 1| of the p95.
+They hold the noise of the simulation, which is printed beside them. `--calibrate` prints the map of errors that
+`optimizer.latency` states; every run prints how many of its points lie within the map stated.
 """
 
 import argparse
@@ -22,6 +24,8 @@ from optimizer.model import Placement, PoolName, Routing, ServiceLaw
 
 ITEMS = 300_000
 WARM_UP = 0.1
+BLOCKS = 20
+LEAST_POINTS, LEAST_BAR = 9, 0.005
 PERCENTILES = (50.0, 95.0, 99.0)
 
 
@@ -56,10 +60,10 @@ class Point:
         return self.rho * self.replicas * capacity_rps(self.placement, self.batch)
 
 
-def measure(job: tuple[Point, int]) -> dict[str, float]:
+def measure(job: tuple[Point, int, int]) -> dict[str, float]:
     """Return simulated and modelled values of a point."""
-    point, seed = job
-    n = int(ITEMS * max(1.0, point.batch / 8))
+    point, seed, items = job
+    n = int(items * max(1.0, point.batch / 8))
     law: dict[str, Any] = {
         "replicas": point.replicas,
         "concurrency": point.concurrency,
@@ -80,7 +84,11 @@ def measure(job: tuple[Point, int]) -> dict[str, float]:
             times, owner = periodic(point.streams, period, point.streams * 20, 1000 * seed + k)
             runs.append(simulate(times, seed=seed + k, sessions=owner, **law)[point.streams * 10 :])
         spent = np.concatenate(runs)
-    row = {"simulated_mean": float(spent.mean())}
+    blocks = np.percentile(spent[: len(spent) // BLOCKS * BLOCKS].reshape(BLOCKS, -1), 95, axis=1)
+    row = {
+        "simulated_mean": float(spent.mean()),
+        "noise": float(blocks.std() / blocks.mean() / math.sqrt(BLOCKS - 1)),
+    }
     for percentile in PERCENTILES:
         row[f"simulated_p{percentile:.0f}"] = float(np.percentile(spent, percentile))
         answer = predict(
@@ -201,22 +209,41 @@ def _fields(point: Point) -> dict[str, Any]:
     return {name: getattr(point, name) for name in point.__dataclass_fields__}
 
 
-FAMILIES: dict[str, Callable[[np.random.Generator], Point]] = {
-    "batching, Pull": lambda rng: batching_point(rng, Routing.PULL, varied=False),
-    "batching, LeastLoaded": lambda rng: batching_point(rng, Routing.LEAST_LOADED, varied=False),
-    "batching, RoundRobin": lambda rng: batching_point(rng, Routing.ROUND_ROBIN, varied=False),
-    "batching, Random": lambda rng: batching_point(rng, Routing.RANDOM, varied=False),
-    "batching, Pull, ca² cv": lambda rng: batching_point(rng, Routing.PULL, varied=True),
-    "batching, LeastLoaded, ca² cv": lambda rng: batching_point(rng, Routing.LEAST_LOADED, varied=True),
-    "batching, RoundRobin, ca² cv": lambda rng: batching_point(rng, Routing.ROUND_ROBIN, varied=True),
-    "batching that waits, Pull": lambda rng: waiting_point(rng, Routing.PULL),
-    "batching that waits, LeastLoaded": lambda rng: waiting_point(rng, Routing.LEAST_LOADED),
-    "several slots, LeastLoaded": lambda rng: slots_point(rng, Routing.LEAST_LOADED),
-    "single items, Pull": lambda rng: single_point(rng, Routing.PULL),
-    "single items, LeastLoaded": lambda rng: single_point(rng, Routing.LEAST_LOADED),
-    "single items, RoundRobin": lambda rng: single_point(rng, Routing.ROUND_ROBIN),
-    "periodic streams": periodic_point,
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Points of one kind, and the region of the product's map of errors that they are in."""
+
+    region: str
+    draw: Callable[[np.random.Generator], Point]
+
+
+def _family(region: str, draw: Callable[..., Point], routing: Routing, **options: bool) -> Family:
+    return Family(region=region, draw=lambda rng: draw(rng, routing, **options))
+
+
+FAMILIES = {
+    "batching, Pull": _family("batching", batching_point, Routing.PULL, varied=False),
+    "batching, LeastLoaded": _family("batching, least loaded", batching_point, Routing.LEAST_LOADED, varied=False),
+    "batching, RoundRobin": _family("round robin", batching_point, Routing.ROUND_ROBIN, varied=False),
+    "batching, Random": _family("at random", batching_point, Routing.RANDOM, varied=False),
+    "batching, Pull, ca² cv": _family("batching", batching_point, Routing.PULL, varied=True),
+    "batching, LeastLoaded, ca² cv": _family(
+        "batching, least loaded", batching_point, Routing.LEAST_LOADED, varied=True
+    ),
+    "batching, RoundRobin, ca² cv": _family("round robin", batching_point, Routing.ROUND_ROBIN, varied=True),
+    "batching, Random, ca² cv": _family("at random", batching_point, Routing.RANDOM, varied=True),
+    "batching that waits, Pull": _family("patient", waiting_point, Routing.PULL),
+    "batching that waits, LeastLoaded": _family("patient", waiting_point, Routing.LEAST_LOADED),
+    "several slots, LeastLoaded": _family("several slots", slots_point, Routing.LEAST_LOADED),
+    "single items, Pull": _family("single items", single_point, Routing.PULL),
+    "single items, LeastLoaded": _family("single items, least loaded", single_point, Routing.LEAST_LOADED),
+    "single items, RoundRobin": _family("round robin", single_point, Routing.ROUND_ROBIN),
+    "single items, Random": _family("at random", single_point, Routing.RANDOM),
+    "periodic streams": Family(region="periodic", draw=periodic_point),
 }
+SERVERS = ((1, 2), (3, 7), (8, 20), (21, 64))
+BANDS = ((0.0, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.91))
+"""Rows and columns of the map of errors, as in `optimizer.latency`."""
 
 
 def line(name: str, error: Iterable[float]) -> str:
@@ -233,25 +260,39 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=200, help="points per family")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", default="", help="families whose names contain this")
+    parser.add_argument("--items", type=int, default=ITEMS, help="items per point, more where batches are large")
+    parser.add_argument("--calibrate", action="store_true", help="print the map of errors for optimizer.latency")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print(f"{'p95 of one stage':34} {'N':>5} {'median':>8} {'p90':>8} {'max':>8} {'bias':>7} {'< −10 %':>9}")
+    print(
+        f"{'p95 of one stage':34} {'N':>5} {'median':>8} {'p90':>8} {'max':>8} {'bias':>7} {'< −10 %':>9} {'noise':>8}"
+    )
     with ProcessPoolExecutor(options.workers) as pool:
-        for index, (name, draw) in enumerate(FAMILIES.items()):
+        for index, (name, family) in enumerate(FAMILIES.items()):
             if options.only not in name:
                 continue
             rng = np.random.Generator(np.random.PCG64([options.seed, index]))
-            points = [draw(rng) for _ in range(options.points)]
-            jobs = [(point, options.seed * 100_003 + k) for k, point in enumerate(points)]
+            points = [family.draw(rng) for _ in range(options.points)]
+            jobs = [(point, options.seed * 100_003 + k, options.items) for k, point in enumerate(points)]
             found = [
-                {"family": name, **asdict(point), "routing": point.routing.value, **row, **textbooks(point)}
+                {
+                    "family": name,
+                    "region": family.region,
+                    **asdict(point),
+                    "routing": point.routing.value,
+                    **row,
+                    **textbooks(point),
+                }
                 for point, row in zip(points, pool.map(measure, jobs, chunksize=4), strict=True)
             ]
             rows += found
-            print(line(name, (row["model_p95"] / row["simulated_p95"] - 1 for row in found)), flush=True)
+            noise = np.median([row["noise"] for row in found])
+            print(line(name, map(error, found)) + f" {noise:8.1%}", flush=True)
     report(rows)
+    if options.calibrate:
+        calibrate(rows)
     if options.json:
         options.json.write_text(json.dumps(rows))
 
@@ -268,28 +309,62 @@ def report(rows: list[dict[str, Any]]) -> None:
                 line(f"  model, {quantity}", (r[f"model_{quantity}"] / r[f"simulated_{quantity}"] - 1 for r in chosen))
             )
         for name in ("M/M/c on batches", "G/G/c per job + s(b)", "2·s(b)", "(b−1)/λ + s(b)", "W95 + E[S]"):
-            error = [r[name] / r["simulated_p95"] - 1 for r in chosen if math.isfinite(r.get(name, math.inf))]
-            if error:
-                print(line(f"  {name}, p95", error))
-    print("\nerror of p95 by servers (rows) and utilisation: p90, number of points, share beyond the bar stated")
-    bands = ((0.3, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.9))
-    for name in FAMILIES:
-        chosen = [row for row in rows if row["family"] == name]
+            off = [r[name] / r["simulated_p95"] - 1 for r in chosen if math.isfinite(r.get(name, math.inf))]
+            if off:
+                print(line(f"  {name}, p95", off))
+    print("\nerror of p95 by servers (rows) and utilisation: p90, number of points, share within the bar stated")
+    for region in dict.fromkeys(family.region for family in FAMILIES.values()):
+        chosen = [row for row in rows if row["region"] == region]
         if not chosen:
             continue
-        print(f"{name:34}" + "".join(f"   ρ {low:.1f}–{high:.1f}   " for low, high in bands))
-        for least, most in ((1, 2), (3, 7), (8, 20), (21, 64)):
+        print(f"{region:34}" + "".join(f"   ρ {low:.1f}–{high:.1f}   " for low, high in BANDS))
+        for servers in SERVERS:
             cells = []
-            for low, high in bands:
-                cell = [
-                    (abs(r["model_p95"] / r["simulated_p95"] - 1), r["bar"])
-                    for r in chosen
-                    if low <= r["rho"] < high and least <= r["replicas"] * r["concurrency"] <= most
-                ]
-                error = [size for size, _ in cell]
-                beyond = np.mean([size > bar for size, bar in cell]) if cell else 0.0
-                cells.append(f"{np.percentile(error, 90):5.1%} {len(cell):3d} {beyond:4.0%}" if cell else f"{'–':>14}")
-            print(f"{'':24}{f'c {least}–{most}':10}" + "  ".join(cells))
+            for band in BANDS:
+                cell = inside(chosen, servers, band)
+                size = [abs(error(row)) for row in cell]
+                cells.append(
+                    f"{np.percentile(size, 90):5.1%} {len(cell):3d} {within(cell):4.0%}" if cell else f"{'–':>14}"
+                )
+            print(f"{'':22}{f'c {servers[0]}–{servers[1]}':10}" + "  ".join(cells))
+        print(f"{'':22}within the bar stated: {within(chosen):.1%} of {len(chosen)}")
+    print(f"within the bar stated, all: {within(rows):.1%} of {len(rows)} (90 % ± 3 % wanted)")
+
+
+def error(row: dict[str, Any]) -> float:
+    return float(row["model_p95"] / row["simulated_p95"] - 1)
+
+
+def within(rows: list[dict[str, Any]]) -> float:
+    return float(np.mean([abs(error(row)) <= row["bar"] for row in rows]))
+
+
+def inside(rows: list[dict[str, Any]], servers: tuple[int, int], band: tuple[float, float]) -> list[dict[str, Any]]:
+    return [
+        row
+        for row in rows
+        if band[0] <= row["rho"] < band[1] and servers[0] <= row["replicas"] * row["concurrency"] <= servers[1]
+    ]
+
+
+def calibrate(rows: list[dict[str, Any]]) -> None:
+    """Print for each cell what nine of ten further points are expected to stay below: an order statistic."""
+    print("\n_ERRORS: dict[str, Array] = {")
+    for region in dict.fromkeys(row["region"] for row in rows):
+        chosen = [row for row in rows if row["region"] == region]
+        table = []
+        for servers in SERVERS:
+            cells = []
+            for band in BANDS:
+                cell = inside(chosen, servers, band)
+                if len(cell) < LEAST_POINTS:  # too few to tell: all servers of this load
+                    cell = inside(chosen, (1, 64), band)
+                size = sorted(abs(error(row)) for row in cell)
+                rank = min(math.ceil(0.9 * (len(size) + 1)), len(size)) - 1
+                cells.append(f"{max(math.ceil(size[rank] * 1000) / 1000, LEAST_BAR):.3f}" if size else "1.0")
+            table.append("[" + ", ".join(cells) + "]")
+        print(f'    "{region}": np.array(\n        [{", ".join(table)}]\n    ),')
+    print("}")
 
 
 if __name__ == "__main__":

@@ -58,16 +58,22 @@ def test_the_event_simulation_is_the_textbook() -> None:
 
 @pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN])
 @pytest.mark.parametrize("batch_wait_s", [0.0, 0.5])
-def test_stage_by_stage_is_event_by_event(routing: Routing, batch_wait_s: float) -> None:
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_stage_by_stage_is_event_by_event(routing: Routing, batch_wait_s: float, concurrency: int) -> None:
     # Two programs that share nothing but the meaning; with fixed service times they agree item by item.
-    times = arrivals(0.7 * 6 * 4 / 1.9, 1.0, 20_000, 3)
-    stage = {"batch": 4, "batch_wait_s": batch_wait_s, "fixed_s": 0.7, "per_item_s": 0.3, "routing": routing, "seed": 1}
+    times = arrivals(0.7 * 6 * concurrency * 4 / 1.9, 1.0, 20_000, 3)
+    stage = {
+        "batch": 4,
+        "concurrency": concurrency,
+        "batch_wait_s": batch_wait_s,
+        "fixed_s": 0.7,
+        "per_item_s": 0.3,
+        "routing": routing,
+        "seed": 1,
+    }
     spent = simulate(times, replicas=6, **stage)  # type: ignore[arg-type]
     done = serve(times, np.zeros(len(times), dtype=np.int64), servers=6, **stage)  # type: ignore[arg-type]
-    if routing is Routing.LEAST_LOADED:  # how ties are broken differs in detail
-        assert np.percentile(done - times, [50, 95]) == pytest.approx(np.percentile(spent, [50, 95]), rel=0.02)
-    else:
-        assert done - times == pytest.approx(spent)
+    assert done - times == pytest.approx(spent)
 
 
 def test_batches_on_one_replica_are_predicted_within_the_target() -> None:
@@ -77,8 +83,8 @@ def test_batches_on_one_replica_are_predicted_within_the_target() -> None:
         for rho in (0.3, 0.6, 0.8)
     ]
     error = errors(cases, Routing.STICKY, "batches, one replica")
-    assert np.median(np.abs(error)) <= 0.045
-    assert np.percentile(np.abs(error), 90) <= 0.08
+    assert np.median(np.abs(error)) <= 0.02
+    assert np.percentile(np.abs(error), 90) <= 0.04
 
 
 def test_batches_behind_a_balancer_are_predicted_within_the_target() -> None:
@@ -88,10 +94,10 @@ def test_batches_behind_a_balancer_are_predicted_within_the_target() -> None:
         for replicas in (2, 3, 7, 30)
         for rho in (0.4, 0.7, 0.85)
     ]
-    for routing in (Routing.LEAST_LOADED, Routing.PULL):
+    for routing in (Routing.LEAST_LOADED, Routing.PULL, Routing.ROUND_ROBIN):
         error = errors(cases, routing, f"batches, {routing.value}, 2 to 30 replicas")
-        assert np.median(np.abs(error)) <= 0.045
-        assert np.percentile(np.abs(error), 90) <= 0.08
+        assert np.median(np.abs(error)) <= 0.025
+        assert np.percentile(np.abs(error), 90) <= 0.075
 
 
 def test_single_items_behind_a_balancer_are_predicted() -> None:
@@ -102,8 +108,8 @@ def test_single_items_behind_a_balancer_are_predicted() -> None:
         for rho in (0.4, 0.7, 0.85)
     ]
     error = errors(cases, Routing.LEAST_LOADED, "single items, least loaded of 1, 2, 6")
-    assert np.median(np.abs(error)) <= 0.045
-    assert np.percentile(np.abs(error), 90) <= 0.10
+    assert np.median(np.abs(error)) <= 0.02
+    assert np.percentile(np.abs(error), 90) <= 0.06
 
 
 def test_waiting_for_a_batch_to_fill_is_predicted() -> None:
@@ -111,7 +117,33 @@ def test_waiting_for_a_batch_to_fill_is_predicted() -> None:
         (on("x", service=(0.014, 0.003), cv=0.15, batches=(8,), wait_s=0.010), 1, rho) for rho in (0.1, 0.3, 0.5, 0.7)
     ]
     error = errors(cases, Routing.STICKY, "batches that wait 10 ms")
-    assert np.max(np.abs(error)) <= 0.20
+    assert np.max(np.abs(error)) <= 0.06
+
+
+def test_who_waits_for_a_batch_to_fill_depends_on_the_routing() -> None:
+    # One queue fills batches long before the wait is over; behind a balancer nobody joins while a replica is empty.
+    cases = [
+        (on("x", service=(1 - f, f), cv=0.2, batches=(batch,), wait_s=wait_s), replicas, rho)
+        for batch, f, wait_s in ((5, 0.8, 0.8), (8, 0.3, 0.4))
+        for replicas in (8, 32)
+        for rho in (0.3, 0.6)
+    ]
+    for routing in (Routing.LEAST_LOADED, Routing.PULL):
+        error = errors(cases, routing, f"batches that wait, {routing.value}, 8 and 32 replicas")
+        assert np.median(np.abs(error)) <= 0.06
+        assert np.max(np.abs(error)) <= (0.10 if routing is Routing.PULL else 0.28)
+
+
+def test_slots_of_a_replica_share_its_queue() -> None:
+    cases = [
+        (on("x", service=(0.6, 0.4), cv=0.0, concurrency=slots, batches=(batch,)), replicas, rho)
+        for slots, batch in ((2, 1), (4, 1), (2, 8), (3, 8))
+        for replicas in (2, 8)
+        for rho in (0.5, 0.8)
+    ]
+    error = errors(cases, Routing.LEAST_LOADED, "several slots")
+    assert np.median(np.abs(error)) <= 0.05
+    assert np.percentile(np.abs(error), 90) <= 0.13
 
 
 def test_periodic_streams_are_predicted() -> None:
@@ -128,7 +160,7 @@ def test_periodic_streams_are_predicted() -> None:
         assert answer is not None
         error.append(answer.percentile_s / np.percentile(np.concatenate(runs), 95) - 1)
     print("periodic streams:", ", ".join(f"{value:+.1%}" for value in error))
-    assert np.max(np.abs(error)) <= 0.15
+    assert np.max(np.abs(error)) <= 0.10
 
 
 def test_m_m_1_is_the_textbook() -> None:

@@ -86,15 +86,16 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
     ends, size = np.full(servers, np.inf), np.zeros(servers, np.int64)
     load, credit = np.zeros(replicas, np.int64), np.zeros(replicas)
     spent = np.zeros(n)
-    arrived = 0
+    arrived, soonest = 0, -1  # the batch that ends first; -1: to be found again
     while True:
         # What is next: an arrival, the end of a batch, or the patience of the oldest item in a queue.
         now, kind, who = np.inf, -1, -1
         if arrived < n:
             now, kind = times[arrived], 0
-        for k in range(servers):
-            if ends[k] < now:
-                now, kind, who = ends[k], 1, k
+        if soonest < 0:
+            soonest = int(ends.argmin())  # type: ignore[assignment]
+        if ends[soonest] < now:
+            now, kind, who = ends[soonest], 1, soonest
         if wait > 0:
             for q in range(queues):
                 if length[q] > 0 and times[head[q]] + wait < now:
@@ -129,7 +130,7 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
             length[q] += 1
             arrived += 1
         elif kind == 1:
-            ends[who] = np.inf
+            ends[who], soonest = np.inf, -1
             load[who // concurrency] -= 0 if pull else size[who]
             q = 0 if pull else who // concurrency
         else:
@@ -140,6 +141,7 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
                 break
             if ends[k] < np.inf:
                 continue
+            soonest = -1
             size[k] = min(batch, length[q])
             mean = fixed + per_item * size[k]
             ends[k] = now + (mean if cv == 0 else rng.gamma(1 / cv**2, mean * cv**2))

@@ -3,7 +3,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from optimizer.batching import LEAST_LOADED, PULL, Servers, erlang_c, own_distribution, time_in_stage
+from optimizer.batching import LEAST_LOADED, PULL, ROUND_ROBIN, Servers, erlang_c, own_distribution, time_in_stage
 
 UTILIZATION = np.linspace(0, 0.9, 31)
 
@@ -37,7 +37,7 @@ def test_an_idle_server_takes_the_service_time() -> None:
     assert quantile[0] == pytest.approx(np.log(20), rel=0.01)
 
 
-@pytest.mark.parametrize("sharing", [PULL, LEAST_LOADED])
+@pytest.mark.parametrize("sharing", [PULL, LEAST_LOADED, ROUND_ROBIN])
 @pytest.mark.parametrize("cv", [0.0, 0.15, 0.6])
 def test_latency_rises_with_load(sharing: int, cv: float) -> None:
     for servers in (1, 6, 40):
@@ -67,6 +67,16 @@ def test_a_higher_percentile_is_later() -> None:
 
 def test_one_queue_is_better_than_looking_without_batches() -> None:
     assert curve(8, limit=1, sharing=PULL)[1][-1] < curve(8, limit=1, sharing=LEAST_LOADED)[1][-1]
+
+
+@pytest.mark.parametrize("limit", [1, 8])
+def test_turns_make_arrivals_at_a_server_regular(limit: int) -> None:
+    # Every fourth of Poisson's items: a coefficient of variation of a half.
+    split = curve(4, sharing=ROUND_ROBIN, limit=limit)
+    alone = curve(1, limit=limit, arrival_cv=0.5)
+    assert split[0] == pytest.approx(alone[0], rel=0.05)
+    assert split[1] == pytest.approx(alone[1], rel=0.06)
+    assert curve(64, sharing=ROUND_ROBIN, limit=limit)[0][-1] < 0.97 * split[0][-1]
 
 
 def test_bursts_and_varying_service_wait_longer() -> None:
