@@ -198,7 +198,7 @@ def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, ser
     rho = UTILIZATION_CEILING * load / (gain - (gain - 1) * load)
     batch = 1.0 if limit == 1.0 else max(1.0, (1 - share) / (1 - rho * gain * share))
     queue = (arrival_cv * arrival_cv + limit * service_cv * service_cv) / (2 * gain * servers * (1 - rho))
-    return float(float(np.log(1.5 * batch + queue)))
+    return float(np.log(1.5 * batch + queue))
 
 
 @compiled

@@ -93,7 +93,7 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
         if arrived < n:
             now, kind = times[arrived], 0
         if soonest < 0:
-            soonest = int(ends.argmin())  # type: ignore[assignment]
+            soonest = int(ends.argmin())
         if ends[soonest] < now:
             now, kind, who = ends[soonest], 1, soonest
         if wait > 0:
