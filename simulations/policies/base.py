@@ -1,0 +1,166 @@
+"""What every policy has in common: what it may look at, its signature, and the decision made from replica counts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.core.decision import ChangeReason, Decision, PipelineDecision, PoolDecision, ReplicaChange
+from controller.core.ledger import Ledger
+from controller.core.policy import Policy
+from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.spec import PlacementKey
+from optimizer.model import PipelineKey, PoolName, StageName
+from profiler.profile import LatencySource, PipelineProfile
+from profiler.samples import Absence, AbsenceReason
+
+PlacementName = tuple[PipelineKey, StageName, PoolName]
+"""A placement within the fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReading:
+    """One ready replica, averaged over the policy's metrics window.
+
+    Rates are items per second, `utilization` is the busy share of its servers (0–1), `queued` and `in_service` are
+    items, `sessions` are streams that hold a slot. `latency_p95_s` is waiting and service, None without items.
+    """
+
+    ready_since_s: float
+    arrival_rate_rps: float
+    completion_rate_rps: float
+    utilization: float
+    queued: float
+    in_service: float
+    sessions: float
+    latency_p95_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressReading:
+    """A pipeline's ingress, averaged over the policy's metrics window.
+
+    `offered_rps` is items per second offered, `active_streams` the level of streams (0 with unit Requests). Latencies
+    are those of answered items from end to end, None without any.
+    """
+
+    offered_rps: float
+    active_streams: float
+    latency_p50_s: float | None
+    latency_p95_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetailedSnapshot(Snapshot):
+    """A Snapshot with what only some autoscalers look at: every replica by itself, and the ingress.
+
+    Replicas without a sample yet are not in `replicas`; a pipeline whose ingress says nothing is not in `ingress`.
+    """
+
+    replicas: Mapping[PlacementName, tuple[ReplicaReading, ...]]
+    ingress: Mapping[PipelineKey, IngressReading]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RivalDecision(Decision):
+    """A decision that explains itself in `reason`, because it has neither plan nor holds to explain it by."""
+
+    reason: str
+
+
+class Rival(Protocol):
+    """An autoscaler, made anew for every run; it may hold state of its own, as the real ones do.
+
+    It is called every `interval_s` (at least 1 s) with readings averaged over `metrics_window_s`.
+    """
+
+    @property
+    def interval_s(self) -> float:
+        """The time between two decisions, seconds."""
+
+    @property
+    def metrics_window_s(self) -> float:
+        """What its readings are averaged over, seconds."""
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
+        """Return what to do about `snapshot`."""
+
+
+def decision_of(snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy) -> RivalDecision:
+    """Return the decision that asks for `desired` replicas, within each placement's declared bounds.
+
+    Placements that are not named keep what they have. Nothing is known of plan or profile, nobody is turned away.
+    """
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
+    pipelines = tuple(_pipeline_decision(state, desired, ledger) for state in snapshot.pipelines)
+    for pipeline in pipelines:
+        ledger.ask(pipeline.key, pipeline.desired)
+    return RivalDecision(
+        now_s=snapshot.now_s,
+        policy=policy,
+        pipelines=pipelines,
+        pools=tuple(
+            PoolDecision(
+                name=name,
+                in_use=ledger.in_use(name),
+                planned=ledger.instances(name),
+                limit=pool.limit,
+                zones=pool.zones,
+                shadow_price_per_hour=None,
+                memory=pool.memory,
+            )
+            for name, pool in sorted(snapshot.pools.items())
+        ),
+        plan=None,
+        reason=reason,
+    )
+
+
+def _pipeline_decision(state: PipelineState, wanted: Mapping[PlacementName, int], ledger: Ledger) -> PipelineDecision:
+    spec = state.spec
+    desired: dict[PlacementKey, int] = {}
+    changes: list[ReplicaChange] = []
+    for stage in spec.stages:
+        for placement in stage.placements:
+            key = (stage.name, placement.pool)
+            before = state.desired(*key)
+            target = state.target(*key)
+            count = wanted.get((spec.key, *key))
+            bounds = placement.prior
+            if count is None or isinstance(target, TargetMissing):
+                desired[key] = before
+                continue
+            desired[key] = min(max(count, bounds.min_replicas), bounds.max_replicas)
+            if desired[key] != before:
+                changes.append(
+                    ReplicaChange(
+                        stage=stage.name,
+                        pool=placement.pool,
+                        target=placement.target,
+                        before=before,
+                        after=desired[key],
+                        reason=ChangeReason.DEMAND,
+                        resource_version=target.resource_version,
+                    )
+                )
+    return PipelineDecision(
+        spec=spec,
+        observed=state.demand,
+        forecast=None,
+        demand=None,
+        demand_before=state.memory.demand,
+        profile=PipelineProfile(
+            stages=(),
+            bottleneck=None,
+            latency_s=Absence(reason=AbsenceReason.UNSUPPORTED) if state.latency_s is None else state.latency_s,
+            latency_source=LatencySource.MEASURED,
+        ),
+        plan=None,
+        holds=(),
+        changes=tuple(changes),
+        rules=(),
+        desired=desired,
+        unconstrained=desired,
+        spend_per_hour=ledger.observed_per_hour(spec.key),
+        admissible=None,
+        memory=state.memory,
+    )
