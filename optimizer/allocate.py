@@ -19,6 +19,7 @@ from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Proble
 from optimizer.occupancy import whole_instances
 from optimizer.options import StageOptions, Supply, supply_of
 from optimizer.packing import Packable, Pools, cheaper_packing
+from optimizer.parts import joined, parts_of
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
 from optimizer.replay import ROUNDS
 from optimizer.shortage import Share, share_out
@@ -51,9 +52,19 @@ def allocate(
     plan that passed a replay by luck is not excluded. `replayed=False` leaves the replay out: for what is compared with
     other searches over the same tables.
 
+    Pipelines that share neither pools nor money are planned apart: what happens to one is nothing to the others.
+
     `shadow_prices` asks what one more instance of each pool would save, at the price of one more search per pool;
     `advice` fills the answers for pipelines that cannot be served whole.
     """
+    plans = [
+        _allocate(part, shadow_prices=shadow_prices, advice=advice, previous=previous, replayed=replayed)
+        for part in parts_of(problem)
+    ]
+    return joined(problem, plans)
+
+
+def _allocate(problem: Problem, *, shadow_prices: bool, advice: bool, previous: Plan | None, replayed: bool) -> Plan:
     supply = supply_of(problem)
     start = None if previous is None else _unit_prices(previous, supply)
     fleet = Fleet(problem, supply, pool_prices=start)

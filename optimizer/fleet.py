@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -20,6 +21,9 @@ from optimizer.prices import share_pools
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 V = TypeVar("V")
+
+MIXED_PAIRS = 48
+"""Mixes of any two pools make tables of thousands of rows: up to so many pairs of placements in a pipeline."""
 
 _FEW = 4
 """Up to this many pipelines, what prices leave open is settled by merging them."""
@@ -292,6 +296,8 @@ class Fleet:
         return self._mixed(pipeline, share, room, budget)
 
     def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
+        if sum(comb(len(stage.placements), 2) for stage in pipeline.stages) > MIXED_PAIRS:
+            return None
         case = self.case(pipeline, share, Mixing.ANY).within(room)
         walk = serve(case, budget, exact=False)
         return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_STATE_LIMIT = 40_000
+_STATE_LIMIT = 200_000
 _WORK_LIMIT = 200_000
 _PROOF_LIMIT = 2_000_000
 _PATH_LIMIT = 64

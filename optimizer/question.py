@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from optimizer.case import TOLERANCE, Case, Walk
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
-from optimizer.fleet import Answer, Fleet
+from optimizer.fleet import MIXED_PAIRS, Answer, Fleet
 from optimizer.greedy import cheapest, search
 from optimizer.latency import capacity_rps
 from optimizer.merge import TooLarge, cheapest_exact
@@ -33,9 +33,8 @@ _PLENTY = 10.0
 _SLACK = 1e-9
 """Relative: rounding must not turn a stage away."""
 
-_MIXED = 48
 _PAIRS = 12
-"""Mixes of any two pools make tables of thousands of rows: so many pairs of placements in all answers, and in one."""
+"""As `MIXED_PAIRS`, which is for all answers together: so many in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ class Question:
             walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
             if walk is not None:
                 return Answer(case=case, walk=walk)
-        if mixing is Mixing.OVERFLOW or self._mixed >= _MIXED or self._pairs > _PAIRS:
+        if mixing is Mixing.OVERFLOW or self._mixed >= MIXED_PAIRS or self._pairs > _PAIRS:
             return None
         self._mixed += self._pairs
         if not self._may_mix(asked, budget_per_hour):

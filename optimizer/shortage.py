@@ -93,7 +93,8 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
             limit = None
             if served < 1:
                 step = min(1 / RESOLUTION, _reach(fleet, pipeline))
-                more = (floor(served / step) + 1) * step  # on the grid, where the tables are known
+                # On the grid, where the tables are known; less than half a step more is no help worth naming.
+                more = (floor(served / step + 0.5) + 1) * step
                 left, money = books.left(pipeline.key)
                 limit = blame(books.question(pipeline), more, left, money, mixing=answer.mixing)
             shares[pipeline.key] = Share(served=served, answer=answer, limit=limit)

@@ -88,6 +88,8 @@ def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Verdict | None
         for placement, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
     )
     asked = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
+    if asked.demand.entry_rate_rps <= 0:  # so little that the share of it is nothing
+        return None
     # Neither name nor money make a difference to the queues.
     asked = replace(asked, key=PipelineKey(""), budget_per_hour=None, priority=0, max_wer=None)
     above = replace(asked, demand=_rounded_up(asked.demand))
