@@ -6,8 +6,7 @@ The observer counts by itself, from pods and scales, so that a report never rest
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,39 +14,11 @@ from typing import Any, Self
 from kubernetes import client, config
 
 from controller.core.spec import PipelineSpec
-from optimizer.model import PipelineKey, PoolName, StageName
-
-PlacementKey = tuple[PipelineKey, StageName, PoolName]
+from optimizer.model import PipelineKey, PoolName
+from simulations.ledger import Observation, PlacementKey, Replicas, observation
 
 _PERIOD_S = 0.5
 _TIMEOUT_S = (3, 10)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
-    """One placement at one moment; `existing` counts every pod, `terminating` and unscheduled ones included."""
-
-    desired: int
-    existing: int
-    terminating: int
-    ready: int
-    scheduled: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """The cluster `t_s` seconds after the run began, money in USD per hour.
-
-    `spend_per_hour` is max(desired, existing) × price by pipeline, what the cap is about; `cost_per_hour` is what
-    scheduled replicas cost, what is paid; `budget_per_hour` and `price_per_hour` are the resources' current values.
-    """
-
-    t_s: float
-    placements: Mapping[PlacementKey, Replicas]
-    spend_per_hour: Mapping[PipelineKey, float]
-    cost_per_hour: float
-    budget_per_hour: Mapping[PipelineKey, float]
-    price_per_hour: Mapping[PoolName, float]
 
 
 class Observer:
@@ -117,8 +88,6 @@ class Observer:
             for item in self._resources("speechpipelines")
         }
         placements: dict[PlacementKey, Replicas] = {}
-        spend: dict[PipelineKey, float] = {}
-        cost = 0.0
         for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):
             desired = {
                 item["metadata"]["name"]: int(item["spec"]["replicas"])
@@ -127,25 +96,16 @@ class Observer:
             pods: dict[str, list[dict[str, Any]]] = {}
             for pod in self._list(self._core.list_namespaced_pod, namespace):
                 pods.setdefault(pod["metadata"].get("labels", {}).get("app", ""), []).append(pod)
-            for pipeline in self._pipelines:
-                if pipeline.namespace != namespace:
-                    continue
-                spend[pipeline.key] = 0.0
-                for stage in pipeline.stages:
-                    for placement in stage.placements:
-                        replicas = _count(desired.get(placement.target.name, 0), pods.get(placement.target.name, []))
-                        placements[pipeline.key, stage.name, placement.pool] = replicas
-                        price = prices.get(placement.pool, 0.0) / placement.prior.per_instance
-                        spend[pipeline.key] += price * max(replicas.desired, replicas.existing)
-                        cost += price * replicas.scheduled
-        return Observation(
-            t_s=t_s,
-            placements=placements,
-            spend_per_hour=spend,
-            cost_per_hour=cost,
-            budget_per_hour=budgets,
-            price_per_hour=prices,
-        )
+            placements |= {
+                (pipeline.key, stage.name, placement.pool): _count(
+                    desired.get(placement.target.name, 0), pods.get(placement.target.name, [])
+                )
+                for pipeline in self._pipelines
+                if pipeline.namespace == namespace
+                for stage in pipeline.stages
+                for placement in stage.placements
+            }
+        return observation(t_s, self._pipelines, placements, budget_per_hour=budgets, price_per_hour=prices)
 
     def _resources(self, plural: str) -> list[dict[str, Any]]:
         answer = self._custom.list_cluster_custom_object("sluice.dev", "v1alpha1", plural, _request_timeout=_TIMEOUT_S)

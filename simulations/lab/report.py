@@ -1,29 +1,16 @@
 """The report of a lab run: what was offered, served and paid, window by window, from records of the ingress and from
 what the observer saw of the cluster. Pure: times are seconds since the run began, money is USD."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from controller.core.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName
+from simulations import ledger
 from simulations.lab.decisions import LoggedDecision
-from simulations.lab.observer import Observation
-from simulations.scoring import (
-    Clock,
-    Interval,
-    Items,
-    ItemScore,
-    Sla,
-    Steps,
-    Window,
-    cap_violations,
-    cost,
-    replica_changes,
-    score_items,
-)
+from simulations.ledger import Observation
+from simulations.scoring import Clock, Interval, Items, ItemScore, Sla, Window, score_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +64,17 @@ def build_report(run: LiveRun) -> dict[str, Any]:
                 for name in ("offered", "served", "filtered", "shed", "lost", "in_flight")
             },
             "sessions_cut": run.sessions_cut,
-            "cost": cost(_steps(run.observations, lambda seen: seen.cost_per_hour), run.clock),
-            "static_peak_cost": _static_peak_cost(run),
-            "replica_changes": replica_changes(_desired(run.observations), run.clock),
-            "cap_violations": sum(_cap_violations(run, pipeline) for pipeline in run.pipelines),
+            "cost": ledger.cost(run.observations, run.clock),
+            "static_peak_cost": None
+            if run.peak_instances is None
+            else ledger.cost_of_instances(run.observations, run.peak_instances, run.clock),
+            "replica_changes": ledger.replica_changes(run.observations, run.clock),
+            "cap_violations": sum(
+                ledger.cap_violations(
+                    run.observations, pipeline, interval_s=run.interval_s, duration_s=run.clock.duration_s
+                )
+                for pipeline in run.pipelines
+            ),
             "generator_lag_p99_s": run.generator_lag_p99_s,
         },
     }
@@ -109,7 +103,7 @@ def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> list[dict[str, Any]]:
 
 def _window(run: LiveRun, windows: Sequence[Window]) -> dict[str, Any]:
     first = windows[0]
-    seen = _at(run.observations, first.t_s + first.length_s)
+    seen = ledger.at(run.observations, first.t_s + first.length_s)
     return {
         "t_s": first.t_s,
         "offered_rps": sum(window.offered for window in windows) / first.length_s,
@@ -138,51 +132,3 @@ def _replicas(pipelines: Sequence[PipelineSpec], seen: Observation) -> dict[str,
 def _share_met(windows: Sequence[Window]) -> float | None:
     scored = [window.met for window in windows if window.met is not None]
     return sum(scored) / len(scored) if scored else None
-
-
-def _at(observations: Sequence[Observation], t_s: float) -> Observation | None:
-    """Return the last observation up to an instant."""
-    return next((seen for seen in reversed(observations) if seen.t_s <= t_s), None)
-
-
-def _steps(observations: Sequence[Observation], value: Callable[[Observation], float]) -> Steps:
-    return Steps(times_s=[seen.t_s for seen in observations], values=[value(seen) for seen in observations])
-
-
-def _desired(observations: Sequence[Observation]) -> list[Steps]:
-    keys = observations[0].placements.keys() if observations else ()
-    return [_steps(observations, lambda seen, key=key: seen.placements[key].desired) for key in keys]  # type: ignore[misc]
-
-
-def _static_peak_cost(run: LiveRun) -> float | None:
-    """What the allocation for the peak would have cost, at the prices that held."""
-    instances = run.peak_instances
-    if instances is None:
-        return None
-
-    def cost_per_hour(seen: Observation) -> float:
-        return sum(seen.price_per_hour[pool] * count for pool, count in instances.items())
-
-    return cost(_steps(run.observations, cost_per_hour), run.clock)
-
-
-def _cap_violations(run: LiveRun, pipeline: PipelineSpec) -> int:
-    spend = _steps(run.observations, lambda seen: seen.spend_per_hour[pipeline.key])
-    cap = _steps(run.observations, lambda seen: _cap(pipeline, seen))
-    return cap_violations(spend, cap, run.clock.duration_s, _excused(run, pipeline))
-
-
-def _excused(run: LiveRun, pipeline: PipelineSpec) -> list[Interval]:
-    """Return when an excess is forgiven: from take-over, price rise or budget cut until drain + 2 cycles later."""
-    pools = {placement.pool for stage in pipeline.stages for placement in stage.placements}
-    begun_s = [seen.t_s for seen in run.observations[:1]]
-    for before, after in pairwise(run.observations):
-        dearer = any(after.price_per_hour.get(pool, 0) > before.price_per_hour.get(pool, 0) for pool in pools)
-        if dearer or _cap(pipeline, after) < _cap(pipeline, before):
-            begun_s.append(after.t_s)
-    allowed_s = pipeline.scaling.drain_s + 2 * run.interval_s
-    return [Interval(from_s=t_s, until_s=t_s + allowed_s) for t_s in begun_s]
-
-
-def _cap(pipeline: PipelineSpec, seen: Observation) -> float:
-    return seen.budget_per_hour.get(pipeline.key, math.inf)

@@ -27,13 +27,13 @@ from simulations.lab.observer import Observer
 from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.records import read_records
 from simulations.lab.report import LiveRun, build_report, report_windows
-from simulations.lab.static_peak import peak_instances
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
 from simulations.load import pipeline_schedules
 from simulations.scenario import Scenario
 from simulations.schedule import Schedule
 from simulations.scoring import Clock
+from simulations.static_peak import peak_instances
 
 MAX_LAG_S = 0.005
 """A generator that was later than this (p99) measured itself, not the system."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.core.spec import DemandUnit, PipelineSpec
-from simulations.lab.observer import Observation
+from simulations.ledger import Observation
 
 _METRICS_TIMEOUT_S = 1.0
 

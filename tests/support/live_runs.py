@@ -9,8 +9,8 @@ from builders import a_placement, a_spec, a_stage
 from controller.core.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.lab.decisions import Change, LoggedDecision
-from simulations.lab.observer import Observation, PlacementKey, Replicas
 from simulations.lab.report import LiveRun
+from simulations.ledger import Observation, PlacementKey, Replicas
 from simulations.scoring import Clock, Items, Outcome
 
 CAPTIONS = PipelineKey("speech/captions")

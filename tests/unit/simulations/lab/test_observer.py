@@ -12,7 +12,8 @@ from builders import a_placement, a_spec, a_stage
 from kubernetes import client, config
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.lab.observer import Observer, Replicas
+from simulations.lab.observer import Observer
+from simulations.ledger import Replicas
 
 CAPTIONS = PipelineKey("speech/captions")
 SPEC = a_spec(a_stage("asr", a_placement("cpu", per_instance=4), a_placement("gpu")))

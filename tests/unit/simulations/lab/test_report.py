@@ -21,8 +21,8 @@ from live_runs import (
 )
 
 from optimizer.model import PipelineKey
-from simulations.lab.observer import Observation
 from simulations.lab.report import build_report, report_windows
+from simulations.ledger import Observation
 from simulations.scoring import Interval, Items, Outcome
 
 

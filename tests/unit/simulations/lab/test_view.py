@@ -14,10 +14,10 @@ from rich.console import Console
 
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.model import PoolName, StageName
-from simulations.lab.observer import PlacementKey, Replicas
 from simulations.lab.processes import free_ports
 from simulations.lab.report import report_windows
 from simulations.lab.view import LineView, LiveView, Moment, OperatorMetrics, draw, window_line
+from simulations.ledger import PlacementKey, Replicas
 
 SPEECH = a_spec(
     a_stage("vad", a_placement("cpu")),

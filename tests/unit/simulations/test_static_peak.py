@@ -8,8 +8,8 @@ from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.model import PipelineKey, PoolName
-from simulations.lab.static_peak import peak_demand, peak_instances
 from simulations.schedule import Schedule
+from simulations.static_peak import peak_demand, peak_instances
 
 CAPTIONS = PipelineKey("speech/captions")
 CPU = PoolName("cpu")
