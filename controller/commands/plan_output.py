@@ -135,6 +135,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "latency_s": rounded(answer.latency_s),
         "latency_error": rounded(answer.latency_error),
         "replayed_latency_s": rounded(answer.replayed_latency_s),
+        "target_latency_s": rounded(answer.target_latency_s),
         "best_latency_s": rounded(answer.best_latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
         "budget_per_hour": spec.budget_per_hour,
@@ -226,6 +227,8 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
         if demand == 0:
             yield "no load: this is what the lowest replica bounds ask for"
         yield f"{load}, {latency}, {cost}"
+        if answer.target_latency_s is not None:
+            yield f"planned for {_target_words(answer, spec)}: the replay of a cheaper plan took longer than {sla}"
         return
     if answer.served_fraction > 0:
         served = f"{number(demand * answer.served_fraction)} of {load}, {share_words(answer.served_fraction)}"
@@ -241,6 +244,14 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
         yield f"the whole load cannot be carried within {within}, however late"
     else:
         yield f"best latency of the whole load within {within}: {duration(answer.best_latency_s)}"
+
+
+def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:
+    """Return what was planned for in place of the SLA."""
+    assert answer.target_latency_s is not None
+    if answer.target_latency_s >= spec.sla.latency_s:
+        return f"{duration(spec.sla.latency_s)}, with percentiles that add up"
+    return duration(answer.target_latency_s)
 
 
 def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> str:
@@ -298,7 +309,13 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "not proven: how far this is from the cheapest plan is not known"
         return
     specs = [request.specs[answer.key] for answer in plan.pipelines]
-    promise = duration(specs[0].sla.latency_s) if len(specs) == 1 else f"the SLAs of all {len(specs)} pipelines"
+    tightened = [answer for answer in plan.pipelines if answer.target_latency_s is not None]
+    if len(specs) > 1:
+        promise = f"the SLAs of all {len(specs)} pipelines" + (
+            f" (of {len(tightened)} of them the tighter targets they were planned for)" if tightened else ""
+        )
+    else:
+        promise = _target_words(tightened[0], specs[0]) if tightened else duration(specs[0].sla.latency_s)
     if plan.proven_optimal:
         yield f"optimal: no plan under {money(plan.cost_per_hour)} meets {promise}"
     else:

@@ -207,6 +207,17 @@ def test_moves_are_told_with_what_they_were_charged(capsys: pytest.CaptureFixtur
     ) in printed(capsys, a_plan(moved), request)
 
 
+def test_a_plan_for_a_tighter_target_says_so_and_claims_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.38)))
+    assert any("planned for 380 ms: the replay of a cheaper plan took longer than 400 ms" in line for line in lines)
+    assert "optimal: no plan under $24.81/h meets 380 ms" in lines
+
+
+def test_a_plan_by_sums_that_replays_asked_for_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.4)))
+    assert "optimal: no plan under $24.81/h meets 400 ms, with percentiles that add up" in lines
+
+
 def test_a_program_reads_the_same_answers() -> None:
     data = document(a_plan(BAD, bound=None, price=None), a_request(), solve_s=0.1)
     json.dumps(data, allow_nan=False)
@@ -224,6 +235,7 @@ def test_a_program_reads_the_same_answers() -> None:
         "best_latency_s": 0.455,
     }
     assert pipeline["required_budget_per_hour"] == 31.2
+    assert pipeline["target_latency_s"] is None
     assert pipeline["stages"][0]["latency_error"] == 0.04
 
 
