@@ -8,10 +8,11 @@ from controller.core.decision import ChangeReason, Decision, PipelineDecision, P
 from controller.core.ledger import Ledger
 from controller.core.policy import Policy
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.spec import PlacementKey
+from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.profile import LatencySource, PipelineProfile
 from profiler.samples import Absence, AbsenceReason
+from simulations.schedule import Schedule
 
 PlacementName = tuple[PipelineKey, StageName, PoolName]
 """A placement within the fleet."""
@@ -65,6 +66,20 @@ class RivalDecision(Decision):
     """A decision that explains itself in `reason`, because it has neither plan nor holds to explain it by."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Briefing:
+    """What whoever sets a policy up knows before the run.
+
+    `loads` is the offered load itself: only policies that are planned with a recording of it (a static peak, the
+    sample that InferLine is planned with) may look at it, and say so.
+    """
+
+    pipelines: tuple[PipelineSpec, ...]
+    pools: tuple[PoolSpec, ...]
+    loads: Mapping[PipelineKey, Schedule]
+    duration_s: float
 
 
 class Rival(Protocol):

@@ -1,0 +1,109 @@
+"""What autoscalers that know only workloads look at: replicas, their readings, and what may be asked for.
+
+Most rivals act on one Deployment each. Of a stage they get its first placement, the user's preference, and when that
+pool is exhausted they get pending pods. A stage needs a replica in total, which no such rival knows of: whoever set it
+up gave the first placement a minimum of one where no placement declares any.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from controller.core.snapshot import PipelineState, TargetMissing, TargetState
+from controller.core.spec import PipelineSpec, PlacementSpec, StageSpec
+from optimizer.model import PipelineKey, StageName
+from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One placement's Deployment: its state, the readings of its ready replicas, and the bounds of its replicas."""
+
+    pipeline: PipelineKey
+    stage: StageSpec
+    placement: PlacementSpec
+    target: TargetState
+    replicas: tuple[ReplicaReading, ...]
+    least: int
+    most: int
+
+    @property
+    def name(self) -> PlacementName:
+        """Return the placement's name in the fleet."""
+        return (self.pipeline, self.stage.name, self.placement.pool)
+
+    @property
+    def slots(self) -> int:
+        """Return the items that one replica serves at once: its batches, full."""
+        return self.placement.prior.concurrency * self.placement.prior.batch_sizes[-1]
+
+    @property
+    def ongoing(self) -> float:
+        """Return the items that wait or are in service, over the replicas that report."""
+        return sum(replica.queued + replica.in_service for replica in self.replicas)
+
+    @property
+    def arrival_rate_rps(self) -> float:
+        """Return the items per second offered to the replicas that report."""
+        return sum(replica.arrival_rate_rps for replica in self.replicas)
+
+    def within(self, count: float) -> int:
+        """Return `count` within the bounds of the replicas."""
+        return int(min(max(count, self.least), self.most))
+
+
+def first_placements(snapshot: DetailedSnapshot) -> Iterator[Workload]:
+    """Yield the first placement of every stage, as far as its workload is there."""
+    for state in snapshot.pipelines:
+        for stage in state.spec.stages:
+            yield from placements(snapshot, state, stage)[:1]
+
+
+def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Workload, ...]:
+    """Return all placements of a stage in the order declared, as far as their workloads are there."""
+    found = []
+    nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
+    for index, placement in enumerate(stage.placements):
+        target = state.target(stage.name, placement.pool)
+        if not isinstance(target, TargetMissing):
+            name = (state.spec.key, stage.name, placement.pool)
+            least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
+            found.append(
+                Workload(
+                    pipeline=state.spec.key,
+                    stage=stage,
+                    placement=placement,
+                    target=target,
+                    replicas=snapshot.replicas.get(name, ()),
+                    least=min(least, placement.prior.max_replicas),
+                    most=placement.prior.max_replicas,
+                )
+            )
+    return tuple(found)
+
+
+def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:
+    """Return a share of `latency_s` for every stage, for autoscalers that know targets of single models only.
+
+    In proportion to what a full batch of its first placement takes, along the longest way through the stage, which is
+    how a person with a profile at hand would split a promise that is made end to end.
+    """
+    own = {stage.name: _full_batch_s(stage.placements[0]) for stage in spec.stages}
+    until: dict[StageName, float] = {}
+    for stage in spec.stages:
+        until[stage.name] = own[stage.name] + max((until[name] for name in stage.after), default=0.0)
+    since: dict[StageName, float] = {}
+    for stage in reversed(spec.stages):
+        after = [since[other.name] for other in spec.stages if stage.name in other.after]
+        since[stage.name] = own[stage.name] + max(after, default=0.0)
+    return {name: latency_s * own[name] / (until[name] + since[name] - own[name]) for name in own}
+
+
+def _full_batch_s(placement: PlacementSpec) -> float:
+    prior = placement.prior
+    return prior.batch_wait_s + prior.service.mean_s(prior.batch_sizes[-1])
+
+
+def ceil(value: float) -> int:
+    """Return the least whole number that is not below `value`, rounding errors aside."""
+    return math.ceil(round(value, 9))
