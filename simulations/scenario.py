@@ -4,21 +4,22 @@ A file is checked together with the manifests it names; paths in it are relative
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainValidator
 
-from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
+from controller.resources.base import Breach, Constraint, ListMap, Part, Unusable, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
-from controller.resources.manifests import ManifestError, load_documents
+from controller.resources.manifests import ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.validation import Finding, finding_of, validate_files
+from controller.resources.validation import MODELS, Finding, finding_of, validate_files
+from simulations.patches import merged, undo
 from simulations.scoring import Clock, Interval
 from simulations.traces import Column, InvalidTrace, read_trace
 
@@ -328,21 +329,133 @@ class InvalidScenario(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A valid scenario with the resources its manifests declare."""
+    """A valid scenario with the resources its manifests declare.
+
+    `documents` are these resources as they are written, by KIND/[NAMESPACE/]NAME.
+    """
 
     path: Path
     file: ScenarioFile
     pipelines: tuple[SpeechPipeline, ...]
     pools: tuple[ComputePool, ...]
+    documents: Mapping[str, Mapping[str, Any]]
 
     @property
     def manifests(self) -> tuple[Path, ...]:
         """The manifest files."""
         return tuple(self.path.parent / name for name in self.file.manifests)
 
+    def what_if(self, name: str) -> WhatIf:
+        """Return the what-if of that name; ValueError when there is none."""
+        found = next((what_if for what_if in self.file.what_if if what_if.name == name), None)
+        if found is None:
+            known = ", ".join(what_if.name for what_if in self.file.what_if) or "none"
+            raise ValueError(f"what-if: {name!r}: no such what-if in {self.path}; there are {known}")
+        return found
 
-def load_scenario(path: Path) -> Scenario:
-    """Read a scenario and the manifests that it names; raise InvalidScenario with every mistake in them."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChange:
+    """From `at_s` on a resource is another one; `name` is its KIND/[NAMESPACE/]NAME."""
+
+    at_s: float
+    name: str
+    resource: SpeechPipeline | ComputePool
+
+
+class PatchRefused(ValueError):
+    """A patch makes a resource that is none: `breaches` has each mistake with its path in the resource.
+
+    `fault` is the index of the fault that has the patch, None for that of a what-if.
+    """
+
+    def __init__(self, name: str, breaches: tuple[Breach, ...], fault: int | None) -> None:
+        where = "; ".join(f"{format_path(breach.path)}: {breach.rule}" for breach in breaches)
+        super().__init__(f"set {name}: {where}")
+        self.name = name
+        self.breaches = breaches
+        self.fault = fault
+
+
+def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
+    """Return the scenario with the resources and the load of a what-if, and nothing else changed.
+
+    Raises:
+        PatchRefused: a patch makes a resource that is none.
+    """
+    if what_if is None:
+        return scenario
+    patches = what_if.set_ or {}
+    documents = {
+        name: merged(document, patches[name]) if name in patches else document
+        for name, document in scenario.documents.items()
+    }
+    changed = {name: _resource(name, documents[name]) for name in patches}
+    fields = {} if what_if.load is None else {name: value for name, value in what_if.load if value is not None}
+    return replace(
+        scenario,
+        file=scenario.file.model_copy(update={"load": [load.model_copy(update=fields) for load in scenario.file.load]}),
+        pipelines=tuple(_of_kind(SpeechPipeline, changed.get(_name(p), p)) for p in scenario.pipelines),
+        pools=tuple(_of_kind(ComputePool, changed.get(_name(p), p)) for p in scenario.pools),
+        documents=documents,
+    )
+
+
+def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
+    """Return what the `set` faults make of the resources, in order of time; what has an end is undone at it.
+
+    Raises:
+        PatchRefused: a patch makes a resource that is none.
+    """
+    due: list[tuple[float, int, str, bool]] = []
+    for index, fault in enumerate(scenario.file.faults):
+        span = fault.interval
+        for name in fault.set_ or ():
+            due.append((span.from_s, index, name, False))
+            if span.until_s > span.from_s:
+                due.append((span.until_s, index, name, True))
+    documents = dict(scenario.documents)
+    undoing: dict[tuple[int, str], dict[str, Any]] = {}
+    changes = []
+    for at_s, index, name, is_end in sorted(due, key=lambda entry: entry[0]):
+        if is_end:
+            patch = undoing[index, name]
+        else:
+            patch = (scenario.file.faults[index].set_ or {})[name]
+            undoing[index, name] = undo(patch, documents[name])
+        documents[name] = merged(documents[name], patch)
+        changes.append(ResourceChange(at_s=at_s, name=name, resource=_resource(name, documents[name], fault=index)))
+    return tuple(changes)
+
+
+def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:
+    resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
+    if found or isinstance(resource, Unusable):
+        raise PatchRefused(name, tuple(found), fault)
+    assert isinstance(resource, SpeechPipeline | ComputePool)
+    return resource
+
+
+Resource = TypeVar("Resource", SpeechPipeline, ComputePool)
+
+
+def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Resource:
+    assert isinstance(resource, kind)
+    return resource
+
+
+def _name(resource: SpeechPipeline | ComputePool) -> str:
+    """KIND/[NAMESPACE/]NAME."""
+    if isinstance(resource, SpeechPipeline):
+        return f"SpeechPipeline/{pipeline_key(resource)}"
+    return f"ComputePool/{resource.metadata.name}"
+
+
+def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
+    """Read a scenario and the manifests that it names; raise InvalidScenario with every mistake in them.
+
+    `policies` are the names that its `policies` may have; None: any.
+    """
     try:
         documents = load_documents(path)
     except ManifestError as error:
@@ -355,19 +468,73 @@ def load_scenario(path: Path) -> Scenario:
     file, found_breaches = inspect_strictly(ScenarioFile, document.data)
     if found_breaches or not isinstance(file, ScenarioFile):
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in found_breaches))
-    resources = validate_files([path.parent / name for name in file.manifests])
+    manifests = [path.parent / name for name in file.manifests]
+    resources = validate_files(manifests)
     if resources.findings:
         raise InvalidScenario(resources.findings)
-    scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools)
-    findings = tuple(finding_of(document, breach) for breach in _references(scenario))
-    if findings:
-        raise InvalidScenario(findings)
+    written = {
+        _document_name(manifest.data): manifest.data
+        for manifest_path in manifests
+        for manifest in load_documents(manifest_path)
+        if manifest.data.get("kind") in MODELS
+    }
+    scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
+    breaches = [*_unknown_policies(file, policies), *_references(scenario)]
+    breaches = breaches or [*_refused_patches(scenario)]  # a patch of what is not there has had its message
+    if breaches:
+        raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
     return scenario
+
+
+def _document_name(document: Mapping[str, Any]) -> str:
+    metadata = document["metadata"]
+    if document["kind"] == "ComputePool":
+        return f"ComputePool/{metadata['name']}"
+    return f"SpeechPipeline/{metadata.get('namespace') or 'default'}/{metadata['name']}"
+
+
+def _unknown_policies(file: ScenarioFile, known: Collection[str] | None) -> Iterator[Breach]:
+    for index, name in enumerate(file.policies):
+        if known is not None and name not in known:
+            yield _unknown(("policies", index), name, known, "policy")
+        elif name in file.policies[:index]:
+            yield Breach(path=("policies", index), rule="must be unique: a policy runs once")
+
+
+def _refused_patches(scenario: Scenario) -> Iterator[Breach]:
+    """What patches would make of the resources, and other loads of the pipelines, that cannot be."""
+    yield from _refused_faults(scenario, ())
+    for index, what_if in enumerate(scenario.file.what_if):
+        try:
+            other = with_what_if(scenario, what_if)
+        except PatchRefused as error:
+            for breach in error.breaches:
+                yield Breach(path=("whatIf", index, "set", error.name, *breach.path), rule=breach.rule)
+            continue
+        load_at = ("whatIf", index, "load")
+        found = [
+            breach for load in other.file.load for breach in _load_breaches(load_at, load, other)
+        ]  # one message for what is wrong with every load entry
+        yield from {breach.path: breach for breach in found}.values()
+        yield from _refused_faults(other, ("whatIf", index))
+
+
+def _refused_faults(scenario: Scenario, base: tuple[str | int, ...]) -> Iterator[Breach]:
+    """Blames the fault, or the what-if at `base` that it does not go with."""
+    try:
+        resource_changes(scenario)
+    except PatchRefused as error:
+        for breach in error.breaches:
+            if base:
+                rule = f"does not go with faults[{error.fault}], which then makes {error.name} one whose"
+                yield Breach(path=base, rule=f"{rule} {format_path(breach.path)} {breach.rule}")
+            else:
+                yield Breach(path=("faults", error.fault or 0, "set", error.name, *breach.path), rule=breach.rule)
 
 
 def pipeline_key(pipeline: SpeechPipeline) -> str:
     """namespace/name, as scenarios name pipelines."""
-    return f"{pipeline.metadata.namespace}/{pipeline.metadata.name}"
+    return f"{pipeline.metadata.namespace or 'default'}/{pipeline.metadata.name}"
 
 
 def _references(scenario: Scenario) -> Iterator[Breach]:
@@ -381,15 +548,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         if load.pipeline not in pipelines:
             yield _unknown((*at, "pipeline"), load.pipeline, pipelines, "pipeline in the manifests")
             continue
-        yield from _unit_breaches(at, load, pipelines[load.pipeline])
-        try:
-            trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent)
-        except InvalidTrace as error:
-            yield Breach(path=(*at, "trace"), rule=str(error))
-        else:
-            if load.offset is not None and duration_s(load.offset) >= trace.span_s:
-                rule = f"must be within the trace, which is {trace.span_s:g} s long"
-                yield Breach(path=(*at, "offset"), rule=rule)
+        yield from _load_breaches(at, load, scenario)
     for index, fault in enumerate(scenario.file.faults):
         where = ("faults", index, fault.kind)
         if fault.pool is not None and fault.pool not in pools:
@@ -407,7 +566,20 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
                 yield _unknown(("whatIf", index, "set", name), name, resources, "resource in the manifests")
 
 
-def _unit_breaches(at: tuple[str, int], load: Load, pipeline: SpeechPipeline) -> Iterator[Breach]:
+def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) -> Iterator[Breach]:
+    """What is wrong with the load of a pipeline that is there."""
+    pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
+    yield from _unit_breaches(at, load, pipeline)
+    try:
+        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent)
+    except InvalidTrace as error:
+        yield Breach(path=(*at, "trace"), rule=str(error))
+        return
+    if load.offset is not None and duration_s(load.offset) >= trace.span_s:
+        yield Breach(path=(*at, "offset"), rule=f"must be within the trace, which is {trace.span_s:g} s long")
+
+
+def _unit_breaches(at: tuple[str | int, ...], load: Load, pipeline: SpeechPipeline) -> Iterator[Breach]:
     if pipeline.spec.demand.unit == "Requests":
         if load.session is not None:
             rule = "must be absent: the pipeline takes Requests, which have no sessions"

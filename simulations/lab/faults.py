@@ -10,6 +10,7 @@ from kubernetes import client
 from controller.core.spec import PipelineSpec
 from simulations.lab.cluster import Cluster
 from simulations.lab.metrics_proxy import Loss, TotalLoss
+from simulations.patches import undo
 from simulations.scenario import EVERYTHING, Fault, ScenarioFile
 
 SUPPORTED = ("set", "spike", "metricsLost")
@@ -117,14 +118,4 @@ def _patch(cluster: Cluster, name: str, patch: Mapping[str, Any]) -> dict[str, A
                 custom.patch_namespaced_custom_object(**at, **body, _request_timeout=_TIMEOUT_S)
         except client.ApiException as error:
             raise FaultRefused(f"set {name}: {json.loads(error.body)['message']}") from None
-    return _undo(patch, before)
-
-
-def _undo(patch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that brings back what `patch` changes in `before` (RFC 7396: null removes)."""
-    return {
-        field: _undo(value, before[field])
-        if isinstance(value, Mapping) and isinstance(before.get(field), Mapping)
-        else before.get(field)
-        for field, value in patch.items()
-    }
+    return undo(patch, before)

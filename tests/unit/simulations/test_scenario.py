@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.scenario import InvalidScenario, load_scenario
+from controller.resources.pool import ComputePool
+from simulations.scenario import InvalidScenario, Scenario, load_scenario, resource_changes, with_what_if
 from simulations.scoring import Clock, Interval
 
 CONTRACT = Path(__file__).parents[2] / "contract"
@@ -152,6 +153,32 @@ MISTAKES = [
         "name: test\nwhatIf: [{name: a, load: {copies: 2}}, {name: a, load: {copies: 3}}]",
         "whatIf[1].name",
     ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, set: {ComputePool/gpu: {spec: {price: {perHour: 1.6}}}}}]",
+        "2: faults[0].set[ComputePool/gpu].spec.price.perHour: 1.6: must be a string: put it in quotes",
+    ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, set: {ComputePool/gpu: {spec: {prize: {perHour: '1.6'}}}}}]",
+        'spec.prize: {"perHour": "1.6"}: unknown field; known are',
+    ),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, set: {SpeechPipeline/speech/live-captions: {spec: {sla: null}}}}]",
+        "whatIf[0].set[SpeechPipeline/speech/live-captions].spec.sla: null: required",
+    ),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, load: {column: streams}}]",
+        "2: whatIf[0].load.trace: (absent): ",
+    ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, poolLost: gpu}, {at: 2m, set: {ComputePool/gpu: {spec: {device: TPU}}}}]",
+        '2: faults[1].set[ComputePool/gpu].spec.device: "TPU": must be CPU, Inferentia, Trainium or GPU',
+    ),
+    ("name: test", "name: test\npolicies: [sluice, sluice]", "policies[1]: "),
 ]
 
 
@@ -195,3 +222,56 @@ def test_a_file_that_is_no_yaml_or_not_there_is_one_message(scenario: Path) -> N
 
 def test_two_documents_are_no_scenario(scenario: Path) -> None:
     assert "must be one document, not 2" in findings(scenario, f"{SCENARIO}---\n{SCENARIO}")[0]
+
+
+def test_policies_are_checked_against_those_there_are(scenario: Path) -> None:
+    scenario.write_text(SCENARIO.replace("name: test", "name: test\npolicies: [sluice, keeda]"))
+
+    with pytest.raises(InvalidScenario, match="no such policy; did you mean keda"):
+        load_scenario(scenario, policies={"sluice", "keda"})
+    assert load_scenario(scenario).file.policies == ["sluice", "keeda"]
+
+
+def price(scenario: Scenario, pool: str) -> str:
+    return next(p.spec.price.per_hour for p in scenario.pools if p.metadata.name == pool)
+
+
+def test_a_what_if_changes_only_what_it_says(scenario: Path) -> None:
+    loaded = load_scenario(CONTRACT / "scenario.yaml")
+    half, without, double = (with_what_if(loaded, loaded.what_if(w.name)) for w in loaded.file.what_if)
+
+    assert [p.spec.budget.per_hour for p in (*loaded.pipelines, *half.pipelines)] == ["20", "10"]
+    assert half.pools == loaded.pools
+    assert half.file == loaded.file
+    assert half.pipelines[0].spec.stages == loaded.pipelines[0].spec.stages
+    instances = {p.metadata.name: p.spec.capacity.instances for p in without.pools}
+    assert instances == {"cpu": 40, "inferentia": 0, "gpu": 10}
+    assert without.pipelines == loaded.pipelines
+    assert double.file.load[0].copies == 8
+    assert double.file.load[0].session == loaded.file.load[0].session
+    assert (double.pipelines, double.pools) == (loaded.pipelines, loaded.pools)
+    assert with_what_if(loaded, None) is loaded
+
+
+def test_patches_follow_each_other_and_are_undone_when_they_end(scenario: Path) -> None:
+    patch = "{{at: {}, set: {{ComputePool/gpu: {{spec: {{price: {{perHour: '{}'}}}}}}}}}}"
+    faults = f"[{patch.format('1m, for: 2m', '2')}, {patch.format('90s', '3')}]"
+    scenario.write_text(f"{SCENARIO}faults: {faults}\n")
+
+    changes = resource_changes(load_scenario(scenario))
+
+    assert [change.at_s for change in changes] == [60, 90, 180]
+    prices = [c.resource.spec.price.per_hour for c in changes if isinstance(c.resource, ComputePool)]
+    assert prices == ["2", "3", "1.006"]
+
+
+def test_a_what_if_that_does_not_go_with_a_fault_is_told(scenario: Path) -> None:
+    name, spec = "SpeechPipeline/speech/live-captions", "demand: {{unit: Requests, chunk: {}}}"
+    requests = f"{{name: requests, set: {{{name}: {{spec: {{{spec.format('null')}}}}}}}}}"
+    fault = f"{{at: 1m, set: {{{name}: {{spec: {{demand: {{chunk: 320ms}}}}}}}}}}"
+    scenario.write_text(f"{SCENARIO}faults: [{fault}]\nwhatIf: [{requests}]\n")
+
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(scenario)
+    assert [finding.field for finding in caught.value.findings] == ["whatIf[0].load.session", "whatIf[0]"]
+    assert "does not go with faults[0]" in str(caught.value)

@@ -1,0 +1,28 @@
+"""JSON merge patches (RFC 7396), as `set` in scenario files has them: applying one, and taking it back. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `document` with `patch` applied: mappings are merged, null removes, anything else replaces."""
+    result = dict(document)
+    for field, value in patch.items():
+        if value is None:
+            result.pop(field, None)
+        elif isinstance(value, Mapping):
+            before = result.get(field)
+            result[field] = merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            result[field] = value
+    return result
+
+
+def undo(patch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that brings back what `patch` changes in `before`."""
+    return {
+        field: undo(value, before[field])
+        if isinstance(value, Mapping) and isinstance(before.get(field), Mapping)
+        else before.get(field)
+        for field, value in patch.items()
+    }
