@@ -1,0 +1,203 @@
+"""The Flink Kubernetes Operator's autoscaler (DS2): true processing rates, and target rates along the topology.
+
+After flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
+ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flink-kubernetes-operator.
+
+Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. A stage without
+predecessor is a source, its waiting items are the lag. A join sees an item once, so its rate is that of one branch,
+where Flink adds up inputs. Adding a replica restarts nobody, so the restart time is 0 where a job's is 5 minutes. Items
+are lost after seconds here, so that what the original does about minutes of backlog never comes into play.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.core.policy import Policy
+from optimizer.model import PipelineKey
+from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import Workload, ceil, first_placements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlinkSettings:
+    """Defaults of AutoScalerOptions; metrics are collected every 15 s, the job's reconcile period."""
+
+    target_utilization: float = 0.7
+    utilization_boundary: float = 0.3
+    metrics_window_s: float = 900.0
+    stabilization_s: float = 300.0
+    scale_down_delay_s: float = 3600.0
+    max_scale_down_factor: float = 0.6
+    max_scale_up_factor: float = 100_000.0
+    catch_up_s: float = 1800.0
+    restart_s: float = 0.0
+    interval_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VertexRates:
+    """One vertex over the metrics window: rates are items per second, `busy` is the busiest subtask's share."""
+
+    parallelism: int
+    input_rps: float
+    busy: float
+    target_rps: float
+    catch_up_rps: float
+
+    @property
+    def true_rps(self) -> float:
+        """Return the true processing rate: what it would process if it were busy all the time."""
+        return self.input_rps / self.busy if self.busy > 0 and self.input_rps > 0 else math.inf
+
+    def required_rps(self, utilization: float, settings: FlinkSettings, *, with_restart: bool) -> float:
+        """Return the capacity that serves the target rate at `utilization` and catches up in time."""
+        if utilization <= 0:
+            return math.inf
+        catch_up_rps = self.catch_up_rps
+        if with_restart and settings.catch_up_s > 0:
+            catch_up_rps += settings.restart_s / settings.catch_up_s * self.target_rps
+        return round(catch_up_rps + self.target_rps / utilization)
+
+
+def target_parallelism(vertex: VertexRates, settings: FlinkSettings) -> int:
+    """Return the parallelism at which the vertex runs at the target utilisation, within the scale factors."""
+    needed = vertex.required_rps(settings.target_utilization, settings, with_restart=True)
+    factor = needed / vertex.true_rps
+    factor = min(max(factor, 1 - settings.max_scale_down_factor), 1 + settings.max_scale_up_factor)
+    return max(1, ceil(factor * vertex.parallelism))
+
+
+def outside_bounds(vertex: VertexRates, settings: FlinkSettings) -> bool:
+    """Whether the vertex runs above or below the utilisation band."""
+    low = settings.target_utilization - settings.utilization_boundary
+    high = settings.target_utilization + settings.utilization_boundary
+    return vertex.true_rps < vertex.required_rps(high, settings, with_restart=False) or (
+        vertex.true_rps > vertex.required_rps(low, settings, with_restart=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One vertex at one collection: input rate (items/s), waiting items, and the busiest subtask's share."""
+
+    input_rps: float
+    lag: float
+    busy: float
+
+
+Collection = tuple[float, Mapping[PlacementName, Sample]]
+"""When it was, in seconds, and what every vertex of the job said."""
+
+
+def evaluate(
+    history: Sequence[Collection], vertices: Sequence[Workload], settings: FlinkSettings
+) -> dict[PlacementName, VertexRates]:
+    """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
+
+    A source's target is its mean input and the growth of its lag, and it catches up on its lag; any other vertex has
+    those of the one before, times what both were seen to take in.
+    """
+    mean = {own.name: sum(seen[own.name].input_rps for _, seen in history) / len(history) for own in vertices}
+    named = {own.stage.name: own.name for own in vertices}
+    span_s = history[-1][0] - history[0][0]
+    found: dict[PlacementName, VertexRates] = {}
+    for own in vertices:
+        before = [found[named[name]] for name in own.stage.after if name in named]
+        if before:
+            inputs = [mean[named[name]] for name in own.stage.after if name in named]
+            ratios = [mean[own.name] / rps if rps > 0 else 0.0 for rps in inputs]
+            target = max(other.target_rps * ratio for other, ratio in zip(before, ratios, strict=True))
+            catch_up = max(other.catch_up_rps * ratio for other, ratio in zip(before, ratios, strict=True))
+        else:
+            first, last = history[0][1][own.name].lag, history[-1][1][own.name].lag
+            target = max(0.0, mean[own.name] + ((last - first) / span_s if span_s > 0 else 0.0))
+            catch_up = last / settings.catch_up_s if settings.catch_up_s > 0 else 0.0
+        found[own.name] = VertexRates(
+            parallelism=own.target.desired,
+            input_rps=mean[own.name],
+            busy=sum(seen[own.name].busy for _, seen in history) / len(history),
+            target_rps=target,
+            catch_up_rps=catch_up,
+        )
+    return found
+
+
+@dataclass(slots=True)
+class Job:
+    """One pipeline's autoscaler: the collections since it settled, and the reductions that wait."""
+
+    settings: FlinkSettings
+    settled_s: float
+    _history: list[Collection] = field(default_factory=list)
+    _reductions: dict[PlacementName, list[tuple[float, int]]] = field(default_factory=dict)
+
+    def parallelism(self, now_s: float, vertices: Sequence[Workload]) -> dict[PlacementName, int]:
+        """Return the replicas to ask for, all of them as they are unless a vertex is outside its band."""
+        settings = self.settings
+        kept = {own.name: own.within(own.target.desired) for own in vertices}
+        if now_s < self.settled_s + settings.stabilization_s or not all(own.replicas for own in vertices):
+            return kept
+        self._history.append((now_s, {own.name: _sample(own) for own in vertices}))
+        if now_s - self._history[0][0] < settings.metrics_window_s:
+            return kept
+        self._history = [seen for seen in self._history if seen[0] >= now_s - settings.metrics_window_s]
+        rates = evaluate(self._history, vertices, settings)
+        wanted = {own.name: self._delayed(now_s, own, rates[own.name]) for own in vertices}
+        moved = {name for name, count in wanted.items() if count != kept[name]}
+        if not any(outside_bounds(rates[name], settings) for name in moved):
+            return kept
+        self._history.clear()
+        for name in moved:
+            self._reductions.pop(name, None)
+        self.settled_s = now_s
+        return wanted
+
+    def _delayed(self, now_s: float, own: Workload, vertex: VertexRates) -> int:
+        """Return the vertex's parallelism; a reduction waits, and is then the least that was asked for meanwhile."""
+        wanted = own.within(target_parallelism(vertex, self.settings))
+        if wanted >= own.target.desired:
+            self._reductions.pop(own.name, None)
+            return wanted
+        waiting = self._reductions.setdefault(own.name, [])
+        waiting.append((now_s, wanted))
+        if now_s - waiting[0][0] < self.settings.scale_down_delay_s:
+            return own.target.desired
+        return max(count for _, count in waiting)
+
+
+def _sample(own: Workload) -> Sample:
+    return Sample(
+        input_rps=own.arrival_rate_rps,
+        lag=sum(replica.queued for replica in own.replicas),
+        busy=max(replica.utilization for replica in own.replicas),
+    )
+
+
+class Flink:
+    """One job per pipeline."""
+
+    def __init__(self, settings: FlinkSettings) -> None:
+        self._settings = settings
+        self._jobs: dict[PipelineKey, Job] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The period of collection, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """What one collection averages over, seconds; the metrics window is made of them."""
+        return self._settings.interval_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return the parallelism of every job."""
+        jobs: dict[PipelineKey, list[Workload]] = {}
+        for work in first_placements(snapshot):
+            jobs.setdefault(work.pipeline, []).append(work)
+        desired: dict[PlacementName, int] = {}
+        for key, vertices in jobs.items():
+            job = self._jobs.setdefault(key, Job(self._settings, settled_s=snapshot.now_s))
+            desired |= job.parallelism(snapshot.now_s, vertices)
+        return decision_of(snapshot, desired, f"busy {self._settings.target_utilization:.0%} of the time", policy)

@@ -1,0 +1,149 @@
+"""Kubernetes' HorizontalPodAutoscaler (autoscaling/v2).
+
+After pkg/controller/podautoscaler/{replica_calculator,horizontal}.go and the defaults of pkg/apis/autoscaling/v2.
+
+Mapping to speech: each stage's first placement has an HPA on a Resource metric. A replica's busy share stands for its
+CPU utilisation; the target is the 50 % of the documentation's walkthrough. A pod that became ready less than a metrics
+window ago has no sample of a whole window yet and counts as not ready, as for CPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from controller.core.policy import Policy
+from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import Workload, ceil, first_placements
+
+TOLERANCE = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpaBehavior:
+    """`spec.behavior`, with its defaults: how fast desired replicas may follow.
+
+    Up, the larger of `up_pods` and `up_share` of the replicas per `period_s`; down without a limit of its own. The
+    lowest recommendation within `up_window_s` counts up, the highest within `down_window_s` down.
+    """
+
+    up_window_s: float = 0.0
+    down_window_s: float = 300.0
+    up_pods: int = 4
+    up_share: float = 1.0
+    period_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HpaSettings:
+    """Defaults: kube-controller-manager (sync 15 s, tolerance 10 %), metrics-server (15 s), walkthrough (50 %)."""
+
+    target_utilization: float = 0.5
+    tolerance: float = TOLERANCE
+    interval_s: float = 15.0
+    metrics_window_s: float = 15.0
+    down_window_s: float = 300.0
+
+
+def resource_replicas(
+    values: Sequence[float], *, target: float, current: int, missing: int, unready: int, tolerance: float = TOLERANCE
+) -> int | None:
+    """Return the replicas that bring the mean of `values`, those of ready pods, to `target`.
+
+    `missing` pods are ready without a sample: they count as fully used on the way down and as idle on the way up.
+    `unready` ones count as idle on the way up and not at all on the way down. None without any sample. A change that
+    is within the tolerance, or that turns around by what was filled in, is none.
+    """
+    if not values:
+        return None
+    ratio = sum(values) / len(values) / target
+    filled = list(values)
+    filled += [max(1.0, target) if ratio < 1 else 0.0] * missing
+    filled += [0.0] * (unready if ratio > 1 else 0)
+    again = sum(filled) / len(filled) / target
+    if _within(again, tolerance) or (ratio - 1) * (again - 1) < 0:
+        return current
+    wanted = ceil(again * len(filled))
+    turned = (again < 1 and wanted > current) or (again > 1 and wanted < current)
+    return current if turned and len(filled) > len(values) else wanted
+
+
+def average_value_replicas(total: float, *, target: float, current: int, tolerance: float = TOLERANCE) -> int:
+    """Return the replicas for an External metric of `total` with a target average of `target` per replica."""
+    if current > 0 and _within(total / (target * current), tolerance):
+        return current
+    return ceil(total / target)
+
+
+def _within(ratio: float, tolerance: float) -> bool:
+    return abs(1 - ratio) <= tolerance
+
+
+@dataclass(slots=True)
+class HpaControl:
+    """What an HPA remembers about its workload, and how its recommendations become replicas."""
+
+    behavior: HpaBehavior
+    _recommendations: list[tuple[float, int]] = field(default_factory=list)
+    _added: list[tuple[float, int]] = field(default_factory=list)
+
+    def replicas(self, now_s: float, recommended: int, *, current: int, least: int, most: int) -> int:
+        """Return the replicas to ask for: stabilised, limited in speed, within the bounds."""
+        behavior = self.behavior
+        up = recommended >= current
+        window_s = behavior.up_window_s if up else behavior.down_window_s
+        recent = [count for at_s, count in self._recommendations if at_s > now_s - window_s]
+        stabilized = (min if up else max)([recommended, *recent])
+        longest_s = max(behavior.up_window_s, behavior.down_window_s)
+        self._recommendations = [(at_s, count) for at_s, count in self._recommendations if at_s > now_s - longest_s]
+        self._recommendations.append((now_s, recommended))
+        self._added = [(at_s, count) for at_s, count in self._added if at_s > now_s - behavior.period_s]
+        if stabilized > current:
+            began = current - sum(count for _, count in self._added)
+            limit = max(began + behavior.up_pods, ceil(began * (1 + behavior.up_share)))
+            stabilized = min(stabilized, max(limit, current))
+        after = min(max(stabilized, least), most)
+        if after > current:
+            self._added.append((now_s, after - current))
+        return after
+
+
+class Hpa:
+    """One HPA per stage."""
+
+    def __init__(self, settings: HpaSettings) -> None:
+        self._settings = settings
+        self._behavior = HpaBehavior(down_window_s=settings.down_window_s)
+        self._controls: dict[PlacementName, HpaControl] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The sync period, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """The window of the resource metrics, seconds."""
+        return self._settings.metrics_window_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return what the HPAs ask for."""
+        desired = {work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)}
+        reason = f"utilisation to {self._settings.target_utilization:.0%}"
+        return decision_of(snapshot, desired, reason, policy)
+
+    def _replicas(self, work: Workload, now_s: float) -> int:
+        settings, target = self._settings, work.target
+        fresh_s = now_s - settings.metrics_window_s
+        settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]
+        fresh = len(work.replicas) - len(settled)
+        recommended = resource_replicas(
+            settled,
+            target=settings.target_utilization,
+            current=target.desired,
+            missing=max(0, target.ready - len(work.replicas)),
+            unready=max(0, target.existing - target.ready) + fresh,
+            tolerance=settings.tolerance,
+        )
+        if recommended is None:
+            return work.within(target.desired)
+        control = self._controls.setdefault(work.name, HpaControl(self._behavior))
+        return control.replicas(now_s, recommended, current=target.desired, least=work.least, most=work.most)

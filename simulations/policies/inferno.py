@@ -1,0 +1,289 @@
+"""llm-inferno's optimizer: a queueing model sizes every server, a greedy divides limited accelerators.
+
+After pkg/analyzer/queueanalyzer.go, pkg/core/allocation.go and pkg/solver/greedy.go of llm-inferno/optimizer.
+
+Mapping to speech: a stage is a server, a pool an accelerator type, an item a request of one step. A replica that serves
+c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c · perItem). The
+time to first token is the mean of waiting and service, its target the stage's share of the end-to-end SLA (`sla_share`
+of it in all). As in the original, a stage runs on one pool at a time, targets are means, session slots and budgets are
+unknown. A stage that changes pools keeps the old replicas until the new ones are ready, as a rolling update does. The
+original's tuner of the service law is left out: the declared one is what the simulation runs, faults aside.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.policy import Policy
+from optimizer.model import Placement, PoolName
+from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import Workload, ceil, latency_targets, placements
+
+_DELTA = 0.001  # how far from idle and from saturation the search for the largest rate stays
+_QUEUE_TO_BATCH = 10
+_TRANSITION_PENALTY = 0.1
+_SEARCH_STEPS = 100
+_SEARCH_TOLERANCE = 1e-6
+
+Array = NDArray[np.float64]
+
+
+class Saturation(Enum):
+    """What a server gets that cannot have all it needs (`saturationPolicy`)."""
+
+    NONE = "None"
+    """No allocation: nothing about it is changed."""
+    PRIORITY_EXHAUSTIVE = "PriorityExhaustive"
+    """As much as is left, on the first accelerator that has any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfernoSettings:
+    """Defaults of pkg/config/defaults.go; the control loop's period is 60 s."""
+
+    sla_share: float = 1.0
+    saturation: Saturation = Saturation.NONE
+    interval_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """The steady state of a server: mean items in service, and mean seconds of service and of waiting."""
+
+    in_service: float
+    service_s: float
+    waiting_s: float
+
+
+def steady_state(service_rps: Array, arrival_rps: float) -> QueueState:
+    """Solve the M/M/1 queue with state-dependent rate and room for 10 · N items to wait.
+
+    `service_rps[n - 1]` is the rate at which n items complete, shape (N,), items per second.
+    """
+    most = len(service_rps)
+    places = np.arange(1, most * (1 + _QUEUE_TO_BATCH) + 1)
+    rates = service_rps[np.minimum(places, most) - 1]
+    weights = np.concatenate([[0.0], np.cumsum(np.log(arrival_rps / rates))])
+    shares = np.exp(weights - weights.max())
+    shares /= shares.sum()
+    numbers = np.arange(len(shares))
+    completed = arrival_rps * (1 - shares[-1])
+    in_service = float(np.minimum(numbers, most) @ shares)
+    service_s = in_service / completed
+    waiting_s = max(0.0, float(numbers @ shares) / completed - service_s)
+    return QueueState(in_service=in_service, service_s=service_s, waiting_s=waiting_s)
+
+
+def largest_rate(service_rps: Array, target: float, measure: Callable[[QueueState], float]) -> float | None:
+    """Return the largest arrival rate (items/s) at which `measure` stays within `target`; None when at none."""
+
+    def value(rate: float) -> float:
+        return measure(steady_state(service_rps, rate))
+
+    low, high = float(service_rps[0]) * _DELTA, float(service_rps[-1]) * (1 - _DELTA)
+    if value(low) > target:
+        return None
+    if value(high) <= target:
+        return high
+    for _ in range(_SEARCH_STEPS):
+        middle = (low + high) / 2
+        reached = value(middle)
+        if abs(reached - target) <= _SEARCH_TOLERANCE * target:
+            return middle
+        low, high = (low, middle) if reached > target else (middle, high)
+    return (low + high) / 2
+
+
+def service_rates(placement: Placement) -> Array:
+    """Return the rate at which 1, 2, … items complete on one replica, items per second, shape (N,)."""
+    items = np.arange(1, placement.concurrency * placement.batch_sizes[-1] + 1, dtype=np.float64)
+    law = placement.service
+    return items / (law.fixed_s + law.per_item_s * items / placement.concurrency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A server on one accelerator type: replicas, its cost per hour, and its value, which includes the move there."""
+
+    accelerator: str
+    replicas: int
+    units: Fraction
+    """Of the accelerator, per replica."""
+    cost: float
+    value: float
+
+
+def transition_value(*, cost: float, current_cost: float, same_accelerator: bool) -> float:
+    """Return the value of an allocation to a server that costs `current_cost` now: less is better."""
+    penalty = 0.0 if same_accelerator else _TRANSITION_PENALTY * (current_cost + cost)
+    return penalty + cost - current_cost
+
+
+@dataclass(slots=True)
+class Server:
+    """A server in the greedy's queue: its candidates by value, and what it loses if the present one is not to be had."""
+
+    name: str
+    priority: int
+    candidates: Sequence[Allocation]
+    index: int = 0
+    order: tuple[int, float, float, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.candidates = sorted(self.candidates, key=lambda candidate: candidate.value)
+        self.rank()
+
+    def rank(self) -> None:
+        """Set the order: priority first, then the larger regret, then the larger value."""
+        following = self.index + 1
+        value = self.candidates[self.index].value
+        regret = self.candidates[following].value - value if following < len(self.candidates) else math.inf
+        self.order = (self.priority, -regret, -value, self.name)
+
+
+def divide(
+    servers: Sequence[Server], capacity: Mapping[str, Fraction], saturation: Saturation
+) -> dict[str, Allocation]:
+    """Return the allocation of each server within `capacity` (units per accelerator type); some may get none."""
+    free = dict(capacity)
+    queue = sorted((server for server in servers if server.candidates), key=lambda server: server.order)
+    taken: dict[str, Allocation] = {}
+    left: list[Server] = []
+    while queue:
+        server = queue.pop(0)
+        candidate = server.candidates[server.index]
+        needed = candidate.replicas * candidate.units
+        if free.get(candidate.accelerator, Fraction(0)) >= needed:
+            free[candidate.accelerator] -= needed
+            taken[server.name] = candidate
+            continue
+        server.index += 1
+        if server.index == len(server.candidates):
+            left.append(server)
+            continue
+        server.rank()
+        insort(queue, server, key=lambda other: other.order)
+    if saturation is Saturation.PRIORITY_EXHAUSTIVE:
+        taken |= _leftovers(left, free)
+    return taken
+
+
+def _leftovers(servers: Sequence[Server], free: dict[str, Fraction]) -> dict[str, Allocation]:
+    taken: dict[str, Allocation] = {}
+    for server in servers:
+        for candidate in server.candidates:
+            room = int(free.get(candidate.accelerator, Fraction(0)) / candidate.units)
+            replicas = min(room, candidate.replicas)
+            if replicas > 0:
+                free[candidate.accelerator] -= replicas * candidate.units
+                share = replicas / candidate.replicas
+                taken[server.name] = Allocation(
+                    accelerator=candidate.accelerator,
+                    replicas=replicas,
+                    units=candidate.units,
+                    cost=candidate.cost * share,
+                    value=candidate.value * share,
+                )
+                break
+    return taken
+
+
+class Inferno:
+    """Sizes all stages every period and moves them at once."""
+
+    def __init__(self, settings: InfernoSettings) -> None:
+        self._settings = settings
+        self._rates: dict[tuple[Placement, float], float | None] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The control period, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """What arrival rates are averaged over, seconds."""
+        return self._settings.interval_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return the allocations of the greedy."""
+        servers: list[Server] = []
+        stages: dict[str, tuple[Workload, ...]] = {}
+        for state in snapshot.pipelines:
+            latencies = latency_targets(state.spec, state.spec.sla.latency_s * self._settings.sla_share)
+            for stage in state.spec.stages:
+                works = placements(snapshot, state, stage)
+                if not any(work.replicas for work in works):
+                    continue
+                name = f"{state.spec.key}/{stage.name}"
+                stages[name] = works
+                candidates = self._candidates(works, latencies[stage.name], snapshot)
+                if candidates:
+                    servers.append(Server(name, -state.spec.priority, candidates))
+        capacity = {str(name): Fraction(pool.limit) for name, pool in snapshot.pools.items()}
+        taken = divide(servers, capacity, self._settings.saturation)
+        desired: dict[PlacementName, int] = {}
+        for name, allocation in taken.items():
+            desired |= _carried_out(stages[name], allocation)
+        return decision_of(snapshot, desired, "the cheapest pool whose mean latency is within target", policy)
+
+    def _candidates(
+        self, works: Sequence[Workload], target_s: float, snapshot: DetailedSnapshot
+    ) -> Sequence[Allocation]:
+        # What reporting replicas were offered is too little while others start: then the mean of those that report.
+        rate = sum(
+            work.arrival_rate_rps * max(1.0, work.target.ready / len(work.replicas)) for work in works if work.replicas
+        )
+        prices = {work.placement.pool: _price_per_hour(work, snapshot) for work in works}
+        running = max(works, key=lambda work: work.target.desired)
+        now = running.target.desired * prices[running.placement.pool]
+        found = []
+        for work in works:
+            largest = self._largest_rate(work.placement.prior, target_s)
+            if largest is None:
+                continue
+            replicas = max(1, work.placement.prior.min_replicas, ceil(rate / largest))
+            cost = replicas * prices[work.placement.pool]
+            same = work.placement.pool == running.placement.pool
+            found.append(
+                Allocation(
+                    accelerator=work.placement.pool,
+                    replicas=replicas,
+                    units=Fraction(1, work.placement.prior.per_instance),
+                    cost=cost,
+                    value=transition_value(cost=cost, current_cost=now, same_accelerator=same),
+                )
+            )
+        return found
+
+    def _largest_rate(self, placement: Placement, target_s: float) -> float | None:
+        key = (placement, target_s)
+        if key not in self._rates:
+            self._rates[key] = largest_rate(
+                service_rates(placement), target_s, lambda queue: queue.waiting_s + queue.service_s
+            )
+        return self._rates[key]
+
+
+def _price_per_hour(work: Workload, snapshot: DetailedSnapshot) -> float:
+    return snapshot.pools[work.placement.pool].spec.price_per_hour / work.placement.prior.per_instance
+
+
+def _carried_out(works: Sequence[Workload], allocation: Allocation) -> dict[PlacementName, int]:
+    """Return the replicas of all placements of a stage: those it leaves stay until what replaces them is ready."""
+    pool = PoolName(allocation.accelerator)
+    chosen = next(work for work in works if work.placement.pool == pool)
+    replicas = min(allocation.replicas, chosen.most)
+    arrived = chosen.target.ready >= replicas
+    return {
+        work.name: replicas
+        if work is chosen
+        else (work.placement.prior.min_replicas if arrived else work.target.desired)
+        for work in works
+    }

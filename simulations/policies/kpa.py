@@ -1,0 +1,110 @@
+"""Knative Serving's autoscaler (KPA): stable and panic windows over the concurrency of a revision.
+
+After pkg/autoscaler/scaling/autoscaler.go and config/core/configmaps/autoscaler.yaml of knative/serving.
+
+Mapping to speech: each stage's first placement is a revision. A replica's concurrency is its items that wait or are in
+service, as the queue-proxy counts requests; `containerConcurrency` is what it serves at once, its batches, full. The
+mean over the replicas that were scraped stands for all that are ready. A stage never goes to zero.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from controller.core.policy import Policy
+from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import Workload, ceil, first_placements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KpaSettings:
+    """Defaults of config-autoscaler. `tick-interval` is 2 s."""
+
+    target_utilization: float = 0.7
+    stable_window_s: float = 60.0
+    panic_window_share: float = 0.1
+    panic_threshold: float = 2.0
+    max_scale_up_rate: float = 1000.0
+    max_scale_down_rate: float = 2.0
+    scale_down_delay_s: float = 0.0
+    interval_s: float = 2.0
+
+
+@dataclass(slots=True)
+class KpaScaler:
+    """The decider of one revision; `target` is the concurrency wanted per replica.
+
+    Born with more than one replica ready it starts in panic, so that it does not scale down before it has data.
+    """
+
+    settings: KpaSettings
+    target: float
+    panic_since_s: float | None = None
+    panic_most: int = 0
+    _decided: list[tuple[float, int]] = field(default_factory=list)
+
+    def scale(self, now_s: float, *, stable: float, panic: float, ready: int) -> int:
+        """Return the replicas for the revision's concurrency over the stable and over the panic window."""
+        settings = self.settings
+        base = max(1, ready)
+        highest = ceil(settings.max_scale_up_rate * base)
+        lowest = int(base / settings.max_scale_down_rate)
+        panic_wanted = ceil(panic / self.target)
+        desired = min(max(ceil(stable / self.target), lowest), highest)
+        if panic_wanted / base >= settings.panic_threshold:
+            self.panic_since_s = now_s
+        elif self.panic_since_s is not None and now_s > self.panic_since_s + settings.stable_window_s:
+            self.panic_since_s, self.panic_most = None, 0
+        if self.panic_since_s is not None:
+            self.panic_most = max(self.panic_most, desired, min(max(panic_wanted, lowest), highest))
+            desired = self.panic_most
+        self._decided = [(at_s, count) for at_s, count in self._decided if at_s > now_s - settings.scale_down_delay_s]
+        self._decided.append((now_s, desired))
+        return max(count for _, count in self._decided)
+
+
+class Kpa:
+    """One decider per stage."""
+
+    def __init__(self, settings: KpaSettings) -> None:
+        self._settings = settings
+        self._scalers: dict[PlacementName, KpaScaler] = {}
+        self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The tick, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """What one reading covers, seconds; the windows are made of them."""
+        return self._settings.interval_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return what the deciders want."""
+        desired: Mapping[PlacementName, int] = {
+            work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)
+        }
+        return decision_of(snapshot, desired, f"{self._settings.target_utilization:.0%} of the concurrency", policy)
+
+    def _replicas(self, work: Workload, now_s: float) -> int:
+        if not work.replicas:
+            return work.within(work.target.desired)
+        settings, ready = self._settings, work.target.ready
+        concurrency = work.ongoing / len(work.replicas) * max(ready, len(work.replicas))
+        seen = self._seen.setdefault(work.name, [])
+        seen.append((now_s, concurrency))
+        self._seen[work.name] = seen = [at for at in seen if at[0] > now_s - settings.stable_window_s]
+        panic_s = settings.stable_window_s * settings.panic_window_share
+        lately = [value for at_s, value in seen if at_s > now_s - panic_s]
+        scaler = self._scalers.get(work.name)
+        if scaler is None:
+            scaler = KpaScaler(
+                settings,
+                settings.target_utilization * work.slots,
+                panic_since_s=now_s if ready > 1 else None,
+                panic_most=ready,
+            )
+            self._scalers[work.name] = scaler
+        stable = sum(value for _, value in seen) / len(seen)
+        return work.within(scaler.scale(now_s, stable=stable, panic=sum(lately) / len(lately), ready=ready))

@@ -1,0 +1,97 @@
+"""Ray Serve's default autoscaling policy: ongoing requests per replica, with delays.
+
+After python/ray/serve/autoscaling_policy.py and AutoscalingConfig of ray-project/ray.
+
+Mapping to speech: each stage's first placement is a deployment; ongoing requests are its items that wait or are in
+service. The original's control loop runs ten times a second; here it runs once, with the same delays in seconds.
+"""
+
+from dataclasses import dataclass
+
+from controller.core.policy import Policy
+from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import Workload, ceil, first_placements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayServeSettings:
+    """Defaults of AutoscalingConfig."""
+
+    target_ongoing_requests: float = 2.0
+    upscaling_factor: float = 1.0
+    downscaling_factor: float = 1.0
+    upscale_delay_s: float = 30.0
+    downscale_delay_s: float = 600.0
+    look_back_period_s: float = 30.0
+    interval_s: float = 1.0
+
+
+@dataclass(slots=True)
+class RayDeployment:
+    """One deployment; `_decisions` counts how often in a row it wanted more (positive) or fewer (negative) replicas."""
+
+    settings: RayServeSettings
+    _decisions: int = 0
+
+    def replicas(self, ongoing: float, *, running: int, target: int, least: int, most: int) -> int:
+        """Return the replicas to ask for, with `ongoing` requests over `running` replicas, `target` asked for now."""
+        settings = self.settings
+        if running == 0:
+            return max(ceil(settings.upscaling_factor), target) if ongoing > 0 else target
+        wanted = ongoing / settings.target_ongoing_requests
+        factor = settings.upscaling_factor if wanted > running else settings.downscaling_factor
+        scaled = ceil(running + factor * (wanted - running))
+        if ceil(wanted) < running and scaled == running:
+            scaled -= 1
+        return self._delayed(max(least, min(most, scaled)), target)
+
+    def _delayed(self, wanted: int, target: int) -> int:
+        settings = self.settings
+        if wanted > target:
+            self._decisions = max(self._decisions, 0) + 1
+            if self._decisions > int(settings.upscale_delay_s / settings.interval_s):
+                self._decisions = 0
+                return wanted
+        elif wanted < target:
+            self._decisions = min(self._decisions, 0) - 1
+            if target > 1:
+                wanted = max(1, wanted)
+            if self._decisions < -int(settings.downscale_delay_s / settings.interval_s):
+                self._decisions = 0
+                return wanted
+        else:
+            self._decisions = 0
+        return target
+
+
+class RayServe:
+    """One deployment per stage."""
+
+    def __init__(self, settings: RayServeSettings) -> None:
+        self._settings = settings
+        self._deployments: dict[PlacementName, RayDeployment] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The control loop's period, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """The look-back period, seconds."""
+        return self._settings.look_back_period_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return what the deployments want."""
+        desired = {work.name: self._replicas(work) for work in first_placements(snapshot)}
+        reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"
+        return decision_of(snapshot, desired, reason, policy)
+
+    def _replicas(self, work: Workload) -> int:
+        if not work.replicas and work.target.ready:
+            return work.within(work.target.desired)  # no replica has reported: there is no number of ongoing requests
+        deployment = self._deployments.setdefault(work.name, RayDeployment(self._settings))
+        wanted = deployment.replicas(
+            work.ongoing, running=work.target.ready, target=work.target.desired, least=work.least, most=work.most
+        )
+        return work.within(wanted)
