@@ -127,7 +127,7 @@ def transition_value(*, cost: float, current_cost: float, same_accelerator: bool
 
 @dataclass(slots=True)
 class Server:
-    """A server in the greedy's queue: its candidates by value, and what it loses if the present one is not to be had."""
+    """A server in the greedy's queue: its candidates by value, and what it loses if it cannot have the present one."""
 
     name: str
     priority: int

@@ -1,0 +1,107 @@
+"""Every policy by its name in scenario files, with its documented and its trained settings."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from simulations.policies.base import Briefing, Rival
+from simulations.policies.dynamo import Dynamo, DynamoSettings
+from simulations.policies.flink import Flink, FlinkSettings
+from simulations.policies.hpa import Hpa, HpaSettings
+from simulations.policies.inferline import Inferline, InferlineSettings
+from simulations.policies.inferno import Inferno, InfernoSettings
+from simulations.policies.keda import Keda, KedaSettings
+from simulations.policies.kpa import Kpa, KpaSettings
+from simulations.policies.plus_one import PlusOne, PlusOneSettings
+from simulations.policies.ray_serve import RayServe, RayServeSettings
+from simulations.policies.sluice import Sluice, SluiceSettings
+from simulations.policies.static_peak import StaticPeak, StaticPeakSettings
+from simulations.policies.wva import Wva, WvaSettings
+
+TRAINED = "trained.json"
+"""The data file of trained settings, beside this module; `python -m simulations.training` writes it."""
+
+S = TypeVar("S")
+
+
+class InvalidSettings(ValueError):
+    """Settings that a policy does not have; the message names policy, field and value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family(Generic[S]):
+    """One policy in all its settings: `default` are the documented ones, `make` sets a policy up for one run."""
+
+    name: str
+    default: S
+    make: Callable[[S, Briefing], Rival]
+
+    @property
+    def trained(self) -> S | None:
+        """Return the settings found on training load, None where nothing has been trained."""
+        values = _trained().get(self.name)
+        return None if values is None else self.settings_of(values)
+
+    def settings_of(self, values: Mapping[str, Any]) -> S:
+        """Return the default settings with `values` in place of some, as JSON has them.
+
+        Raises:
+            InvalidSettings: a field that these settings do not have, or a value of another kind.
+        """
+        known = {field.name: getattr(self.default, field.name) for field in fields(self.default)}  # type: ignore[arg-type]
+        changed: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be one of {', '.join(sorted(known))}")
+            changed[name] = self._value(name, value, known[name])
+        return type(self.default)(**{**known, **changed})
+
+    def values_of(self, settings: S) -> dict[str, Any]:
+        """Return settings as JSON has them."""
+        values = asdict(settings)  # type: ignore[call-overload]
+        return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
+
+    def _value(self, name: str, value: Any, like: Any) -> Any:
+        try:
+            if isinstance(like, Enum):
+                return type(like)(value)
+            if isinstance(like, bool) == isinstance(value, bool):
+                return type(like)(value)
+        except (TypeError, ValueError):
+            pass
+        raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be of the kind of {like!r}")
+
+
+def _named(*families: Family[Any]) -> Mapping[str, Family[Any]]:
+    return MappingProxyType({family.name: family for family in families})
+
+
+POLICIES: Mapping[str, Family[Any]] = _named(
+    Family(name="sluice", default=SluiceSettings(), make=lambda settings, _: Sluice(settings)),
+    Family(name="static-peak", default=StaticPeakSettings(), make=StaticPeak),
+    Family(name="hpa", default=HpaSettings(), make=lambda settings, _: Hpa(settings)),
+    Family(name="keda", default=KedaSettings(), make=lambda settings, _: Keda(settings)),
+    Family(name="kpa", default=KpaSettings(), make=lambda settings, _: Kpa(settings)),
+    Family(name="ray-serve", default=RayServeSettings(), make=lambda settings, _: RayServe(settings)),
+    Family(name="flink", default=FlinkSettings(), make=lambda settings, _: Flink(settings)),
+    Family(name="wva", default=WvaSettings(), make=lambda settings, _: Wva(settings)),
+    Family(name="inferno", default=InfernoSettings(), make=lambda settings, _: Inferno(settings)),
+    Family(name="dynamo", default=DynamoSettings(), make=lambda settings, _: Dynamo(settings)),
+    Family(name="inferline", default=InferlineSettings(), make=Inferline),
+    Family(name="plus-one", default=PlusOneSettings(), make=lambda settings, _: PlusOne(settings)),
+)
+"""In the order of the tables."""
+
+
+@cache
+def _trained() -> Mapping[str, Mapping[str, Any]]:
+    file = resources.files("simulations.policies") / TRAINED
+    if not file.is_file():
+        return {}
+    document = json.loads(file.read_text(encoding="utf-8"))
+    return {name: entry["settings"] for name, entry in document["policies"].items()}

@@ -1,0 +1,266 @@
+"""InferLine: a planner for a sample of the load, and a tuner that follows traffic envelopes.
+
+After D. Crankshaw et al., "InferLine: latency-aware provisioning and scaling for prediction serving pipelines",
+SoCC '20, §4 (planner) and §5 (tuner).
+
+Mapping to speech: a stage is a model, its placements are the hardware choices. As in the paper's evaluation, the
+planner knows the first quarter of the load as its sample; it plans for the highest 20-second mean there. What the paper
+estimates by a discrete-event simulation of the sample, this project's latency model does. Batch limits belong to the
+servers, so that the planner's action of doubling a batch is not there. The tuner ticks once a second, which is its
+shortest window (the paper's is the service time). Like the original, neither knows of capacity or budgets, and the
+tuner stays on the hardware that was planned.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.policy import Policy
+from controller.core.problem import pipeline_problem
+from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
+from optimizer.evaluate import predicted_latency_s
+from optimizer.latency import capacity_rps
+from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
+from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.workloads import ceil
+from simulations.schedule import Schedule
+from simulations.static_peak import peak_demand
+
+LONGEST_WINDOW_S = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferlineSettings:
+    """The paper's values. `sla_share` is the part of the SLA that the planner plans for."""
+
+    sla_share: float = 1.0
+    sample_share: float = 0.25
+    down_wait_s: float = 15.0
+    down_window_s: int = 30
+    down_bin_s: int = 5
+    interval_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """One model as planned: the hardware, the replicas, and what the tuner needs of it.
+
+    `visits` is the scale factor, items it sees per item at the entry; `replica_rps` what one replica carries at most.
+    """
+
+    stage: StageName
+    pool: PoolName
+    replicas: int
+    visits: float
+    replica_rps: float
+
+    def provisioning(self, planned_rps: float) -> float:
+        """Return the provisioning ratio: the share of its capacity that the planned rate takes, at most 1."""
+        return min(1.0, planned_rps * self.visits / (self.replicas * self.replica_rps))
+
+
+def replicas_for(rate_rps: float, model: Model, ratio: float) -> int:
+    """Return the replicas of `model` that take `rate_rps` at the entry at the provisioning ratio."""
+    return max(1, ceil(rate_rps * model.visits / (model.replica_rps * ratio)))
+
+
+def envelope(rates_rps: Sequence[float] | NDArray[np.float64]) -> dict[int, float]:
+    """Return the highest mean rate (items/s) over windows of 1, 2, 4, … seconds and of the longest.
+
+    `rates_rps` has one entry per second; windows longer than it are left out.
+    """
+    total = np.concatenate([[0.0], np.cumsum(rates_rps)])
+    return {
+        window: float((total[window:] - total[:-window]).max() / window)
+        for window in windows_s()
+        if window < len(total)
+    }
+
+
+def windows_s() -> list[int]:
+    """Return the windows of an envelope: each twice the one before, the longest last."""
+    windows = [1]
+    while windows[-1] * 2 < LONGEST_WINDOW_S:
+        windows.append(windows[-1] * 2)
+    return [*windows, LONGEST_WINDOW_S]
+
+
+def plan(problem: Pipeline, prices: Mapping[PoolName, float]) -> dict[PlacementKey, int]:
+    """Return replicas on one hardware type per stage that serve `problem` within its SLA, greedily made cheap.
+
+    `prices` are USD per instance and hour. First the fastest hardware, one replica more wherever capacity is shortest
+    until the latency is met; then, as long as it stays met, the one step that saves most: a replica less, or cheaper
+    hardware for a stage. When nothing meets it, the most that was tried.
+    """
+    chosen = {stage.name: (min(stage.placements, key=lambda own: own.service.mean_s(1)), 1) for stage in problem.stages}
+    while not _feasible(problem, chosen):
+        growing = [stage for stage in problem.stages if chosen[stage.name][1] < chosen[stage.name][0].max_replicas]
+        if not growing:
+            return _placed(chosen)
+        shortest = min(growing, key=lambda stage: _capacity(chosen[stage.name]) / problem.visit_ratios[stage.name])
+        placement, count = chosen[shortest.name]
+        chosen[shortest.name] = (placement, count + 1)
+    while True:
+        steps = [step for stage in problem.stages for step in _cheaper(problem, chosen, stage, prices)]
+        if not steps:
+            return _placed(chosen)
+        _, name, placement, count = max(steps, key=lambda step: step[0])
+        chosen[name] = (placement, count)
+
+
+_Chosen = dict[StageName, tuple[Placement, int]]
+
+
+def _cheaper(
+    problem: Pipeline, chosen: _Chosen, stage: Stage, prices: Mapping[PoolName, float]
+) -> list[tuple[float, StageName, Placement, int]]:
+    """Return the steps of one stage that keep the SLA, each with what it saves per hour."""
+    placement, count = chosen[stage.name]
+    cost = count * _price(placement, prices)
+    steps: list[tuple[float, StageName, Placement, int]] = []
+    if count > 1 and _feasible(problem, {**chosen, stage.name: (placement, count - 1)}):
+        steps.append((_price(placement, prices), stage.name, placement, count - 1))
+    for other in stage.placements:
+        price = _price(other, prices)
+        if price >= _price(placement, prices):
+            continue
+        fewest = next(
+            (n for n in range(1, other.max_replicas + 1) if _feasible(problem, {**chosen, stage.name: (other, n)})),
+            None,
+        )
+        if fewest is not None and fewest * price < cost:
+            steps.append((cost - fewest * price, stage.name, other, fewest))
+    return steps
+
+
+def _price(placement: Placement, prices: Mapping[PoolName, float]) -> float:
+    return prices[placement.pool] / placement.per_instance
+
+
+def _capacity(choice: tuple[Placement, int]) -> float:
+    placement, count = choice
+    return count * capacity_rps(placement, placement.batch_sizes[-1])
+
+
+def _placed(chosen: _Chosen) -> dict[PlacementKey, int]:
+    return {(name, placement.pool): count for name, (placement, count) in chosen.items()}
+
+
+def _feasible(problem: Pipeline, chosen: _Chosen) -> bool:
+    latency_s = predicted_latency_s(problem, _placed(chosen), {}, composition=Composition.RSS)
+    return latency_s is not None and latency_s <= problem.sla.latency_s
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Follows the traffic of one pipeline from its plan; `planned` is the sample's envelope, items/s at the entry."""
+
+    settings: InferlineSettings
+    models: Sequence[Model]
+    planned_rps: float
+    planned: Mapping[int, float]
+    current: dict[PlacementKey, int]
+    changed_s: float
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW_S))
+
+    def tune(self, now_s: float, offered_rps: float) -> Mapping[PlacementKey, int]:
+        """Take in the last second's offered load and return the replicas to ask for."""
+        self._recent.append(offered_rps)
+        rates = list(self._recent)
+        now = {window: sum(rates[-window:]) / window for window in self.planned if window <= len(rates)}
+        exceeding = [rate for window, rate in now.items() if rate > self.planned[window]]
+        wanted = dict(self.current)
+        if exceeding:
+            for model in self.models:
+                key = (model.stage, model.pool)
+                needed = replicas_for(max(exceeding), model, model.provisioning(self.planned_rps))
+                wanted[key] = max(wanted[key], needed)
+        if wanted == self.current and now_s >= self.changed_s + self.settings.down_wait_s:
+            wanted = self._reduced(rates)
+        if wanted != self.current:
+            self.current, self.changed_s = wanted, now_s
+        return self.current
+
+    def _reduced(self, rates: Sequence[float]) -> dict[PlacementKey, int]:
+        """Return fewer replicas where the highest rate of the last while, in bins, needs fewer."""
+        settings = self.settings
+        if len(rates) < settings.down_window_s:
+            return dict(self.current)
+        last = rates[-settings.down_window_s :]
+        bins = [last[i : i + settings.down_bin_s] for i in range(0, len(last), settings.down_bin_s)]
+        highest = max(sum(part) / len(part) for part in bins)
+        ratio = min(model.provisioning(self.planned_rps) for model in self.models)
+        return {
+            (model.stage, model.pool): min(self.current[(model.stage, model.pool)], replicas_for(highest, model, ratio))
+            for model in self.models
+        }
+
+
+class Inferline:
+    """One plan and one tuner per pipeline."""
+
+    def __init__(self, settings: InferlineSettings, briefing: Briefing) -> None:
+        self._settings = settings
+        self._briefing = briefing
+        self._tuners: dict[PipelineKey, Tuner] = {}
+
+    @property
+    def interval_s(self) -> float:
+        """The tuner's period, seconds."""
+        return self._settings.interval_s
+
+    @property
+    def metrics_window_s(self) -> float:
+        """What the offered load is counted over, seconds."""
+        return self._settings.interval_s
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+        """Return what the tuners ask for; what was not planned for gets its declared minimum."""
+        desired: dict[PlacementName, int] = {}
+        for state in snapshot.pipelines:
+            tuner = self._tuners.get(state.spec.key) or self._planned(state.spec, snapshot.now_s)
+            self._tuners[state.spec.key] = tuner
+            reading = snapshot.ingress.get(state.spec.key)
+            wanted = tuner.current if reading is None else tuner.tune(snapshot.now_s, reading.offered_rps)
+            desired |= {(state.spec.key, *key): wanted.get(key, 0) for key in state.spec.placement_keys()}
+        return decision_of(snapshot, desired, "traffic envelope over the plan's", policy)
+
+    def _planned(self, spec: PipelineSpec, now_s: float) -> Tuner:
+        load = self._briefing.loads[spec.key]
+        sample_s = self._briefing.duration_s * self._settings.sample_share
+        demand = peak_demand(load, spec, sample_s)
+        problem = pipeline_problem(spec, demand, latency_headroom=1 - self._settings.sla_share)
+        prices = {pool.name: pool.price_per_hour for pool in self._briefing.pools}
+        replicas = plan(replace(problem, budget_per_hour=None), prices)
+        placed = {(stage.name, own.pool): own for stage in problem.stages for own in stage.placements}
+        models = [
+            Model(
+                stage=stage,
+                pool=pool,
+                replicas=count,
+                visits=problem.visit_ratios[stage],
+                replica_rps=capacity_rps(placed[(stage, pool)], placed[(stage, pool)].batch_sizes[-1]),
+            )
+            for (stage, pool), count in replicas.items()
+        ]
+        return Tuner(
+            self._settings,
+            models,
+            planned_rps=problem.demand.entry_rate_rps,
+            planned=envelope(entry_rates(load, spec, sample_s)),
+            current=dict(replicas),
+            changed_s=now_s,
+        )
+
+
+def entry_rates(load: Schedule, spec: PipelineSpec, until_s: float) -> NDArray[np.float64]:
+    """Return the items per second that a load offers at the entry, one entry per second until `until_s`."""
+    edges = np.arange(0.0, np.floor(until_s) + 1.0)
+    if spec.unit is DemandUnit.STREAMS:
+        level = load.active(edges[:-1] + 0.5).astype(np.float64)
+    else:
+        level = np.histogram(load.start_s, edges)[0].astype(np.float64)
+    return level * spec.items_per_unit_s
