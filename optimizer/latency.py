@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.batching import LEAST_LOADED, PULL, ROUND_ROBIN, UTILIZATION_CEILING, Servers, erlang_c, time_in_stage
+from optimizer.batching import (
+    LEAST_LOADED,
+    PULL,
+    ROUND_ROBIN,
+    UTILIZATION_CEILING,
+    Servers,
+    erlang_c,
+    own_distribution,
+    time_in_stage,
+)
 from optimizer.model import Placement, Routing
 from optimizer.tails import gamma_quantile, mixture_percentile
 
@@ -85,6 +94,14 @@ _ERRORS: dict[str, Array] = {
             [0.005, 0.005, 0.015, 0.056],
         ]
     ),
+    "erratic": np.array(
+        [
+            [0.197, 0.294, 0.447, 0.277],
+            [0.072, 0.104, 0.151, 0.235],
+            [0.030, 0.091, 0.081, 0.155],
+            [0.032, 0.063, 0.067, 0.194],
+        ]
+    ),
     "periodic": np.array(
         [
             [0.116, 0.102, 0.094, 0.147],
@@ -100,6 +117,12 @@ that nine of ten points stay below, by number of servers (rows, up to and includ
 _SLOT_CONFIDENCE = 1.645
 """Requests in a stage are nearly Poisson: this many deviations above the mean find a slot 95 % of the time."""
 
+
+_TABLED_CV = 1.0
+"""The largest coefficient of variation of service times in the table."""
+
+_KNOWN_CV = 1.5
+"""Up to this one the distribution of service times is tabulated."""
 
 _ROOM = 0.2
 """Idle share of the capacity from which on slots that batch hardly disturb one another."""
@@ -302,6 +325,8 @@ class _Parts:
         return np.asarray(maps[self.kind, rows, np.searchsorted(_ERROR_UTILIZATION, self.utilization, side="right")])
 
     def _region(self, placement: Placement, batch: int) -> str:
+        if placement.service.cv > _TABLED_CV:
+            return "erratic"
         if batch > 1 and placement.batch_wait_s > 0:
             return "patient"
         if batch == 1 and self._pinned:
@@ -332,13 +357,16 @@ class _Parts:
                     sharing=sharing,
                     limit=batch,
                     per_item_share=placement.service.per_item_s / placement.service.mean_s(1),
-                    cv=placement.service.cv,
+                    cv=min(placement.service.cv, _TABLED_CV),
                 )
                 for placement, batch in self.kinds
             ]
             mean, quantile = time_in_stage(
                 kinds, self.kind, servers, self.utilization, np.sqrt(arrival_cv2), percentile=self.percentile
             )
+            if any(placement.service.cv > _TABLED_CV for placement, _ in self.kinds):
+                each_cv2 = arrival_cv2 / count if sharing == ROUND_ROBIN else arrival_cv2
+                mean, quantile = self._erratic(mean, quantile, each_cv2)
             return mean * alone_s, quantile * alone_s
 
         as_offered = np.full_like(count, cv2)
@@ -362,6 +390,39 @@ class _Parts:
                 return mean, quantile
             case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
                 return at(slots, 1 + (cv2 - 1) / count, PULL)
+
+    def _erratic(self, mean: Array, quantile: Array, arrival_cv2: Array) -> tuple[Array, Array]:
+        """Return times, in those of a batch of one, for service that varies more than what is tabulated.
+
+        Waits grow with ca² + cs² (Allen and Cunneen 1990), from those of the largest cv tabulated. What is no wait is
+        the time of the batch that forms where its servers are always busy.
+        """
+        mean, quantile = mean.copy(), quantile.copy()
+        below = self.percentile / 100
+        for number, (placement, batch) in enumerate(self.kinds):
+            cv2 = placement.service.cv**2
+            at = np.nonzero(self.kind == number)[0]
+            if cv2 <= _TABLED_CV**2 or not len(at):
+                continue
+            share = placement.service.per_item_s / placement.service.mean_s(1)
+            full_s = 1 - share + share * batch
+            rate = self.utilization[at] * batch / full_s  # items in the time of a batch of one, by each server
+            formed = np.clip(rate * (1 - share) / np.maximum(1 - rate * share, 1e-9), 1.0, batch)
+            service = 1 - share + share * formed
+            growth = (arrival_cv2[at] + cv2) / (arrival_cv2[at] + _TABLED_CV**2)
+            before = -np.log(1 - below) * service  # exponential: of a cv of 1
+            known = min(placement.service.cv, _KNOWN_CV)
+            low, step, shares = own_distribution(known)
+            after = np.exp(np.interp(below, shares, low + step * np.arange(len(shares)))) * service
+            if placement.service.cv > known:
+                wide, narrow = (
+                    gamma_quantile(service, each**2 * service**2, self.percentile)
+                    for each in (placement.service.cv, known)
+                )
+                after *= np.maximum(wide / narrow, 1.0)
+            mean[at] = service + growth * np.maximum(mean[at] - service, 0.0)
+            quantile[at] = after + growth * np.maximum(quantile[at] - before, 0.0)
+        return mean, quantile
 
     def _apart(self) -> Array:
         """Return how far slots that batch differ from one queue for all of a replica, in high percentiles.

@@ -175,6 +175,11 @@ def single_point(rng: np.random.Generator, routing: Routing) -> Point:
     )
 
 
+def erratic_point(rng: np.random.Generator, routing: Routing) -> Point:
+    base = batching_point(rng, routing, varied=False) if rng.random() < 0.5 else single_point(rng, routing)
+    return Point(**{**_fields(base), "cv": float(rng.uniform(1, 2)), "arrival_cv2": log_uniform(rng, 0.5, 2)})
+
+
 def waiting_point(rng: np.random.Generator, routing: Routing) -> Point:
     base = batching_point(rng, routing, varied=False)
     return Point(**{**_fields(base), "wait_s": log_uniform(rng, 0.1, 2), "cv": float(rng.uniform(0, 0.4))})
@@ -239,6 +244,8 @@ FAMILIES = {
     "single items, LeastLoaded": _family("single items, least loaded", single_point, Routing.LEAST_LOADED),
     "single items, RoundRobin": _family("round robin", single_point, Routing.ROUND_ROBIN),
     "single items, Random": _family("at random", single_point, Routing.RANDOM),
+    "cv above 1, Pull": _family("erratic", erratic_point, Routing.PULL),
+    "cv above 1, LeastLoaded": _family("erratic", erratic_point, Routing.LEAST_LOADED),
     "periodic streams": Family(region="periodic", draw=periodic_point),
 }
 SERVERS = ((1, 2), (3, 7), (8, 20), (21, 64))

@@ -56,6 +56,18 @@ def test_the_event_simulation_is_the_textbook() -> None:
     assert spent.mean() == pytest.approx(1 + 0.7 / 0.6, rel=0.03)
 
 
+@pytest.mark.parametrize("cv", [1.2, 1.6, 2.0])
+@pytest.mark.parametrize("utilization", [0.5, 0.8])
+def test_service_that_varies_more_than_the_table_is_that_of_pollaczek_and_khinchine(
+    cv: float, utilization: float
+) -> None:
+    placement = on("x", service=(1.0, 0.0), cv=cv, bounds=(0, 1))
+    answer = predict(StageLoad(rate_rps=utilization), placement, 1, batch=1, routing=Routing.PULL, percentile=95)
+    assert answer is not None
+    assert answer.mean_s == pytest.approx(1 + utilization * (1 + cv**2) / (2 * (1 - utilization)), rel=0.02)
+    assert answer.percentile_s == pytest.approx(simulated(placement, 1, utilization, Routing.PULL, 3), rel=0.13)
+
+
 @pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN])
 @pytest.mark.parametrize("batch_wait_s", [0.0, 0.5])
 @pytest.mark.parametrize("concurrency", [1, 2])
