@@ -1,0 +1,106 @@
+"""What was asked: the pipelines and their promises, hardware and prices, load and disturbances."""
+
+from collections.abc import Sequence
+
+from controller.core.phrases import duration
+from controller.core.spec import PipelineSpec
+from controller.resources.translate import pool_spec
+from optimizer.model import ServiceLaw
+from simulations.report import phrases, question
+from simulations.report.chart import Band
+from simulations.report.html import Markup, element
+from simulations.report.table import table
+from simulations.scenario import Scenario
+
+
+def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
+    """Return the question that a scenario asks."""
+    clock = scenario.file.clock
+    end = phrases.span(clock.duration_s)
+    warmup = f"; the first {phrases.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
+    bands = question.bands(scenario)
+    return Markup.of(
+        element(
+            "p",
+            "How many replicas does each stage of the pipeline need, and on which hardware, so that the promise is "
+            "kept, the budget is never exceeded, and as little as possible is spent?",
+        ),
+        [_pipeline(spec) for spec in question.pipelines(scenario)],
+        _pools(scenario),
+        element("h3", "Load"),
+        element("ul", [element("li", question.load_words(load)) for load in scenario.file.load]),
+        element(
+            "p",
+            f"It runs for {end}{warmup}. The promise is checked in windows of {phrases.span(clock.window_s)}. "
+            f"Seeds: {', '.join(map(str, seeds))}.",
+        ),
+        element("h3", "Disturbances"),
+        fault_list(bands) or element("p", "None."),
+    )
+
+
+def _pipeline(spec: PipelineSpec) -> Markup:
+    return Markup.of(
+        element("h3", "Pipeline ", element("code", str(spec.key))),
+        element("p", question.path_of_an_item(spec), class_="path"),
+        element("p", f"{question.promise(spec)}; {question.item(spec)}."),
+        element(
+            "details",
+            element("summary", "Stages, and where they may run"),
+            table(
+                ("stage", "pool", ">replicas", ">per instance", ">a batch of b takes", ">largest batch", ">start-up"),
+                (
+                    (
+                        stage.name,
+                        placement.pool,
+                        f"{placement.prior.min_replicas} to {placement.prior.max_replicas}",
+                        str(placement.prior.per_instance),
+                        _service(placement.prior.service),
+                        str(max(placement.prior.batch_sizes)),
+                        phrases.span(placement.startup_s),
+                    )
+                    for stage in spec.stages
+                    for placement in stage.placements
+                ),
+                label=f"Stages of {spec.key}",
+            ),
+        ),
+    )
+
+
+def _service(law: ServiceLaw) -> str:
+    return duration(law.fixed_s) + (f" + b × {duration(law.per_item_s)}" if law.per_item_s else "")
+
+
+def _pools(scenario: Scenario) -> Markup:
+    return Markup.of(
+        element("h3", "Pools"),
+        table(
+            ("pool", ">USD per hour of an instance", ">instances"),
+            (
+                (
+                    pool.name,
+                    phrases.money(pool.price_per_hour),
+                    "as many as there are nodes" if pool.instances is None else str(pool.instances),
+                )
+                for pool in map(pool_spec, scenario.pools)
+            ),
+            label="Pools",
+        ),
+    )
+
+
+def fault_list(bands: Sequence[Band]) -> Markup | None:
+    """Return what disturbs the run, with the letters that mark it in the charts."""
+    if not bands:
+        return None
+    return element(
+        "ul",
+        [element("li", element("b", band.letter, class_="letter"), f" {_when(band)}: {band.words}") for band in bands],
+        class_="faults",
+    )
+
+
+def _when(band: Band) -> str:
+    began, ended = phrases.clock(band.from_s), phrases.clock(band.until_s)
+    return f"from {began} to {ended}" if band.until_s > band.from_s else f"at {began}"

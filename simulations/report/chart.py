@@ -1,0 +1,273 @@
+"""Charts over time: an SVG that stretches with the page, and axes and legend in HTML, so that text keeps its size.
+
+A series has a value per window and is drawn as the steps that it consists of.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simulations.report import phrases, scale
+from simulations.report.html import Markup, element
+from simulations.report.scale import Scale
+from simulations.report.series import Value, borders, parts
+
+SIDE = 1000
+"""The plot's own units, either way."""
+_COLUMNS = 600
+_READ_OUT_COLUMNS = 400
+_DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """A fault: shaded from `from_s` to `until_s`, and marked with a letter that the text explains."""
+
+    letter: str
+    words: str
+    from_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeAxis:
+    """The windows that all charts of a run share: when each begins, and when the last one ends."""
+
+    t_s: Sequence[float]
+    end_s: float
+    bands: tuple[Band, ...] = ()
+
+    @property
+    def scale(self) -> Scale:
+        """The axis."""
+        return scale.of_time(self.t_s[0], self.end_s)
+
+    def edge(self, window: int) -> float:
+        """Return when a window begins; the one after the last begins when that ends."""
+        return self.t_s[window] if window < len(self.t_s) else self.end_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A series with its name in the legend. `style` is a class of the style sheet: colour and dashes."""
+
+    name: str
+    values: Sequence[Value]
+    style: str
+    area: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart over time.
+
+    `words` turns a value into text. `missed` marks windows in red at the foot, with `missed_name` in the legend;
+    `beyond` marks those whose value is infinite at the top, with `beyond_name`.
+    """
+
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+    axis: TimeAxis
+    values: Scale
+    words: Callable[[float], str]
+    missed: Sequence[bool] = ()
+    missed_name: str = ""
+    beyond: Sequence[bool] = ()
+    beyond_name: str = ""
+
+
+def figure(chart: Chart) -> Markup:
+    """Return the chart as a figure."""
+    time = chart.axis.scale
+    paths = [_steps(line, chart) for line in chart.lines]
+    marks = [
+        mark
+        for windows, style, y in ((chart.missed, "missed", SIDE - 6), (chart.beyond, "beyond", 6))
+        if any(windows)
+        for mark in [element("path", class_=f"mark {style}", d=_segments(windows, chart.axis, y))]
+    ]
+    plot = element(
+        "svg",
+        element("title", f"{chart.title}: {_in_words(chart)}"),
+        [_band(band, time) for band in chart.axis.bands],
+        [element("path", class_="grid", d=f"M0 {_y(tick, chart.values)}H{SIDE}") for tick in chart.values.ticks],
+        [
+            element("path", class_="area " + line.style, d=_area(path))
+            for line, path in zip(chart.lines, paths, strict=True)
+            if line.area
+        ],
+        [
+            element(
+                "path",
+                class_="line " + line.style,
+                d=path,
+                data_name=line.name,
+                data_words=_read_out(line, chart.words),
+            )
+            for line, path in zip(chart.lines, paths, strict=True)
+        ],
+        marks,
+        viewBox=f"0 0 {SIDE} {SIDE}",
+        preserveAspectRatio="none",
+        role="img",
+    )
+    return element(
+        "figure",
+        element("figcaption", element("strong", chart.title), " ", element("span", chart.unit, class_="unit")),
+        element(
+            "div",
+            element(
+                "div",
+                [
+                    element("span", chart.words(tick), style=f"bottom:{chart.values.at(tick) * 100:.1f}%")
+                    for tick in chart.values.ticks
+                ],
+                class_="y",
+                aria_hidden="true",
+            ),
+            element(
+                "div",
+                plot,
+                [_band_label(band, time) for band in chart.axis.bands],
+                element("div", class_="cursor", hidden=True),
+                class_="plot",
+            ),
+            element(
+                "div",
+                [element("span", phrases.clock(tick), style=f"left:{time.at(tick) * 100:.1f}%") for tick in time.ticks],
+                class_="x",
+                aria_hidden="true",
+            ),
+            class_="frame",
+        ),
+        element(
+            "ul",
+            [element("li", _swatch("line " + line.style), line.name) for line in chart.lines],
+            any(chart.missed) and element("li", _swatch("mark missed"), chart.missed_name),
+            any(chart.beyond) and element("li", _swatch("mark beyond"), chart.beyond_name),
+            class_="legend",
+        ),
+        element("output", class_="read-out"),
+        class_="chart",
+    )
+
+
+def read_out_axis(axis: TimeAxis) -> dict[str, str]:
+    """Return the attributes by which the script finds the part of the time under the pointer, once for all charts."""
+    cuts = borders(len(axis.t_s), _READ_OUT_COLUMNS)
+    return {
+        "data_from": "|".join(phrases.clock(axis.edge(begin)) for begin, _ in cuts),
+        "data_until": "|".join(f"{axis.scale.at(axis.edge(end)):.{_DIGITS}f}" for _, end in cuts),
+    }
+
+
+def _read_out(line: Line, words: Callable[[float], str]) -> str:
+    """The words of a line for each part of the time; nothing where they are those of the part before."""
+    told, last, last_part = [], "", None
+    for part in parts(line.values, _READ_OUT_COLUMNS):
+        if last_part is not None and (part.low, part.high) == (last_part.low, last_part.high):
+            told.append("")
+            continue
+        text = _part_words(part.low, part.high, words)
+        told.append("" if text == last else text)
+        last, last_part = text, part
+    return "|".join(told)
+
+
+def _part_words(low: Value, high: Value, words: Callable[[float], str]) -> str:
+    if low is None or high is None:
+        return phrases.MISSING
+    first, last = words(low), words(high)
+    return first if first == last else f"{first} to {last}"
+
+
+def _in_words(chart: Chart) -> str:
+    """A sentence for those who do not see the chart."""
+    told = []
+    for line in chart.lines:
+        known = [value for value in line.values if value is not None]
+        if known:
+            middle = math.fsum(known) / len(known)
+            low, mean, high = chart.words(min(known)), chart.words(middle), chart.words(max(known))
+            told.append(f"{line.name} {low}" if low == high else f"{line.name} from {low} to {high}, {mean} on average")
+        else:
+            told.append(f"{line.name} without values")
+    if any(chart.missed):
+        told.append(f"{chart.missed_name} in {phrases.plural(sum(chart.missed), 'window')}")
+    return "; ".join(told)
+
+
+def _y(value: float, values: Scale) -> int:
+    return round(SIDE * (1 - values.at(value)))
+
+
+def _steps(line: Line, chart: Chart) -> str:
+    """The line as a path: horizontal over each window, vertical between them, broken where there is no value."""
+    time, path, at_y, before = chart.axis.scale, "", None, None
+    for part in parts(line.values, _COLUMNS):
+        if part.low is None or part.high is None:
+            at_y = before = None
+            continue
+        values = (part.first, part.low, part.high, part.last)
+        if values != before:
+            x = round(SIDE * time.at(chart.axis.edge(part.begin)))
+            for value in dict.fromkeys(known for known in values if known is not None):
+                y = _y(value, chart.values)
+                if at_y is None:
+                    path += f"M{x} {y}"
+                elif y != at_y:
+                    path += f"H{x}V{y}"
+                at_y = y
+        before = values
+        path += f"H{round(SIDE * time.at(chart.axis.edge(part.end)))}"
+    return _tidied(path)
+
+
+def _tidied(path: str) -> str:
+    """Join horizontal strokes that follow one another: only the last one counts."""
+    start, *strokes = path.split("H")
+    kept = [
+        stroke
+        for stroke, after in zip(strokes, [*strokes[1:], None], strict=True)
+        if after is None or not stroke.isdigit()
+    ]
+    return "H".join([start, *kept])
+
+
+def _area(path: str) -> str:
+    """The surface under a line: the same strokes, each piece closed along the foot."""
+    closed = ""
+    for piece in filter(None, path.split("M")):
+        start = piece.split("H")[0].split(" ")[0]
+        closed += f"M{piece}V{SIDE}H{start}Z"
+    return closed
+
+
+def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
+    """Strokes along a height, over the windows that are marked."""
+    time, path, begun = axis.scale, "", None
+    for index, marked in enumerate([*windows, False]):
+        if marked and begun is None:
+            begun = index
+        elif not marked and begun is not None:
+            from_x, until_x = (round(SIDE * time.at(axis.edge(edge))) for edge in (begun, index))
+            path += f"M{from_x} {y}H{max(until_x, from_x + 2)}"
+            begun = None
+    return path
+
+
+def _band(band: Band, time: Scale) -> Markup:
+    from_x, until_x = SIDE * time.at(band.from_s), SIDE * time.at(band.until_s)
+    return element("rect", class_="band", x=f"{from_x:.0f}", width=f"{max(until_x - from_x, 3):.0f}", y=0, height=SIDE)
+
+
+def _band_label(band: Band, time: Scale) -> Markup:
+    middle = (time.at(band.from_s) + time.at(band.until_s)) / 2
+    return element("span", band.letter, class_="letter", style=f"left:{middle * 100:.1f}%", title=band.words)
+
+
+def _swatch(style: str) -> Markup:
+    return element(
+        "svg", element("path", class_=style, d="M1 5H23"), class_="swatch", viewBox="0 0 24 10", aria_hidden="true"
+    )

@@ -1,0 +1,229 @@
+"""Policies side by side, and what-ifs side by side."""
+
+from collections.abc import Callable, Sequence
+
+from simulations.report import phrases
+from simulations.report.findings import label
+from simulations.report.html import Markup, element
+from simulations.report.scatter import Point, cost_against_sla
+from simulations.report.table import table
+from simulations.results import Run, dominated_by
+
+REQUIRED_SHARE = 0.995
+"""The share of windows within the SLA that the bound asks for, and a good policy should reach."""
+
+
+def anchor(run: Run) -> str:
+    """Return the id under which a run's own section is found on the page."""
+    name = "-".join(filter(None, [run.policy, run.tuning.value, run.what_if]))
+    return "run-" + "".join(char if char.isalnum() else "-" for char in name)
+
+
+def policies(runs: Sequence[Run]) -> Markup:
+    """Return the runs of one what-if as a chart and a table, each judged against the others."""
+    ordered = sorted(runs, key=lambda run: (run.mean("cost") or 0.0, run.policy, run.tuning))
+    return Markup.of(
+        _scatter(runs),
+        table(
+            (
+                "#policy",
+                "settings",
+                ">cost",
+                ">× bound",
+                ">windows within the SLA",
+                ">away from faults",
+                ">items within the SLA",
+                ">p50",
+                ">p95",
+                ">p99",
+                ">lost",
+                ">shed",
+                ">sessions cut",
+                ">replica changes",
+                ">above the cap",
+                "verdict",
+            ),
+            (_row(run, _verdict(run, runs)) for run in ordered),
+            label="Policies side by side",
+        ),
+    )
+
+
+def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
+    """Return the runs of one policy under each what-if; `words` tells what a what-if changes."""
+    top = max((high for run in runs if (costs := run.range("cost")) for high in [costs[1]]), default=0.0)
+    baseline = next((run for run in runs if run.what_if is None), None)
+    return table(
+        (
+            "#what if",
+            "what changes",
+            Markup.of("cost ", element("small", "(whisker: seeds; mark: bound)")),
+            ">against as it is",
+            ">× bound",
+            ">windows within the SLA",
+            ">items within the SLA",
+            ">p95",
+            ">shed",
+            ">lost",
+            ">above the cap",
+        ),
+        (_what_if_row(run, baseline, words(run.what_if), top) for run in runs),
+        label="What-ifs side by side",
+    )
+
+
+def _scatter(runs: Sequence[Run]) -> Markup:
+    points = []
+    for run in runs:
+        cost, met = run.mean("cost"), run.mean("sla_windows_met")
+        costs, mets = run.range("cost"), run.range("sla_windows_met")
+        if cost is None or met is None or costs is None or mets is None:
+            continue
+        points.append(
+            Point(
+                name=run.policy,
+                cost=cost,
+                costs=costs,
+                met=met,
+                mets=mets,
+                style=_style(run, runs),
+                trained=run.tuning.value == "trained",
+                words=f"{label(run)}: {phrases.money(cost)}, {phrases.share(met)} of the windows",
+            )
+        )
+    if len(points) < 2:
+        return Markup()
+    points.sort(key=lambda point: (_IMPORTANCE.index(point.style), point.cost, point.name, point.trained))
+    keys = [
+        ("best", "on the frontier: nothing is as cheap and as good"),
+        ("dominated", "dominated: something is as cheap and as good, and better in one of both"),
+        ("broke", "spent above the cap: not compared"),
+    ]
+    return element(
+        "figure",
+        element(
+            "figcaption",
+            element("strong", "Cost against SLA"),
+            " ",
+            element("span", "share of windows within the SLA; up and to the left is better", class_="unit"),
+        ),
+        cost_against_sla(points, runs[0].bound, REQUIRED_SHARE),
+        element(
+            "ul",
+            [element("li", _key(style), words) for style, words in keys if any(p.style == style for p in points)],
+            any(point.trained for point in points)
+            and [element("li", _key("best"), "default settings"), element("li", _diamond(), "trained settings")],
+            element("li", "bars through a point: lowest to highest over the seeds"),
+            class_="legend",
+        ),
+        class_="chart",
+    )
+
+
+_IMPORTANCE = ("best", "dominated", "broke")
+
+
+def _style(run: Run, runs: Sequence[Run]) -> str:
+    if run.breaks_caps:
+        return "broke"
+    return "dominated" if dominated_by(run, runs) else "best"
+
+
+def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
+    style = _style(run, runs)
+    if style == "broke":
+        return element("span", "✕ spent above the cap", class_="bad")
+    if style == "best":
+        return element("span", "● on the frontier", class_="good")
+    names = [label(other) for other in dominated_by(run, runs)]
+    shown = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
+    return element("span", f"○ dominated by {phrases.listed(shown)}", title=phrases.listed(names))
+
+
+def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
+    return (
+        element("a", run.policy, href=f"#{anchor(run)}"),
+        run.tuning.value,
+        _cell(run, "cost", phrases.money),
+        Markup.of(phrases.ratio(run.cost_over_bound), _seeds(run.cost_over_bound_range, phrases.ratio)),
+        _cell(run, "sla_windows_met", phrases.share),
+        _cell(run, "sla_windows_met_calm", phrases.share),
+        _cell(run, "within_sla_share", phrases.share),
+        *(_latency(run, name) for name in ("p50_s", "p95_s", "p99_s")),
+        *(
+            phrases.count(run.mean(name))
+            for name in ("lost", "shed", "sessions_cut", "replica_changes", "cap_violations")
+        ),
+        verdict,
+    )
+
+
+def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tuple[object, ...]:
+    cost, costs = run.mean("cost"), run.range("cost")
+    before = None if baseline is None or baseline is run else baseline.mean("cost")
+    change = phrases.MISSING if before is None or not before or cost is None else f"{cost / before - 1:+.0%}"
+    return (
+        element("a", run.what_if or "as it is", href=f"#{anchor(run)}"),
+        element("div", words, class_="wide"),
+        Markup.of(_cell(run, "cost", phrases.money), _bar(cost, costs, run.bound, top)),
+        change,
+        phrases.ratio(run.cost_over_bound),
+        _cell(run, "sla_windows_met", phrases.share),
+        _cell(run, "within_sla_share", phrases.share),
+        _latency(run, "p95_s"),
+        *(phrases.count(run.mean(name)) for name in ("shed", "lost", "cap_violations")),
+    )
+
+
+def _bar(cost: float | None, costs: tuple[float, float] | None, bound: float | None, top: float) -> Markup:
+    if cost is None or costs is None or top <= 0:
+        return Markup()
+
+    def percent(usd: float) -> str:
+        return f"{usd / top * 100:.1f}%"
+
+    return element(
+        "span",
+        element("span", class_="fill", style=f"width:{percent(cost)}"),
+        element("span", class_="whisker", style=f"left:{percent(costs[0])};width:{percent(costs[1] - costs[0])}"),
+        bound is not None and element("span", class_="bound-mark", style=f"left:{percent(min(bound, top))}"),
+        class_="bar",
+        aria_hidden="true",
+    )
+
+
+def _cell(run: Run, measure: str, words: phrases.Words) -> Markup:
+    """A mean with its range over the seeds."""
+    value = run.mean(measure)
+    text = phrases.MISSING if value is None else words(value)
+    return Markup.of(text, _seeds(run.range(measure), words))
+
+
+def _latency(run: Run, measure: str) -> str:
+    value = run.mean(measure)
+    return phrases.MISSING if value is None and not run.mean("lost") else phrases.latency(value)
+
+
+def _seeds(low_high: tuple[float, float] | None, words: phrases.Words) -> Markup | None:
+    text = phrases.spread(low_high, words)
+    return element("small", text, class_="seeds") if text else None
+
+
+def _key(style: str) -> Markup:
+    return element(
+        "svg",
+        element("path", class_=f"point {style}", d="M5 8a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z"),
+        class_="swatch",
+        viewBox="0 0 20 16",
+        aria_hidden="true",
+    )
+
+
+def _diamond() -> Markup:
+    return element(
+        "svg",
+        element("path", class_="point best", d="M10 1l7 7l-7 7l-7 -7Z"),
+        class_="swatch",
+        viewBox="0 0 20 16",
+        aria_hidden="true",
+    )

@@ -1,0 +1,138 @@
+"""What came out, in sentences: for somebody who has never seen Sluice."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simulations.report import phrases
+from simulations.results import Experiment, Run, Tuning, dominates
+
+SUBJECT = "sluice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A number that stands out: what it is, its words, a line below it, and whether it is good, bad or neither."""
+
+    name: str
+    words: str
+    note: str
+    good: bool | None = None
+
+
+def subject(experiment: Experiment) -> Run:
+    """Return the run that a report is about: Sluice with its default settings, or else the first."""
+    runs = experiment.runs()
+    ours = [run for run in runs if run.policy == SUBJECT and run.what_if is None]
+    ours.sort(key=lambda run: run.tuning is not Tuning.DEFAULT)
+    return (ours or list(runs))[0]
+
+
+def label(run: Run) -> str:
+    """Return the name of a policy with its tuning."""
+    return run.policy if run.tuning is Tuning.DEFAULT else f"{run.policy} (trained)"
+
+
+def figures(run: Run, required: float) -> Iterator[Figure]:
+    """Yield the numbers of a run that matter most."""
+    met, calm = run.mean("sla_windows_met"), run.mean("sla_windows_met_calm")
+    yield Figure(
+        name="windows within the SLA",
+        words=phrases.share(met),
+        note=_note(f"{phrases.share(calm)} away from faults", run, "sla_windows_met", phrases.share),
+        good=None if calm is None else calm >= required,
+    )
+    yield Figure(
+        name="cost", words=phrases.money(run.mean("cost")), note=_note("USD, whole run", run, "cost", phrases.money)
+    )
+    if run.cost_over_bound is not None:
+        yield Figure(
+            name="times the bound",
+            words=phrases.ratio(run.cost_over_bound),
+            note=f"nothing could cost less than {phrases.money(run.bound)}",
+        )
+    violations = sum(result.cap_violations for result in run.results)
+    yield Figure(
+        name="times above the budget",
+        words=phrases.count(violations),
+        note="spend, transitions included" if not violations else "spend was above the cap",
+        good=not violations,
+    )
+    lost, shed, offered = (run.mean(name) or 0.0 for name in ("lost", "shed", "offered"))
+    yield Figure(
+        name="items without an answer",
+        words=phrases.count(lost + shed),
+        note=f"{phrases.count(lost)} lost, {phrases.count(shed)} turned away of {phrases.count(offered)}",
+        good=lost == 0,
+    )
+    p95 = run.mean("p95_s")
+    if any(result.p50_s is not None for result in run.results):
+        yield Figure(
+            name="p95 latency",
+            words=phrases.latency(p95),
+            note=f"p50 {phrases.latency(run.mean('p50_s'))}, p99 {phrases.latency(run.mean('p99_s'))}",
+        )
+
+
+def sentences(experiment: Experiment) -> Iterator[str]:
+    """Yield what came out of the scenario as it is written."""
+    run = subject(experiment)
+    seeds = len(run.results)
+    over = f", on average over {seeds} random loads of the same kind" if seeds > 1 else ""
+    calm = run.mean("sla_windows_met_calm")
+    away = "" if calm is None else f" ({phrases.share(calm)} away from faults)"
+    yield (
+        f"{label(run)} kept the promise in {phrases.share(run.mean('sla_windows_met'))} of the windows{away} "
+        f"for {phrases.money(run.mean('cost'))}{over}."
+    )
+    if run.bound is not None:
+        yield (
+            f"That is {phrases.ratio(run.cost_over_bound)} the bound of {phrases.money(run.bound)}: no schedule, "
+            "not even one that knows load and faults in advance, keeps the promise for less."
+        )
+    elif experiment.bounds:
+        yield "No schedule keeps the promise in 99.5 % of the windows here: there is no bound to compare with."
+    violations = sum(result.cap_violations for result in run.results)
+    yield (
+        "It never spent above the budget, changes under way included."
+        if not violations
+        else f"It spent above the budget {phrases.plural(violations, 'time')}."
+    )
+    yield from _against_rivals(run, [other for other in experiment.runs() if other.what_if == run.what_if])
+
+
+def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
+    rivals = [other for other in runs if other.policy != run.policy]
+    if not rivals:
+        return
+    better = [other for other in rivals if dominates(other, run)]
+    if run.breaks_caps:
+        yield "A run that breaks the cap is not compared: keeping a promise by breaking another is no advantage."
+    elif better:
+        names = phrases.listed([label(other) for other in better])
+        yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
+    else:
+        yield f"None of the {len(rivals)} rival runs cost no more and kept the promise in as many windows."
+    cost, met = run.mean("cost"), run.mean("sla_windows_met")
+    if cost is None or met is None:
+        return
+    sound = [(other, other.mean("cost"), other.mean("sla_windows_met")) for other in rivals if not other.breaks_caps]
+    cheaper = [(o, c, m) for o, c, m in sound if c is not None and m is not None and c < cost and o not in better]
+    if cheaper:
+        told = [
+            f"{label(other)} at {phrases.money(c)} ({phrases.share(m)} of the windows)"
+            for other, c, m in sorted(cheaper, key=lambda found: found[1])
+        ]
+        yield f"Cheaper, but late more often: {phrases.listed(told)}."
+    as_good = [(o, c, m) for o, c, m in sound if c is not None and m is not None and m >= met and o not in better]
+    if as_good:
+        other, other_cost, _ = min(as_good, key=lambda found: found[1])
+        more = phrases.share(other_cost / cost - 1) if cost else phrases.MISSING
+        yield f"The cheapest rival that kept it as often is {label(other)} at {phrases.money(other_cost)}, {more} more."
+    breakers = [label(other) for other in rivals if other.breaks_caps]
+    if breakers:
+        yield f"Spent above the cap, and so not compared: {phrases.listed(breakers)}."
+
+
+def _note(text: str, run: Run, measure: str, words: phrases.Words) -> str:
+    seeds = phrases.spread(run.range(measure), words)
+    return f"{text}; {seeds} over the seeds" if seeds else text

@@ -1,0 +1,43 @@
+"""HTML from values: whatever is not markup already is escaped, so that no name from a scenario can become any."""
+
+import html
+from typing import Self
+
+_WITHOUT_END = frozenset({"br", "col", "hr", "input", "meta"})
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, *children: object) -> Self:
+        """Return the children one after the other; what is no Markup is escaped, None and False are left out."""
+        return cls("".join(_markup(child) for child in children))
+
+
+def element(name: str, /, *children: object, **attributes: object) -> Markup:
+    """Return an element. Attributes are named as in HTML, with _ for - (and `class_`); None and False are left out."""
+    written = "".join(
+        f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value), quote=True)}"')
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    if name in _WITHOUT_END:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{Markup.of(*children)}</{name}>")
+
+
+def _markup(child: object) -> str:
+    if child is None or child is False:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, str):
+        return html.escape(child, quote=False)
+    if isinstance(child, int | float):
+        return str(child)
+    if hasattr(child, "__iter__"):
+        return "".join(_markup(one) for one in child)
+    raise TypeError(f"{child!r} cannot be written as HTML")

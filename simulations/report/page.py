@@ -1,0 +1,217 @@
+"""The report as one HTML page: what was asked, what came out, how it went over time, who else, how far to trust it."""
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from simulations.report import comparison, decision_log, findings, phrases, question, timeline
+from simulations.report.asked import asked, fault_list
+from simulations.report.chart import Band
+from simulations.report.fidelity import Fidelity
+from simulations.report.glossary import glossary
+from simulations.report.html import Markup, element
+from simulations.report.trust import Live, again, trust
+from simulations.results import BoundResult, Experiment, Run, RunResult
+from simulations.scenario import Scenario
+
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+)
+
+
+def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | None, live: Live | None = None) -> str:
+    """Return the report of `experiment`, which ran `scenario`; the same arguments give the same bytes.
+
+    `error_bar` is what is known of how far simulated numbers are from live ones; `live` is given for a live run.
+    """
+    title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
+    sections = [
+        ("asked", "What was asked", asked(scenario, experiment.seeds)),
+        ("found", "What came out", _found(experiment, live)),
+        ("time", "How it went", _over_time(experiment, scenario)),
+        ("policies", "Policies side by side", _policies(experiment)),
+        ("what-ifs", "What if", _what_ifs(experiment, scenario)),
+        ("trust", "How far to trust it", trust(experiment, error_bar, live)),
+        ("again", "To run it again", again(experiment)),
+        ("words", "Words used here", glossary()),
+    ]
+    filled = [section for section in sections if section[2]]
+    body = Markup.of(
+        element("a", "Skip to the results", href="#found", class_="skip"),
+        element(
+            "header",
+            element("p", "Sluice · compute for speech pipelines", class_="brand"),
+            element("h1", experiment.scenario),
+            element("p", _subtitle(experiment, scenario, live), class_="lead"),
+            None
+            if experiment.trustworthy
+            else element(
+                "p",
+                "✕ A self-check of the simulator failed: do not rely on these numbers. ",
+                element("a", "Which one", href="#trust"),
+                class_="alarm",
+                role="alert",
+            ),
+            element(
+                "nav",
+                element("ul", [element("li", element("a", name, href=f"#{key}")) for key, name, _ in filled]),
+                aria_label="Sections",
+            ),
+        ),
+        element(
+            "main",
+            [
+                element(
+                    "section", element("h2", name, id=f"{key}-title"), content, id=key, aria_labelledby=f"{key}-title"
+                )
+                for key, name, content in filled
+            ],
+        ),
+    )
+    return "<!doctype html>\n" + element(
+        "html",
+        element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("meta", name="color-scheme", content="light dark"),
+            element("title", title),
+            element("style", Markup(_asset("style.css"))),
+        ),
+        "\n",
+        element("body", body, element("script", Markup(_asset("script.js")))),
+        lang="en",
+    ) + "\n"  # fmt: skip
+
+
+def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> str:
+    clock = scenario.file.clock
+    length = phrases.span(clock.duration_s)
+    if live is not None:
+        return f"A live run of {length} on Kubernetes {live.kubernetes}: real queues and batches behind real sockets."
+    runs = experiment.runs()
+    policies = len({run.policy for run in runs})
+    others = len([what_if for what_if in experiment.what_ifs if what_if is not None])
+    return (
+        f"A simulation of {length}: {policies} {'policy' if policies == 1 else 'policies'}, "
+        f"{phrases.plural(len(experiment.seeds), 'random load')}"
+        + (f", {phrases.plural(others, 'what-if')}" if others else "")
+        + ". Decisions are made by the code that runs in the cluster; cluster and load are simulated."
+    )
+
+
+def _found(experiment: Experiment, live: Live | None) -> Markup:
+    run = findings.subject(experiment)
+    cards = [
+        element(
+            "div",
+            element("dt", figure.name),
+            element("dd", figure.words, class_={True: "good", False: "bad", None: None}[figure.good]),
+            element("dd", figure.note, class_="note"),
+        )
+        for figure in findings.figures(run, comparison.REQUIRED_SHARE)
+    ]
+    peak = live and live.static_peak_cost
+    return Markup.of(
+        element("ul", [element("li", sentence) for sentence in findings.sentences(experiment)], class_="findings"),
+        peak
+        and element(
+            "p",
+            "An allocation that never moves and carries the peak of the same load would have cost "
+            f"{phrases.money(peak)}.",
+        ),
+        element("dl", cards, class_="cards"),
+    )
+
+
+def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
+    ours = findings.subject(experiment)
+    bands = question.bands(scenario)
+    others = [run for run in experiment.runs() if run != ours]
+    intro = [f"Numbers are of windows of {phrases.span(scenario.file.clock.window_s)}."]
+    if len(ours.results) > 1:
+        intro.append(f"Shown is seed {ours.results[0].seed}; the other seeds are below.")
+    intro.append("Point at a chart, or focus it and use the arrow keys, to read its values.")
+    return Markup.of(
+        element("p", " ".join(intro)),
+        fault_list(bands),
+        element("div", _run(ours.results[0], bands, experiment), id=comparison.anchor(ours)),
+        element("h3", "Decisions, with their reasons"),
+        decision_log.log(ours.results[0].decisions, name=findings.label(ours)),
+        [
+            element(
+                "details",
+                element("summary", f"{findings.label(ours)}, seed {result.seed}"),
+                _run(result, bands, experiment),
+            )
+            for result in ours.results[1:]
+        ],
+        others and element("h3", "The other runs"),
+        others and element("p", f"Each with seed {ours.results[0].seed}: its charts, and what it decided."),
+        [
+            element(
+                "details",
+                element("summary", _summary(run)),
+                _run(run.results[0], bands, experiment),
+                decision_log.log(
+                    run.results[0].decisions,
+                    name=" ".join(filter(None, [findings.label(run), run.what_if])),
+                    limit=None if run.policy == ours.policy else decision_log.MAX_ENTRIES,
+                ),
+                id=comparison.anchor(run),
+            )
+            for run in others
+        ],
+    )
+
+
+def _summary(run: Run) -> Markup:
+    under = f" · what if: {run.what_if}" if run.what_if else ""
+    numbers = f"{phrases.money(run.mean('cost'))}, {phrases.share(run.mean('sla_windows_met'))} of the windows"
+    return Markup.of(element("b", findings.label(run)), under, " ", element("span", numbers, class_="unit"))
+
+
+def _run(result: RunResult, bands: Sequence[Band], experiment: Experiment) -> Markup:
+    return timeline.charts(result, tuple(bands), _bound_per_hour(result, experiment.bounds))
+
+
+def _bound_per_hour(result: RunResult, bounds: Sequence[BoundResult]) -> Sequence[float] | None:
+    found = [bound for bound in bounds if (bound.what_if, bound.seed) == (result.what_if, result.seed)]
+    return found[0].cost_per_hour if found else None
+
+
+def _policies(experiment: Experiment) -> Markup | None:
+    blocks = []
+    for what_if in experiment.what_ifs:
+        runs = [run for run in experiment.runs() if run.what_if == what_if]
+        if len({run.policy for run in runs}) > 1:
+            blocks.append(
+                Markup.of(what_if is not None and element("h3", f"What if: {what_if}"), comparison.policies(runs))
+            )
+    return Markup.of(blocks) if blocks else None
+
+
+def _what_ifs(experiment: Experiment, scenario: Scenario) -> Markup | None:
+    named = {what_if.name: question.what_if_words(what_if) for what_if in scenario.file.what_if}
+    groups: dict[str, list[Run]] = {}
+    for run in experiment.runs():
+        groups.setdefault(findings.label(run), []).append(run)
+    several = {name: runs for name, runs in groups.items() if any(run.what_if is not None for run in runs)}
+    if not several:
+        return None
+    return Markup.of(
+        element("p", "The same run with one thing changed, and what that does to cost and promise."),
+        [
+            Markup.of(
+                len(several) > 1 and element("h3", name),
+                comparison.what_ifs(
+                    runs, lambda key: "nothing: the scenario as it is written" if key is None else named[key]
+                ),
+            )
+            for name, runs in several.items()
+        ],
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("simulations.report") / name).read_text()

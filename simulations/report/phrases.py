@@ -1,0 +1,83 @@
+"""Numbers for readers: money, shares, times, and a mean with the range of its seeds."""
+
+import math
+from collections.abc import Callable
+
+from controller.core.phrases import duration, number
+
+Words = Callable[[float], str]
+
+MISSING = "–"
+
+
+def money(usd: float | None) -> str:
+    """Return an amount of USD."""
+    if usd is None:
+        return MISSING
+    return f"${usd:,.2f}" if abs(usd) >= 1 or usd == 0 else f"${usd:.3f}"
+
+
+def share(value: float | None) -> str:
+    """Return a share in percent, never so rounded that nearly all looks like all."""
+    if value is None:
+        return MISSING
+    for digits in (1, 2, 3):
+        text = f"{value * 100:.{digits}f}"
+        if value in {0, 1} or (float(text) != 100 and float(text) != 0):
+            return ("100" if value == 1 else "0" if value == 0 else text) + " %"
+    return "over 99.999 %" if value > 0.5 else "under 0.001 %"
+
+
+def ratio(value: float | None) -> str:
+    """Return how many times as much."""
+    return MISSING if value is None else f"{value:.2f} ×"
+
+
+def latency(seconds: float | None) -> str:
+    """Return a latency; a missing one is infinite: too many items had no answer."""
+    return "no answer" if seconds is None else duration(seconds)
+
+
+def count(value: float | None) -> str:
+    """Return a count, or the mean of some."""
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.1f}"
+
+
+def rate(value: float) -> str:
+    """Return items per second."""
+    return f"{number(value)} items/s"
+
+
+def clock(seconds: float) -> str:
+    """Return a moment of a run as m:ss, or h:mm:ss from the first hour on."""
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in the units in which people say it."""
+    for unit, length_s in (("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.4g} {unit}"
+    return f"{seconds:.4g} s"
+
+
+def spread(low_high: tuple[float, float] | None, words: Words) -> str:
+    """Return a range over seeds as `lowest to highest`; nothing where all seeds agree."""
+    if low_high is None or math.isclose(*low_high, rel_tol=1e-9, abs_tol=1e-12):
+        return ""
+    low, high = (words(value) for value in low_high)
+    return f"{low} to {high}" if low != high else ""
+
+
+def listed(names: list[str], *, last: str = "and") -> str:
+    """Return names as a sentence lists them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}" if names else ""
+
+
+def plural(number_of: int, noun: str) -> str:
+    """Return a number of things."""
+    return f"{number_of:,} {noun}" + ("" if number_of == 1 else "s")

@@ -1,0 +1,139 @@
+"""What a scenario asks, in words: the pipelines, their promises and budgets, the load, the faults, the what-ifs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any
+
+from controller.core.phrases import duration
+from controller.core.spec import DemandUnit, PipelineSpec
+from controller.resources.fields import duration_s
+from controller.resources.translate import pipeline_spec
+from simulations.report import phrases
+from simulations.report.chart import Band
+from simulations.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
+
+
+def pipelines(scenario: Scenario) -> tuple[PipelineSpec, ...]:
+    """Return the pipelines of a scenario."""
+    return tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+
+
+def promise(pipeline: PipelineSpec) -> str:
+    """Return what a pipeline promises, and at what price at most."""
+    sla = pipeline.sla
+    return (
+        f"{sla.percentile:g} % of its items are to be answered within {duration(sla.latency_s)}, "
+        f"for at most ${pipeline.budget_per_hour:,.2f} an hour"
+    )
+
+
+def item(pipeline: PipelineSpec) -> str:
+    """Return what an item is."""
+    if pipeline.unit is DemandUnit.STREAMS and pipeline.chunk_s is not None:
+        return f"an item is a chunk of {duration(pipeline.chunk_s)} of audio, which every open stream sends in turn"
+    return "an item is a request"
+
+
+def load_words(load: Load) -> str:
+    """Return a load entry."""
+    return f"{load.pipeline}: {', '.join(_load_parts(load))}"
+
+
+def bands(scenario: Scenario) -> tuple[Band, ...]:
+    """Return the faults as a chart shades them, in the order of the file, with letters A, B, C, …"""
+    end_s = scenario.file.clock.duration_s
+    return tuple(
+        Band(
+            letter=_letter(index),
+            words=fault_words(fault),
+            from_s=fault.interval.from_s,
+            until_s=min(fault.interval.until_s, end_s),
+        )
+        for index, fault in enumerate(scenario.file.faults)
+    )
+
+
+def fault_words(fault: Fault) -> str:
+    """Return what a fault does."""
+    if fault.slow_start is not None:
+        return f"new replicas on {fault.slow_start.pool} take {fault.slow_start.factor:g} times as long to start"
+    if fault.slow_stage is not None:
+        return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
+    if fault.spot_reclaim is not None:
+        return f"{phrases.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool} are taken back"
+    if fault.spike is not None:
+        return f"the load of {fault.spike.pipeline} is multiplied by {fault.spike.factor:g}"
+    if fault.metrics_partial is not None:
+        missing = phrases.share(fault.metrics_partial.share)
+        return f"{missing} of the metrics{_whose(fault.metrics_partial.pipeline)} stay away"
+    if fault.metrics_noisy is not None:
+        cv = fault.metrics_noisy.cv
+        return f"metrics{_whose(fault.metrics_noisy.pipeline)} are noisy (coefficient of variation {cv:g})"
+    if fault.metrics_lost is not None:
+        return f"metrics{_whose(fault.metrics_lost)} are lost"
+    if fault.metrics_stale is not None:
+        return f"metrics{_whose(fault.metrics_stale)} stand still"
+    if fault.pool_lost is not None:
+        return f"the nodes of {fault.pool_lost} vanish with what runs on them"
+    if fault.pool_unavailable is not None:
+        return f"no new replica gets a node of {fault.pool_unavailable}; running ones stay"
+    return patch_words(fault.set_ or {})
+
+
+def what_if_words(what_if: WhatIf) -> str:
+    """Return what a what-if changes."""
+    load = ", ".join(_load_parts(what_if.load)) if what_if.load is not None else ""
+    return "; ".join(filter(None, [patch_words(what_if.set_ or {}), load and f"load with {load}"]))
+
+
+def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return merge patches as the fields that they set."""
+    return "; ".join(
+        f"{resource}: {', '.join(f'{path} = {value}' for path, value in _leaves(patch))}"
+        for resource, patch in patches.items()
+    )
+
+
+def path_of_an_item(pipeline: PipelineSpec) -> str:
+    """Return the stages as an item passes them."""
+    names = [stage.name for stage in pipeline.stages]
+    in_line = all(stage.after == ((names[i - 1],) if i else ()) for i, stage in enumerate(pipeline.stages))
+    if in_line:
+        return " → ".join(names)
+    return "; ".join(
+        f"{stage.name} (after {phrases.listed(list(stage.after))})" if stage.after else stage.name
+        for stage in pipeline.stages
+    )
+
+
+def _load_parts(load: LoadFields) -> Iterator[str]:
+    if load.trace is not None:
+        columns = {"arrivals": "sessions that start", "streams": "open streams", "rate_per_s": "requests per second"}
+        yield f"recording {load.trace}" + (f" ({columns[load.column]})" if load.column else "")
+    elif load.column is not None:
+        yield f"column {load.column}"
+    if load.copies is not None:
+        yield f"{load.copies} superposed copies" if load.copies > 1 else "one copy"
+    if load.session is not None:
+        mean = phrases.span(duration_s(load.session.mean))
+        yield f"sessions of {mean} on average (log-normal, coefficient of variation {load.session.cv:g})"
+    if load.speed is not None and load.speed != 1:
+        yield f"{load.speed:g} times as fast as recorded"
+    if load.offset is not None:
+        yield f"from {load.offset} of the recording on"
+
+
+def _leaves(patch: Mapping[str, Any], path: Sequence[str] = ()) -> Iterator[tuple[str, object]]:
+    for field, value in patch.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, str(field)))
+        else:
+            yield ".".join((*path, str(field))), value
+
+
+def _whose(which: str) -> str:
+    return "" if which == EVERYTHING else f" of {which}"
+
+
+def _letter(index: int) -> str:
+    return ascii_uppercase[index] if index < len(ascii_uppercase) else str(index + 1)

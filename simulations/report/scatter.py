@@ -1,0 +1,185 @@
+"""Cost against SLA: a point per policy, with its range over the seeds, and names that do not cover each other.
+
+Drawn twice, for wide and for narrow pages: where the names fit depends on the width.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from simulations.report import phrases, scale
+from simulations.report.html import Markup, element
+from simulations.report.scale import Scale
+
+_SIZES = (("wide", 860, 440), ("narrow", 330, 420))
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
+_LETTER, _LINE = 6.8, 15
+_LINEAR_BELOW = 0.002
+"""Shares of missed windows are logarithmic above this, linear below: 0.1 and 1 % are worlds apart, 50 and 51 % not."""
+_MISSED_TICKS = (0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
+_REACH = (12, 20, 30, 42, 56)
+_TICK_GAP = 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A policy: its cost in USD, the share of windows it met, their ranges over seeds. `style` tells how it did."""
+
+    name: str
+    cost: float
+    costs: tuple[float, float]
+    met: float
+    mets: tuple[float, float]
+    style: str
+    trained: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Box:
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def meets(self, other: "_Box") -> bool:
+        return (
+            self.left < other.left + other.width
+            and other.left < self.left + self.width
+            and self.top < other.top + other.height
+            and other.top < self.top + self.height
+        )
+
+    def within(self, width: float, height: float) -> bool:
+        return (
+            self.left >= _LEFT
+            and self.top >= 0
+            and self.left + self.width <= width
+            and self.top + self.height <= height
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plane:
+    """Where values lie on a drawing of `width` × `height` pixels."""
+
+    width: float
+    height: float
+    costs: Scale
+    worst: float
+
+    def x(self, cost: float) -> float:
+        return _LEFT + self.costs.at(cost) * (self.width - _LEFT - _RIGHT)
+
+    def y(self, met: float) -> float:
+        depth = math.log1p((1 - met) / _LINEAR_BELOW) / math.log1p(self.worst / _LINEAR_BELOW)
+        return _TOP + depth * (self.height - _TOP - _BOTTOM)
+
+
+def cost_against_sla(points: Sequence[Point], bound: float | None, required: float) -> Markup:
+    """Return the chart; `required` is the share of windows that a policy should meet, `bound` the least cost."""
+    return element(
+        "div",
+        [_drawing(name, width, height, points, bound, required) for name, width, height in _SIZES],
+        class_="scatter",
+    )
+
+
+def _drawing(
+    name: str, width: int, height: int, points: Sequence[Point], bound: float | None, required: float
+) -> Markup:
+    costs = scale.around([cost for point in points for cost in point.costs] + ([] if bound is None else [bound]))
+    worst = max([1 - point.mets[0] for point in points] + [1 - required]) * 1.15
+    plane = _Plane(width=width, height=height, costs=costs, worst=min(worst, 1.0))
+    foot = height - _BOTTOM
+    return element(
+        "svg",
+        element(
+            "title", "Cost against the share of windows within the SLA, a point per policy; the table has the numbers"
+        ),
+        list(_axes(plane, foot)),
+        bound is not None
+        and [
+            element("path", class_="line bound", d=f"M{plane.x(bound):.1f} {_TOP}V{foot}"),
+            element("text", "bound", class_="small", x=f"{plane.x(bound) + 4:.1f}", y=foot - 5),
+        ],
+        element("path", class_="line sla", d=f"M{_LEFT} {plane.y(required):.1f}H{width - _RIGHT}"),
+        [_range(point, plane) for point in points],
+        [_marker(point, plane) for point in points],
+        list(_names(points, plane)),
+        class_=name,
+        viewBox=f"0 0 {width} {height}",
+        role="img",
+    )
+
+
+def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
+    last_y = -math.inf
+    for missed in _MISSED_TICKS:
+        if missed > plane.worst:
+            break
+        y = plane.y(1 - missed)
+        if y - last_y < _TICK_GAP / 2:
+            continue
+        last_y = y
+        yield element("path", class_="grid", d=f"M{_LEFT} {y:.1f}H{plane.width - _RIGHT}")
+        yield element("text", phrases.share(1 - missed), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end")
+    last_x = -math.inf
+    for tick in plane.costs.ticks:
+        x = plane.x(tick)
+        if x - last_x < 2 * _TICK_GAP:
+            continue
+        last_x = x
+        yield element("path", class_="grid", d=f"M{x:.1f} {_TOP}V{foot}")
+        yield element("text", phrases.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor="middle")
+    yield element(
+        "text", "cost of the run (USD)", x=f"{(plane.width + _LEFT) / 2:.0f}", y=foot + 33, text_anchor="middle"
+    )
+
+
+def _range(point: Point, plane: _Plane) -> Markup:
+    x, y = plane.x(point.cost), plane.y(point.met)
+    return element(
+        "path",
+        class_=f"range {point.style}",
+        d=f"M{plane.x(point.costs[0]):.1f} {y:.1f}H{plane.x(point.costs[1]):.1f}"
+        f"M{x:.1f} {plane.y(point.mets[0]):.1f}V{plane.y(point.mets[1]):.1f}",
+    )
+
+
+def _marker(point: Point, plane: _Plane) -> Markup:
+    x, y = plane.x(point.cost), plane.y(point.met)
+    shape = (
+        f"M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7Z"
+        if point.trained
+        else f"M{x - 5.5:.1f} {y:.1f}a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0Z"
+    )
+    return element("path", element("title", point.words), class_=f"point {point.style}", d=shape)
+
+
+def _names(points: Sequence[Point], plane: _Plane) -> Iterator[Markup]:
+    """Place each name at the nearest free place around its point; one that finds none stays in the table alone."""
+    taken = [_Box(left=plane.x(p.cost) - 7, top=plane.y(p.met) - 7, width=14, height=14) for p in points]
+    for point in points:
+        x, y = plane.x(point.cost), plane.y(point.met)
+        width = _LETTER * len(point.name)
+        for box in _places(x, y, width):
+            if box.within(plane.width, plane.height - _BOTTOM) and not any(box.meets(other) for other in taken):
+                taken.append(box)
+                yield from _name(point, box, x, y)
+                break
+
+
+def _places(x: float, y: float, width: float) -> Iterator[_Box]:
+    for reach in _REACH:
+        for across, up in ((1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (1, 1), (-1, -1), (-1, 1)):
+            left = x + reach * across - (width if across < 0 else width / 2 if across == 0 else 0)
+            yield _Box(left=left, top=y + reach * up - _LINE / 2, width=width, height=_LINE)
+
+
+def _name(point: Point, box: _Box, x: float, y: float) -> Iterator[Markup]:
+    near_x = min(max(x, box.left), box.left + box.width)
+    near_y = min(max(y, box.top), box.top + box.height)
+    if math.hypot(near_x - x, near_y - y) > _REACH[0] + 2:
+        yield element("path", class_="leader", d=f"M{x:.1f} {y:.1f}L{near_x:.1f} {near_y:.1f}")
+    yield element("text", point.name, class_=f"name {point.style}", x=f"{box.left:.1f}", y=f"{box.top + _LINE - 4:.1f}")

@@ -1,0 +1,43 @@
+"""Long series made shorter for the screen without losing what matters: the lowest and the highest of every part."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Value = float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Windows [begin, end) of a series as one; `low` and `high` are None where all of them are."""
+
+    begin: int
+    end: int
+    first: Value
+    low: Value
+    high: Value
+    last: Value
+
+
+def parts(values: Sequence[Value], columns: int) -> list[Part]:
+    """Return `values` in at most `columns` parts of about equal length; up to that many values stay as they are."""
+    return [_part(values, begin, end) for begin, end in borders(len(values), columns)]
+
+
+def borders(count: int, columns: int) -> list[tuple[int, int]]:
+    """Return where each part begins and ends (exclusive) when `count` windows are cut into at most `columns`."""
+    size = max(1, math.ceil(count / columns))
+    return [(begin, min(begin + size, count)) for begin in range(0, count, size)]
+
+
+def _part(values: Sequence[Value], begin: int, end: int) -> Part:
+    inside = values[begin:end]
+    known = [value for value in inside if value is not None]
+    return Part(
+        begin=begin,
+        end=end,
+        first=inside[0],
+        low=min(known, default=None),
+        high=max(known, default=None),
+        last=inside[-1],
+    )

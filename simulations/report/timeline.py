@@ -1,0 +1,148 @@
+"""One run over time: load, latency, money, and the replicas of every stage on every pool."""
+
+from collections.abc import Iterator, Sequence
+
+from controller.core.phrases import duration, number
+from simulations.report import phrases, scale
+from simulations.report.chart import Band, Chart, Line, TimeAxis, figure, read_out_axis
+from simulations.report.html import Markup, element
+from simulations.results import PipelineSeries, RunResult, RunSeries
+
+_POOL_STYLES = 6
+
+
+def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[float] | None) -> Markup:
+    """Return the charts of a run; `bound_per_hour` is what the bound's schedule costs in each window."""
+    series = run.series
+    if not series.t_s:
+        return element("p", "The run had no window to show.")
+    axis = TimeAxis(t_s=series.t_s, end_s=series.t_s[-1] + series.length_s[-1], bands=bands)
+    pools = {pool: index for index, pool in enumerate(series.price_per_hour)}
+    several = len(series.pipelines) > 1
+    blocks = []
+    for pipeline in series.pipelines:
+        bound = None if several else bound_per_hour
+        blocks += [
+            several and element("h4", pipeline.pipeline),
+            element("div", list(_pipeline(pipeline, axis, bound)), class_="charts"),
+            element("div", list(_replicas(pipeline, axis, pools)), class_="charts small"),
+        ]
+    blocks.append(element("div", list(_prices(series, axis, pools)), class_="charts small"))
+    return element("div", blocks, class_="timeline", **read_out_axis(axis))
+
+
+def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] | None) -> Iterator[Markup]:
+    missed = [met is False for met in pipeline.met]
+    yield figure(_load(pipeline, axis))
+    latencies = [value for value in pipeline.p95_s if value is not None]
+    yield figure(
+        Chart(
+            title="Latency against the SLA",
+            unit="p95 of the items of each window",
+            lines=(
+                Line(name="p95", values=pipeline.p95_s, style="latency"),
+                _level(f"SLA: p{pipeline.percentile:g} within {duration(pipeline.sla_s)}", pipeline.sla_s, axis, "sla"),
+            ),
+            axis=axis,
+            values=scale.of_latencies([*latencies, pipeline.sla_s]),
+            words=duration,
+            missed=missed,
+            missed_name="missed the SLA",
+            beyond=[
+                value is None and offered > 0 and met is False
+                for value, offered, met in zip(pipeline.p95_s, pipeline.offered_rps, pipeline.met, strict=True)
+            ],
+            beyond_name="more than 5 % never answered",
+        )
+    )
+    lines = [
+        Line(name="cost", values=pipeline.cost_per_hour, style="cost", area=True),
+        Line(name="spend: what counts against the budget", values=pipeline.spend_per_hour, style="spend"),
+    ]
+    if any(value is not None for value in pipeline.budget_per_hour):
+        lines.append(Line(name="budget", values=pipeline.budget_per_hour, style="budget"))
+    if bound is not None:
+        lines.append(Line(name="bound: the cheapest schedule in hindsight", values=bound, style="bound"))
+    yield figure(
+        Chart(
+            title="Cost against budget and bound" if bound is not None else "Cost against budget",
+            unit="USD per hour",
+            lines=tuple(lines),
+            axis=axis,
+            values=scale.from_zero(value for line in lines for value in line.values if value is not None),
+            words=phrases.money,
+        )
+    )
+
+
+def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
+    lines = [Line(name="offered", values=pipeline.offered_rps, style="offered", area=True)]
+    if pipeline.filtered_rps is not None and any(pipeline.filtered_rps):
+        answered = [s + f for s, f in zip(pipeline.served_rps, pipeline.filtered_rps, strict=True)]
+        lines.append(Line(name="answered or filtered as silence", values=answered, style="answered"))
+    lines.append(Line(name="answered", values=pipeline.served_rps, style="served"))
+    for name, values, style in (
+        ("turned away (shed)", pipeline.shed_rps, "shed"),
+        ("lost", pipeline.lost_rps, "lost"),
+    ):
+        if values is not None and any(values):
+            lines.append(Line(name=name, values=values, style=style))
+    return Chart(
+        title="Load",
+        unit="items per second, by the window in which they arrived",
+        lines=tuple(lines),
+        axis=axis,
+        values=scale.from_zero(pipeline.offered_rps),
+        words=number,
+    )
+
+
+def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterator[Markup]:
+    by_stage: dict[str, list[Line]] = {}
+    for placement in pipeline.placements:
+        style = _pool_style(pools.setdefault(placement.pool, len(pools)))
+        by_stage.setdefault(placement.stage, []).extend(
+            (
+                Line(name=f"{placement.pool}: ready", values=placement.ready, style=style, area=True),
+                Line(name=f"{placement.pool}: asked for", values=placement.desired, style=f"{style} wanted"),
+            )
+        )
+    top = scale.from_zero(value for lines in by_stage.values() for line in lines for value in line.values if value)
+    for stage, lines in by_stage.items():
+        yield figure(
+            Chart(
+                title=f"Replicas of {stage}",
+                unit="as each window ended, by pool",
+                lines=tuple(lines),
+                axis=axis,
+                values=scale.from_zero([value for line in lines for value in line.values if value] or [top.high]),
+                words=number,
+            )
+        )
+
+
+def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterator[Markup]:
+    """Yield a chart of the prices where one of them moves."""
+    if any(len(set(prices)) > 1 for prices in series.price_per_hour.values()):
+        lines = tuple(
+            Line(name=pool, values=prices, style=_pool_style(pools[pool]))
+            for pool, prices in series.price_per_hour.items()
+        )
+        yield figure(
+            Chart(
+                title="Prices",
+                unit="USD per hour of a whole instance, by pool",
+                lines=lines,
+                axis=axis,
+                values=scale.from_zero(value for line in lines for value in line.values if value is not None),
+                words=phrases.money,
+            )
+        )
+
+
+def _level(name: str, value: float, axis: TimeAxis, style: str) -> Line:
+    return Line(name=name, values=[value] * len(axis.t_s), style=style)
+
+
+def _pool_style(index: int) -> str:
+    return f"pool{index % _POOL_STYLES}"
