@@ -56,8 +56,10 @@ def resource_replicas(
         return None
     ratio = sum(values) / len(values) / target
     filled = list(values)
-    filled += [max(1.0, target) if ratio < 1 else 0.0] * missing
-    filled += [0.0] * (unready if ratio > 1 else 0)
+    if ratio < 1:
+        filled += [max(1.0, target)] * missing
+    elif ratio > 1:
+        filled += [0.0] * (missing + unready)
     again = sum(filled) / len(filled) / target
     if _within(again, tolerance) or (ratio - 1) * (again - 1) < 0:
         return current

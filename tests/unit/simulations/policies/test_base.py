@@ -1,0 +1,48 @@
+"""A decision made of replica counts: bounds, what is kept, and what it changes."""
+
+from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
+from rivals import CAPTIONS, a_detailed
+
+from controller.core.decision import Outcome
+from controller.core.policy import Policy
+from controller.core.snapshot import TargetMissing
+from simulations.policies.base import decision_of
+
+
+def bounded() -> object:
+    return a_state(
+        a_spec(a_stage("vad", a_placement("cpu", bounds=(2, 5)))), replicas={VAD: a_target(3, ready=2, terminating=1)}
+    )
+
+
+def test_replicas_stay_within_the_declared_bounds() -> None:
+    world = a_detailed(bounded())
+    for asked, given in ((9, 5), (1, 2), (4, 4)):
+        decision = decision_of(world, {(CAPTIONS, *VAD): asked}, "why", Policy())
+        assert decision.pipelines[0].desired[VAD] == given
+        assert [(change.before, change.after) for change in decision.pipelines[0].changes] == [(3, given)]
+        assert decision.pipelines[0].outcome is Outcome.SCALE
+
+
+def test_what_is_not_named_keeps_what_it_has() -> None:
+    world = a_detailed(a_state(replicas={VAD: 2, ENCODER: 3, ENCODER_GPU: 1}))
+    decision = decision_of(world, {(CAPTIONS, *ENCODER): 4}, "why", Policy())
+    assert dict(decision.pipelines[0].desired) == {VAD: 2, ENCODER: 4, ENCODER_GPU: 1}
+    assert [change.pool for change in decision.pipelines[0].changes] == ["inferentia"]
+    assert decision.pipelines[0].memory == world.pipelines[0].memory
+    assert decision.reason == "why"
+
+
+def test_a_workload_that_is_not_there_is_left_alone() -> None:
+    world = a_detailed(a_state(replicas={VAD: TargetMissing(reason="gone"), ENCODER: 1}))
+    decision = decision_of(world, {(CAPTIONS, *VAD): 4}, "why", Policy())
+    assert decision.pipelines[0].desired[VAD] == 0
+    assert decision.pipelines[0].changes == ()
+
+
+def test_spend_and_pools_are_those_of_the_books() -> None:
+    world = a_detailed(a_state(replicas={VAD: a_target(4, terminating=2), ENCODER: 1}))
+    decision = decision_of(world, {(CAPTIONS, *VAD): 9}, "why", Policy())
+    assert decision.pipelines[0].spend_per_hour == 6 * 0.5 / 4 + 1.0  # terminating replicas cost until they have left
+    cpu = next(pool for pool in decision.pools if pool.name == "cpu")
+    assert (cpu.in_use, cpu.planned) == (1.5, 3)

@@ -1,0 +1,50 @@
+"""What a single-pool autoscaler gets of a stage, and how a person would split an SLA."""
+
+import pytest
+from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
+from rivals import CAPTIONS, a_detailed, a_reading
+
+from controller.core.snapshot import TargetMissing
+from simulations.policies.workloads import ceil, first_placements, latency_targets, placements
+
+
+def test_it_gets_the_first_placement_and_its_readings() -> None:
+    world = a_detailed(
+        a_state(replicas={VAD: 1, ENCODER: 2, ENCODER_GPU: 3}),
+        replicas={ENCODER: [a_reading(queued=2, in_service=1, arrival_rps=7), a_reading(queued=4, arrival_rps=5)]},
+    )
+    works = {work.name: work for work in first_placements(world)}
+    assert list(works) == [(CAPTIONS, *VAD), (CAPTIONS, *ENCODER)]
+    encoder = works[(CAPTIONS, *ENCODER)]
+    assert (encoder.ongoing, encoder.arrival_rate_rps, encoder.target.desired) == (7, 12, 2)
+
+
+def test_a_stage_without_any_minimum_keeps_one_replica_of_its_first_placement() -> None:
+    stage = a_stage("encoder", a_placement("inferentia"), a_placement("gpu"))
+    state = a_state(a_spec(stage))
+    first, second = placements(a_detailed(state), state, stage)
+    assert (first.least, second.least) == (1, 0)
+    stage = a_stage("encoder", a_placement("inferentia"), a_placement("gpu", bounds=(2, 9)))
+    state = a_state(a_spec(stage))
+    first, second = placements(a_detailed(state), state, stage)
+    assert (first.least, second.least) == (0, 2)
+
+
+def test_a_workload_that_cannot_be_read_is_not_there() -> None:
+    world = a_detailed(a_state(replicas={VAD: TargetMissing(reason="gone"), ENCODER: 1}))
+    assert [work.name for work in first_placements(world)] == [(CAPTIONS, *ENCODER)]
+
+
+def test_targets_split_the_sla_along_the_longest_way() -> None:
+    spec = a_spec(
+        a_stage("vad", a_placement("cpu", service_s=0.01)),
+        a_stage("fast", a_placement("cpu", service_s=0.01), after=["vad"]),
+        a_stage("slow", a_placement("cpu", service_s=0.02), after=["vad"]),
+        a_stage("join", a_placement("cpu", service_s=0.01), after=["fast", "slow"]),
+    )
+    targets = latency_targets(spec, 0.4)
+    assert targets == pytest.approx({"vad": 0.1, "fast": 0.4 / 3, "slow": 0.2, "join": 0.1})
+
+
+def test_rounding_up_forgives_rounding_errors() -> None:
+    assert [ceil(0.1 * 3 * 10), ceil(3.0000001), ceil(2.0)] == [3, 4, 2]
