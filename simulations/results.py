@@ -77,7 +77,10 @@ class PipelineSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """The scored windows of one run: window i is [t_s[i], t_s[i] + length_s[i]). All series have an entry for each."""
+    """The scored windows of one run: window i is [t_s[i], t_s[i] + length_s[i]). All series have an entry for each.
+
+    `simulations.run_series` makes it of scores and observations.
+    """
 
     t_s: tuple[float, ...]
     length_s: tuple[float, ...]

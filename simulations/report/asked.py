@@ -26,7 +26,7 @@ def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
             "kept, the budget is never exceeded, and as little as possible is spent?",
         ),
         [_pipeline(spec) for spec in question.pipelines(scenario)],
-        _pools(scenario),
+        element("details", element("summary", "The hardware, and its prices"), _pools(scenario)),
         element("h3", "Load"),
         element("ul", [element("li", question.load_words(load)) for load in scenario.file.load]),
         element(
@@ -73,20 +73,17 @@ def _service(law: ServiceLaw) -> str:
 
 
 def _pools(scenario: Scenario) -> Markup:
-    return Markup.of(
-        element("h3", "Pools"),
-        table(
-            ("pool", ">USD per hour of an instance", ">instances"),
+    return table(
+        ("pool", ">USD per hour of an instance", ">instances"),
+        (
             (
-                (
-                    pool.name,
-                    phrases.money(pool.price_per_hour),
-                    "as many as there are nodes" if pool.instances is None else str(pool.instances),
-                )
-                for pool in map(pool_spec, scenario.pools)
-            ),
-            label="Pools",
+                pool.name,
+                phrases.money(pool.price_per_hour),
+                "as many as there are nodes" if pool.instances is None else str(pool.instances),
+            )
+            for pool in map(pool_spec, scenario.pools)
         ),
+        label="Pools",
     )
 
 

@@ -17,6 +17,7 @@ SIDE = 1000
 _COLUMNS = 600
 _READ_OUT_COLUMNS = 400
 _DIGITS = 4
+_NEAR_END = 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,15 @@ def figure(chart: Chart) -> Markup:
             ),
             element(
                 "div",
-                [element("span", phrases.clock(tick), style=f"left:{time.at(tick) * 100:.1f}%") for tick in time.ticks],
+                [
+                    element(
+                        "span",
+                        phrases.clock(tick),
+                        class_="last" if time.at(tick) > _NEAR_END else None,
+                        style=f"left:{time.at(tick) * 100:.1f}%",
+                    )
+                    for tick in time.ticks
+                ],
                 class_="x",
                 aria_hidden="true",
             ),

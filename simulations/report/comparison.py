@@ -28,6 +28,7 @@ def policies(runs: Sequence[Run]) -> Markup:
             (
                 "#policy",
                 "settings",
+                "verdict",
                 ">cost",
                 ">× bound",
                 ">windows within the SLA",
@@ -41,7 +42,6 @@ def policies(runs: Sequence[Run]) -> Markup:
                 ">sessions cut",
                 ">replica changes",
                 ">above the cap",
-                "verdict",
             ),
             (_row(run, _verdict(run, runs)) for run in ordered),
             label="Policies side by side",
@@ -132,18 +132,19 @@ def _style(run: Run, runs: Sequence[Run]) -> str:
 def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
     style = _style(run, runs)
     if style == "broke":
-        return element("span", "✕ spent above the cap", class_="bad")
+        return element("span", "✕ spent above the cap", class_="verdict bad")
     if style == "best":
-        return element("span", "● on the frontier", class_="good")
+        return element("span", "● on the frontier", class_="verdict good")
     names = [label(other) for other in dominated_by(run, runs)]
-    shown = names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"]
-    return element("span", f"○ dominated by {phrases.listed(shown)}", title=phrases.listed(names))
+    shown = names if len(names) <= 2 else [names[0], f"{len(names) - 1} more"]
+    return element("span", f"○ dominated by {phrases.listed(shown)}", class_="verdict", title=phrases.listed(names))
 
 
 def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
     return (
         element("a", run.policy, href=f"#{anchor(run)}"),
         run.tuning.value,
+        verdict,
         _cell(run, "cost", phrases.money),
         Markup.of(phrases.ratio(run.cost_over_bound), _seeds(run.cost_over_bound_range, phrases.ratio)),
         _cell(run, "sla_windows_met", phrases.share),
@@ -154,14 +155,13 @@ def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
             phrases.count(run.mean(name))
             for name in ("lost", "shed", "sessions_cut", "replica_changes", "cap_violations")
         ),
-        verdict,
     )
 
 
 def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tuple[object, ...]:
     cost, costs = run.mean("cost"), run.range("cost")
     before = None if baseline is None or baseline is run else baseline.mean("cost")
-    change = phrases.MISSING if before is None or not before or cost is None else f"{cost / before - 1:+.0%}"
+    change = phrases.MISSING if before is None or not before or cost is None else phrases.change(cost / before - 1)
     return (
         element("a", run.what_if or "as it is", href=f"#{anchor(run)}"),
         element("div", words, class_="wide"),

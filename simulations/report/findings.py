@@ -29,7 +29,8 @@ def subject(experiment: Experiment) -> Run:
 
 def label(run: Run) -> str:
     """Return the name of a policy with its tuning."""
-    return run.policy if run.tuning is Tuning.DEFAULT else f"{run.policy} (trained)"
+    name = run.policy.capitalize() if run.policy == SUBJECT else run.policy
+    return name if run.tuning is Tuning.DEFAULT else f"{name} (trained)"
 
 
 def figures(run: Run, required: float) -> Iterator[Figure]:
@@ -86,8 +87,8 @@ def sentences(experiment: Experiment) -> Iterator[str]:
     )
     if run.bound is not None:
         yield (
-            f"That is {phrases.ratio(run.cost_over_bound)} the bound of {phrases.money(run.bound)}: no schedule, "
-            "not even one that knows load and faults in advance, keeps the promise for less."
+            f"Not even a schedule that knows load and faults in advance could keep the promise for less than "
+            f"{phrases.money(run.bound)}: this is {phrases.ratio(run.cost_over_bound)} that bound."
         )
     elif experiment.bounds:
         yield "No schedule keeps the promise in 99.5 % of the windows here: there is no bound to compare with."
@@ -111,7 +112,7 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
         names = phrases.listed([label(other) for other in better])
         yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
     else:
-        yield f"None of the {len(rivals)} rival runs cost no more and kept the promise in as many windows."
+        yield f"None of the {len(rivals)} rival runs was as cheap and kept the promise as often."
     cost, met = run.mean("cost"), run.mean("sla_windows_met")
     if cost is None or met is None:
         return

@@ -81,3 +81,8 @@ def listed(names: list[str], *, last: str = "and") -> str:
 def plural(number_of: int, noun: str) -> str:
     """Return a number of things."""
     return f"{number_of:,} {noun}" + ("" if number_of == 1 else "s")
+
+
+def change(share_more: float) -> str:
+    """Return how much more or less, in percent with a sign."""
+    return f"{share_more:+.0%}".replace("-", "−").replace("%", " %")

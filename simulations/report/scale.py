@@ -28,18 +28,18 @@ class Scale:
         return (inside - self.low) / (self.high - self.low)
 
 
-def from_zero(values: Iterable[float], *, ticks: int = 4) -> Scale:
-    """Return a linear axis from 0 to a round number that all finite `values` fit under."""
+def from_zero(values: Iterable[float], *, ticks: int = 4, whole: bool = False) -> Scale:
+    """Return a linear axis from 0 to a round number that all finite `values` fit under; `whole`: of whole numbers."""
     top = max((value for value in values if math.isfinite(value)), default=0.0)
-    return _linear(0.0, top if top > 0 else 1.0, ticks)
+    return _linear(0.0, max(top, ticks) if whole else top if top > 0 else 1.0, ticks, whole=whole)
 
 
 def around(values: Iterable[float], *, ticks: int = 5) -> Scale:
-    """Return a linear axis that all `values` fit into with air at both ends; from 0 where that costs little room."""
+    """Return a linear axis that all `values`, none below 0, fit into with air at both ends."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     air = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
-    return _linear(0.0 if low <= (high - low) else low - air, high + air, ticks)
+    return _linear(max(0.0, low - air), high + air, ticks)
 
 
 def of_latencies(values: Iterable[float]) -> Scale:
@@ -65,10 +65,11 @@ def of_time(from_s: float, until_s: float, *, ticks: int = 6) -> Scale:
     return Scale(low=from_s, high=until_s, ticks=tuple(float(step * n) for n in range(first, last + 1)))
 
 
-def _linear(low: float, high: float, ticks: int) -> Scale:
+def _linear(low: float, high: float, ticks: int, *, whole: bool = False) -> Scale:
     raw = (high - low) / ticks
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in _STEPS if factor * power >= raw * (1 - 1e-9))
+    steps = (factor * power for factor in _STEPS)
+    step = next(step for step in steps if step >= raw * (1 - 1e-9) and not (whole and step % 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     marks = tuple(float(f"{n * step:.12g}") for n in range(first, last + 1))
     return Scale(low=marks[0], high=marks[-1], ticks=marks)

@@ -127,11 +127,12 @@ def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
     last_x = -math.inf
     for tick in plane.costs.ticks:
         x = plane.x(tick)
-        if x - last_x < 2 * _TICK_GAP:
+        if x - last_x < 2.4 * _TICK_GAP:
             continue
         last_x = x
         yield element("path", class_="grid", d=f"M{x:.1f} {_TOP}V{foot}")
-        yield element("text", phrases.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor="middle")
+        anchor = "end" if x > plane.width - _TICK_GAP else "middle"
+        yield element("text", phrases.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor=anchor)
     yield element(
         "text", "cost of the run (USD)", x=f"{(plane.width + _LEFT) / 2:.0f}", y=foot + 33, text_anchor="middle"
     )

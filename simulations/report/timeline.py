@@ -107,7 +107,6 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
                 Line(name=f"{placement.pool}: asked for", values=placement.desired, style=f"{style} wanted"),
             )
         )
-    top = scale.from_zero(value for lines in by_stage.values() for line in lines for value in line.values if value)
     for stage, lines in by_stage.items():
         yield figure(
             Chart(
@@ -115,7 +114,7 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
                 unit="as each window ended, by pool",
                 lines=tuple(lines),
                 axis=axis,
-                values=scale.from_zero([value for line in lines for value in line.values if value] or [top.high]),
+                values=scale.from_zero((value for line in lines for value in line.values if value), whole=True),
                 words=number,
             )
         )

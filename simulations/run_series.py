@@ -1,0 +1,95 @@
+"""The series of a run, from how its items were scored and what was observed: one code for simulator and lab."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.spec import PipelineSpec
+from optimizer.model import PipelineKey
+from simulations import ledger
+from simulations.ledger import Observation
+from simulations.results import PipelineSeries, PlacementSeries, RunSeries
+from simulations.scoring import ItemScore, Steps, Window
+
+
+def run_series(
+    pipelines: Sequence[PipelineSpec], scores: Mapping[PipelineKey, ItemScore], observations: Sequence[Observation]
+) -> RunSeries:
+    """Return the windows that `scores` has, which are the same for every pipeline.
+
+    Replicas, spend, budget and prices are those of the last observation up to the end of a window; cost is the mean
+    over the window.
+    """
+    windows = scores[pipelines[0].key].windows
+    ends_s = np.array([window.t_s + window.length_s for window in windows])
+    pools = sorted({pool for seen in observations for pool in seen.price_per_hour})
+    return RunSeries(
+        t_s=tuple(window.t_s for window in windows),
+        length_s=tuple(window.length_s for window in windows),
+        calm=tuple(window.calm for window in windows),
+        pipelines=tuple(_pipeline(spec, scores[spec.key].windows, observations, ends_s) for spec in pipelines),
+        price_per_hour={
+            str(pool): _at(observations, ends_s, lambda seen, pool=pool: seen.price_per_hour.get(pool, 0.0))  # type: ignore[misc]
+            for pool in pools
+        },
+    )
+
+
+def _pipeline(
+    spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
+) -> PipelineSeries:
+    def cost_per_hour(seen: Observation) -> float:
+        prices = ledger.replica_prices(spec, seen.price_per_hour)
+        return sum(price * seen.placements[place].scheduled for place, price in prices.items())
+
+    budgets = _at(observations, ends_s, lambda seen: seen.budget_per_hour.get(spec.key, math.inf))
+    return PipelineSeries(
+        pipeline=str(spec.key),
+        sla_s=spec.sla.latency_s,
+        percentile=spec.sla.percentile,
+        offered_rps=tuple(window.offered / window.length_s for window in windows),
+        served_rps=tuple(window.served / window.length_s for window in windows),
+        filtered_rps=None,
+        shed_rps=None,
+        lost_rps=None,
+        p95_s=tuple(window.p95_s for window in windows),
+        met=tuple(window.met for window in windows),
+        spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
+        cost_per_hour=_means(ledger.steps(observations, cost_per_hour), windows),
+        budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
+        placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
+    )
+
+
+def _placement(
+    spec: PipelineSpec, index: int, observations: Sequence[Observation], ends_s: NDArray[np.float64]
+) -> PlacementSeries:
+    stage, pool = spec.placement_keys()[index]
+    key = (spec.key, stage, pool)
+    desired = _at(observations, ends_s, lambda seen: seen.placements[key].desired)
+    ready = _at(observations, ends_s, lambda seen: seen.placements[key].ready)
+    return PlacementSeries(
+        stage=str(stage), pool=str(pool), desired=tuple(map(int, desired)), ready=tuple(map(int, ready))
+    )
+
+
+def _at(
+    observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
+) -> tuple[float, ...]:
+    """What held at the end of each window; 0 before the first observation."""
+    return tuple(ledger.steps(observations, value).at(ends_s).tolist())
+
+
+def _means(steps: Steps, windows: Sequence[Window]) -> tuple[float, ...]:
+    """The mean over each window: what the quantity sums up to by its end, less what it did by its beginning."""
+    if not windows:
+        return ()
+    last = windows[-1]
+    edges, values = steps.parts(windows[0].t_s, last.t_s + last.length_s)
+    summed = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
+    begun_s = np.array([window.t_s for window in windows])
+    lengths_s = np.array([window.length_s for window in windows])
+    sums = np.interp(begun_s + lengths_s, edges, summed) - np.interp(begun_s, edges, summed)
+    return tuple((sums / lengths_s).tolist())
