@@ -53,6 +53,11 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
     }
 
 
+def item_seed(seed: int, index: int) -> int:
+    """Return the seed of what happens to the items of the pipeline at `index` in a run: phases, filters, service."""
+    return derived_seed(seed, index)
+
+
 def _replay(load: Load, folder: Path) -> Replay:
     session = load.session
     return Replay(

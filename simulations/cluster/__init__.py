@@ -1,0 +1,1 @@
+"""The simulated cluster: it stands where the real one does, makes Snapshots and takes Decisions."""

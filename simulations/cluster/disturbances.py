@@ -1,0 +1,72 @@
+"""What scenario faults do to metrics on their way to a policy: lost, stale, in part, noisy."""
+
+import math
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from optimizer.model import PipelineKey
+from profiler.samples import Absence, Reading
+from simulations.scenario import EVERYTHING, Fault
+from simulations.schedule import derived_seed
+
+_NOISE, _PARTIAL = 11, 12  # one random stream per purpose
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Disturbances:
+    """The faults of metrics that are on, by their index in the scenario."""
+
+    seed: int
+    on: dict[int, Fault] = field(default_factory=dict)
+
+    def lost(self, key: PipelineKey) -> bool:
+        """Whether nothing of a pipeline's metrics is answered."""
+        return any(_is_about(fault.metrics_lost, key) for fault in self.on.values())
+
+    def stale(self, key: PipelineKey) -> bool:
+        """Whether no new samples of a pipeline come in. What there is already is answered."""
+        return any(_is_about(fault.metrics_stale, key) for fault in self.on.values())
+
+    def hides(self, key: PipelineKey, pod: str) -> bool:
+        """Whether a pod's series stay away; the same pods for as long as the fault lasts. The ingress is no pod."""
+        for index, fault in self.on.items():
+            part = fault.metrics_partial
+            if part is not None and _is_about(part.pipeline, key):
+                chance = derived_seed(self.seed, _PARTIAL, index, zlib.crc32(pod.encode())) / 2**32
+                if chance < part.share:
+                    return True
+        return False
+
+    def noise(self, key: PipelineKey, what: str, now_s: float) -> "Noise | None":
+        """Return the noise on one group of readings, None where there is none; `what` tells groups apart."""
+        variance = sum(
+            math.log1p(fault.metrics_noisy.cv**2)
+            for fault in self.on.values()
+            if fault.metrics_noisy is not None and _is_about(fault.metrics_noisy.pipeline, key)
+        )
+        if not variance:
+            return None
+        at_ms = round(1000 * now_s) % 2**32
+        return Noise(variance, derived_seed(self.seed, _NOISE, at_ms, zlib.crc32(f"{key} {what}".encode())))
+
+
+class Noise:
+    """Factors of mean 1, log-normal, one after the other."""
+
+    def __init__(self, variance: float, seed: int) -> None:
+        self._variance = variance
+        self._rng = np.random.default_rng(seed)
+
+    def on(self, reading: Reading) -> Reading:
+        """Return a reading with noise; an absent one stays absent."""
+        return reading if isinstance(reading, Absence) else reading * self.factor()
+
+    def factor(self) -> float:
+        """Return the next factor."""
+        return float(self._rng.lognormal(-self._variance / 2, math.sqrt(self._variance)))
+
+
+def _is_about(which: str | None, key: PipelineKey) -> bool:
+    return which in {EVERYTHING, key}

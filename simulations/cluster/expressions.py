@@ -1,0 +1,205 @@
+"""What the presets' PromQL gives for simulated pods: every expression of `profiler/presets`, over arrays of pods.
+
+How the pods' values make the placement's number is taken from the presets themselves and done by `profiler.sources`.
+What a server does not export is not here, so that it reads as missing, as it does from a Prometheus.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from profiler.samples import Quantity
+from simulations.cluster.scrapes import Floats, Window, quantiles
+
+SUMMARY_WINDOW_S = 60.0
+"""What the latency summaries of Triton, as the lab's workers stand for it, look back on."""
+_VLLM_BOUNDS_S = np.array(
+    (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+    )
+)
+"""Those of vllm:time_to_first_token_seconds."""
+
+
+class Counter(IntEnum):
+    """The columns of a pod's counters; the buckets of its latencies follow."""
+
+    ARRIVED = 0
+    REFUSED = 1
+    COMPLETED = 2
+    BATCHES = 3
+    BUSY_S = 4
+    """Service times of batches."""
+    SERVICE_S = 5
+    """Service times of items: that of its batch for each."""
+    LATENCY_S = 6
+
+
+class Level(IntEnum):
+    """The columns of a pod's levels."""
+
+    QUEUED = 0
+    IN_SERVICE = 1
+    SESSIONS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pods:
+    """The pods of one placement: their samples over the stage's window, and what their server was started with.
+
+    `summary` are their samples over SUMMARY_WINDOW_S; `bounds_s` are those of the latency buckets.
+    """
+
+    window: Window
+    summary: Window
+    bounds_s: Floats
+    concurrency: int
+    batch_limit: int
+    queue_limit: int
+    session_slots: int | None
+
+    def rate(self, counter: Counter) -> Floats:
+        """Per second."""
+        return self.window.rates[:, counter]
+
+    def buckets(self) -> Floats:
+        """Latencies by bucket, per second, not cumulative."""
+        return self.window.rates[:, len(Counter) :]
+
+    def constant(self, value: float) -> Floats:
+        """What every pod exports alike, where it has a sample."""
+        return np.where(np.isnan(self.window.last[:, Level.QUEUED]), np.nan, value)
+
+    def slots(self) -> Floats:
+        """Session slots; servers without a limit do not export it."""
+        return self.constant(np.nan if self.session_slots is None else self.session_slots)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expression:
+    """One quantity: the value of each pod, or of each pod and upper bound; `over` is the divisor of a ratio.
+
+    NaN stands for a series that is not there, unless the server itself tells NaN (`tells_nan`).
+    """
+
+    value: Callable[[Pods], Floats]
+    over: Callable[[Pods], Floats] | None = None
+    tells_nan: bool = False
+
+
+def _rate(counter: Counter) -> Callable[[Pods], Floats]:
+    return lambda pods: pods.rate(counter)
+
+
+def _mean(level: Level) -> Callable[[Pods], Floats]:
+    return lambda pods: pods.window.means[:, level]
+
+
+def _last(level: Level) -> Callable[[Pods], Floats]:
+    return lambda pods: pods.window.last[:, level]
+
+
+def cumulative_buckets(pods: Pods) -> Floats:
+    """Cumulative rates by the worker's own bounds."""
+    return np.cumsum(pods.buckets(), axis=1)
+
+
+def _vllm_buckets(pods: Pods) -> Floats:
+    """Cumulative rates by vLLM's bounds: between those that the simulation counts by, items are taken to be even."""
+    own = np.concatenate([np.zeros((len(pods.buckets()), 1)), cumulative_buckets(pods)], axis=1)
+    edges = np.concatenate([[0.0], pods.bounds_s, [_VLLM_BOUNDS_S[-1]]])
+    bounds = np.concatenate([_VLLM_BOUNDS_S[:-1], edges[-1:], edges[-1:]])
+    return np.array([np.interp(bounds, edges, row) for row in own]).reshape(len(own), len(bounds))
+
+
+def _summary(quantile: float) -> Callable[[Pods], Floats]:
+    return lambda pods: quantiles(quantile, pods.bounds_s, pods.summary.increases[:, len(Counter) :])
+
+
+def _triton_served_batch(pods: Pods) -> Floats:
+    items, batches = pods.rate(Counter.COMPLETED), pods.rate(Counter.BATCHES)
+    return items * items / np.maximum(batches, 1e-9) + items - batches
+
+
+def _triton_busy(pods: Pods) -> Floats:
+    return pods.rate(Counter.SERVICE_S) * pods.rate(Counter.BATCHES) / np.maximum(pods.rate(Counter.COMPLETED), 1e-9)
+
+
+def _vllm_arrivals(pods: Pods) -> Floats:
+    growth = pods.window.slopes[:, Level.QUEUED] + pods.window.slopes[:, Level.IN_SERVICE]
+    return pods.rate(Counter.COMPLETED) + growth
+
+
+def _vllm_cache_use(pods: Pods) -> Floats:
+    if pods.session_slots is None:
+        return np.minimum(1.0, pods.window.last[:, Level.IN_SERVICE] / (pods.concurrency * pods.batch_limit))
+    return np.minimum(1.0, pods.window.last[:, Level.SESSIONS] / pods.session_slots)
+
+
+_SESSIONS: Mapping[Quantity, Expression] = {
+    Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
+    Quantity.MEMORY_USE: Expression(value=_last(Level.SESSIONS), over=Pods.slots),
+}
+_NOT_EXPORTED = Expression(value=lambda pods: np.full(len(pods.window.ages_s), np.nan))
+
+EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
+    "generic": {
+        Quantity.ARRIVAL_RATE: Expression(value=_rate(Counter.ARRIVED)),
+        Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_P95: Expression(value=cumulative_buckets),
+        Quantity.LATENCY_P99: Expression(value=cumulative_buckets),
+        Quantity.SERVICE_TIME: Expression(value=_rate(Counter.BUSY_S), over=_rate(Counter.BATCHES)),
+        Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
+        Quantity.UTILIZATION: Expression(
+            value=_rate(Counter.BUSY_S), over=lambda pods: pods.constant(pods.concurrency)
+        ),
+        Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
+        Quantity.RX_QUEUE_PRESSURE: Expression(
+            value=lambda pods: np.minimum(1.0, pods.window.last[:, Level.QUEUED] / pods.queue_limit)
+        ),
+        **_SESSIONS,
+    },
+    "triton": {
+        Quantity.ARRIVAL_RATE: Expression(value=lambda pods: pods.rate(Counter.COMPLETED) + pods.rate(Counter.REFUSED)),
+        Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_P95: Expression(value=_summary(0.95), tells_nan=True),
+        Quantity.LATENCY_P99: Expression(value=_summary(0.99), tells_nan=True),
+        Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
+        Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
+        Quantity.SERVED_BATCH: Expression(value=_triton_served_batch, over=_rate(Counter.COMPLETED)),
+        Quantity.UTILIZATION: Expression(value=_triton_busy),
+        Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
+        Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
+        **_SESSIONS,
+    },
+    "vllm": {
+        Quantity.ARRIVAL_RATE: Expression(value=_vllm_arrivals),
+        Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_P95: Expression(value=_vllm_buckets),
+        Quantity.LATENCY_P99: Expression(value=_vllm_buckets),
+        Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
+        Quantity.BATCH_SIZE: Expression(
+            value=_mean(Level.IN_SERVICE), over=lambda pods: pods.window.busy_shares[:, Level.IN_SERVICE]
+        ),
+        Quantity.SERVED_BATCH: Expression(
+            value=lambda pods: pods.window.mean_squares[:, Level.IN_SERVICE], over=_mean(Level.IN_SERVICE)
+        ),
+        Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
+        Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
+        Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
+        Quantity.MEMORY_USE: Expression(value=_vllm_cache_use),
+        Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
+    },
+}
+
+
+def upper_bounds_s(preset: str, pods: Pods) -> Floats:
+    """Return the upper bounds that a preset's histograms have, +Inf last."""
+    own = _VLLM_BOUNDS_S if preset == "vllm" else pods.bounds_s
+    return np.append(own, np.inf)

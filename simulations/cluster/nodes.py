@@ -1,0 +1,88 @@
+"""The nodes of a pool: which replica gets one, and when none does.
+
+As many nodes as the pool's capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool cannot
+deliver, a new replica waits as it does for a node provisioner: what the provider has refused is not asked for again for
+three minutes, whatever has changed meanwhile (Karpenter caches insufficient capacity that long).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from controller.core.spec import PoolSpec
+from optimizer.model import PoolName
+
+REFUSAL_S = 180.0
+"""How long a provider's refusal is remembered."""
+PROVISIONING_S = (60.0, 180.0)
+"""How long a reclaimed node takes to be replaced; uniform."""
+
+
+class UnsupportedScenario(ValueError):
+    """The scenario is valid, but the simulator cannot run it; the message says what of it."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """A machine; `free` is the share of it that nobody has."""
+
+    index: int
+    free: Fraction = Fraction(1)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pool:
+    """The nodes of one pool that are there now, and what keeps replicas from getting one.
+
+    `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one.
+    """
+
+    name: PoolName
+    nodes: list[Node]
+    start_factor: float = 1.0
+    absences: int = 0
+    outages: int = 0
+    refused_until_s: float = -math.inf
+    reclaimed: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, spec: PoolSpec) -> "Pool":
+        """Return the pool with as many nodes as its capacity allows."""
+        if spec.instances is None:
+            raise UnsupportedScenario(
+                f"ComputePool {spec.name}: spec.capacity.instances: that many nodes are simulated, so it must be given"
+            )
+        return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances)])
+
+    def present(self) -> list[Node]:
+        """Return the nodes that are ready."""
+        return [] if self.absences else [node for node in self.nodes if node.index not in self.reclaimed]
+
+    def refuses(self, now_s: float) -> bool:
+        """Whether the provider gives no node to a new replica now; asking is what makes it remember the refusal."""
+        if now_s < self.refused_until_s:
+            return True
+        if self.outages:
+            self.refused_until_s = now_s + REFUSAL_S
+            return True
+        return False
+
+    def place(self, share: Fraction) -> Node | None:
+        """Take a share of the fullest node that has room for it; None when none has."""
+        fits = [node for node in self.present() if node.free >= share]
+        if not fits:
+            return None
+        node = min(fits, key=lambda node: node.free)
+        node.free -= share
+        return node
+
+    def words(self, others: int, *, refused: bool) -> str:
+        """Return why a replica is not placed, as the scheduler says it; `others` are the nodes of other pools."""
+        here = len(self.present())
+        reasons: Iterable[tuple[int, str]] = (
+            (here, "node(s) were unschedulable" if refused else "Insufficient cpu"),
+            (others, "node(s) didn't match Pod's node affinity/selector"),
+        )
+        told = ", ".join(f"{count} {words}" for count, words in reasons if count)
+        return f"0/{here + others} nodes are available: {told or 'no nodes'}."

@@ -1,0 +1,90 @@
+"""The users' own queries that the simulated ingress can answer; anything else is refused when a run is set up."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from controller.resources.fields import duration_s
+from optimizer.model import PipelineKey
+from simulations.cluster.nodes import UnsupportedScenario
+
+KNOWN = (
+    "sum(sluice_ingress_active_streams{namespace=…, pipeline=…})",
+    "sum(rate(sluice_ingress_requests_total{…}[window]))",
+    "histogram_quantile(share, sum by (le) (rate(sluice_ingress_latency_seconds_bucket{…}[window])))",
+)
+
+_LABELS = r"\{(?P<labels>[^{}]*)\}"
+_WINDOW = r"\[(?P<window>(?:[0-9]+(?:\.[0-9]+)?(?:us|ms|s|m|h))+)\]"
+_STREAMS = re.compile(rf"(?:sum\()?sluice_ingress_active_streams{_LABELS}\)?")
+_REQUESTS = re.compile(rf"(?:sum\()?rate\(sluice_ingress_requests_total{_LABELS}{_WINDOW}\)\)?")
+_LATENCY = re.compile(
+    r"histogram_quantile\((?P<share>[0-9.]+),"
+    rf"(?:sumby\(le\)\()?(?:sum\()?rate\(sluice_ingress_latency_seconds_bucket{_LABELS}{_WINDOW}\)\)?(?:by\(le\))?\)"
+)
+_LABEL = re.compile(r'(?P<name>[a-z_]+)="(?P<value>[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveStreams:
+    """The streams under way of a pipeline."""
+
+    pipeline: PipelineKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRate:
+    """The requests per second that a pipeline is offered."""
+
+    pipeline: PipelineKey
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyQuantile:
+    """A quantile (0–1) of a pipeline's latency from end to end."""
+
+    pipeline: PipelineKey
+    window_s: float
+    share: float
+
+
+IngressQuery = ActiveStreams | RequestRate | LatencyQuantile
+
+
+def parse_query(text: str, where: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
+    """Return what a query asks the ingress.
+
+    Raises:
+        UnsupportedScenario: it is none of those that the ingress answers; the message names `where`.
+    """
+    query = "".join(text.split())
+    if query.count("(") != query.count(")"):
+        raise UnsupportedScenario(f"{where}: {text!r}: has parentheses that do not match")
+    if found := _STREAMS.fullmatch(query):
+        return ActiveStreams(pipeline=_pipeline(found["labels"], text, where, pipelines))
+    if found := _REQUESTS.fullmatch(query):
+        return RequestRate(
+            pipeline=_pipeline(found["labels"], text, where, pipelines), window_s=duration_s(found["window"])
+        )
+    if found := _LATENCY.fullmatch(query):
+        return LatencyQuantile(
+            pipeline=_pipeline(found["labels"], text, where, pipelines),
+            window_s=duration_s(found["window"]),
+            share=float(found["share"]),
+        )
+    raise UnsupportedScenario(f"{where}: {text!r}: the simulated ingress answers {'; '.join(KNOWN)}")
+
+
+def _pipeline(labels: str, text: str, where: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
+    """Return the only pipeline with these labels."""
+    named = {found["name"]: found["value"] for found in _LABEL.finditer(labels)}
+    candidates = []
+    for key in pipelines:
+        namespace, _, name = key.partition("/")
+        if {"namespace": namespace, "pipeline": name}.items() >= named.items():
+            candidates.append(key)
+    if len(candidates) != 1:
+        told = ", ".join(sorted(candidates)) or "none"
+        raise UnsupportedScenario(f"{where}: {text!r}: must name one pipeline of the scenario; it fits {told}")
+    return candidates[0]

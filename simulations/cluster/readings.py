@@ -1,0 +1,100 @@
+"""Readings as the operator's metric source gives them, made from what was scraped of simulated pods."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+
+import numpy as np
+
+from controller.core.spec import PlacementSpec, StageSpec
+from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.sources.combine import Pod, combine_buckets, combine_ratio, combine_values, reporting
+from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
+from simulations.cluster.expressions import EXPRESSIONS, Expression, Pods, upper_bounds_s
+from simulations.cluster.scrapes import LOOKBACK_S, Floats
+
+MAX_AGE_SHARE = 0.75
+"""Of the window: a pod whose newest sample is older counts as stale, as for `profiler.sources.prometheus`."""
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """Return the bundled presets."""
+    return load_presets()
+
+
+class Readings(Mapping[Quantity, Reading]):
+    """The readings of one placement, made when somebody looks at them: most policies never do."""
+
+    def __init__(self, make: Callable[[], Mapping[Quantity, Reading]]) -> None:
+        self._make = make
+        self._made: Mapping[Quantity, Reading] | None = None
+
+    def _readings(self) -> Mapping[Quantity, Reading]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, quantity: Quantity) -> Reading:
+        return self._readings()[quantity]
+
+    def __iter__(self) -> Iterator[Quantity]:
+        return iter(self._readings())
+
+    def __len__(self) -> int:
+        return len(self._readings())
+
+
+def placement_readings(
+    stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: Pods, hidden: frozenset[Pod]
+) -> dict[Quantity, Reading]:
+    """Return every quantity of the pods that ought to report, `names`, in the order of the rows of `pods`.
+
+    `hidden` are those of them whose series stay away.
+    """
+    if not names:
+        nobody = Absence(reason=AbsenceReason.MISSING, detail="no pod is ready for long enough to have samples")
+        return dict.fromkeys(Quantity, nobody)
+    preset = presets()[stage.preset]
+    window_s = stage.metrics_window_s
+    ages_s = {
+        name: float(age_s)
+        for name, age_s in zip(names, pods.window.ages_s, strict=True)
+        if age_s < LOOKBACK_S and name not in hidden
+    }
+    who = reporting(set(names), ages_s, window_s * MAX_AGE_SHARE)
+    shown = [(row, name) for row, name in enumerate(names) if name not in hidden]
+    divisors = {
+        Divisor.ONE: 1,
+        Divisor.CONCURRENCY: placement.prior.concurrency,
+        Divisor.BATCH_SLOTS: placement.prior.concurrency * placement.prior.batch_sizes[-1],
+    }
+
+    def by_pod(values: Floats, expression: Expression) -> dict[Pod, float]:
+        kept = values.tolist()
+        return {name: kept[row] for row, name in shown if expression.tells_nan or kept[row] == kept[row]}
+
+    def reading(formula: Formula, expression: Expression) -> Reading:
+        values = expression.value(pods)
+        match formula.combine:
+            case Combine.QUANTILE:
+                bounds = upper_bounds_s(stage.preset, pods).tolist()
+                buckets = {
+                    name: dict(zip(bounds, values[row].tolist(), strict=True))
+                    for row, name in shown
+                    if not np.isnan(values[row, -1])
+                }
+                assert formula.quantile is not None
+                return combine_buckets(who, formula.quantile, buckets)
+            case Combine.RATIO:
+                assert expression.over is not None
+                return combine_ratio(who, by_pod(values, expression), by_pod(expression.over(pods), expression))
+            case how:
+                combined = combine_values(how, who, by_pod(values, expression))
+                return combined if isinstance(combined, Absence) else combined / divisors[formula.divide_by]
+
+    return {
+        quantity: reading(preset.formulas[quantity], EXPRESSIONS[preset.name][quantity])
+        if quantity in preset.formulas
+        else Absence(reason=AbsenceReason.UNSUPPORTED, detail=f"{preset.name} does not export it")
+        for quantity in Quantity
+    }

@@ -1,0 +1,220 @@
+"""What Prometheus has of a pipeline's pods and ingress: samples scrape by scrape, and rates over a window.
+
+All targets of a pipeline are scraped at the same instants. A level (a queue, say) is kept as its running sum over the
+scrapes as well, so that a mean over any window is a difference of two scrapes.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+LOOKBACK_S = 300.0
+"""How old the last sample may be for an instant query to give it."""
+_EXTRAPOLATION = 1.1  # average scrape intervals that a window may be longer than its samples at either end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Samples:
+    """One scrape of `n` targets at `t_s`: `counters` and `levels`, shapes (n, columns).
+
+    `sums` are the levels added up over all scrapes so far, `moments` the levels times t_s, `squares` their squares and
+    `present` how often they were above zero, all of the shape of `levels`.
+    """
+
+    t_s: float
+    scrape: int
+    counters: Floats
+    levels: Floats
+    sums: Floats
+    moments: Floats
+    squares: Floats
+    present: Floats
+    times: tuple[float, float]
+    """Σ t and Σ t² over all scrapes so far."""
+
+
+class ScrapeHistory:
+    """The samples of one job's targets, for as long as the longest window needs them.
+
+    A target has a number and samples from its first scrape on; targets that are gone are not asked for any more.
+    """
+
+    def __init__(self, *, keep_s: float, counters: int, levels: int) -> None:
+        self._keep_s = keep_s
+        self._columns = counters, levels
+        self._rows: deque[Samples] = deque()
+        self._scrapes = 0
+        self._first: dict[int, int] = {}
+
+    def record(self, t_s: float, counters: Floats, levels: Floats, found: Callable[[int], bool]) -> None:
+        """Add a scrape; `found(number)` tells whether a target that was never scraped is known by now."""
+        before = self._rows[-1] if self._rows else None
+        sums = levels.copy()
+        moments = levels * t_s
+        squares = levels * levels
+        present = (levels > 0).astype(np.float64)
+        times = (t_s, t_s * t_s)
+        if before is not None:
+            known = len(before.levels)
+            sums[:known] += before.sums
+            moments[:known] += before.moments
+            squares[:known] += before.squares
+            present[:known] += before.present
+            times = (times[0] + before.times[0], times[1] + before.times[1])
+        for number in range(len(levels)):
+            if number not in self._first and found(number):
+                self._first[number] = self._scrapes
+        self._rows.append(
+            Samples(
+                t_s=t_s,
+                scrape=self._scrapes,
+                counters=counters,
+                levels=levels,
+                sums=sums,
+                moments=moments,
+                squares=squares,
+                present=present,
+                times=times,
+            )
+        )
+        self._scrapes += 1
+        # One row more than the window: what was before it is where sums begin.
+        while len(self._rows) > 2 and self._rows[1].t_s < t_s - self._keep_s:
+            self._rows.popleft()
+
+    def window(self, numbers: NDArray[np.intp], now_s: float, window_s: float) -> "Window":
+        """Return what these targets say about (now_s − window_s, now_s]."""
+        return Window(self._rows, self._first, self._columns, numbers, now_s, window_s)
+
+
+class Window:
+    """The samples of some targets within a window, shapes (targets, columns); NaN where a target has none.
+
+    Everything is taken at the making, so that later scrapes change nothing.
+    """
+
+    def __init__(
+        self,
+        rows: "deque[Samples]",
+        first_scrapes: Mapping[int, int],
+        columns: tuple[int, int],
+        numbers: NDArray[np.intp],
+        now_s: float,
+        window_s: float,
+    ) -> None:
+        self.window_s = window_s
+        count = len(numbers)
+        self.ages_s: Floats = np.full(count, np.inf)
+        self.rates: Floats = np.full((count, columns[0]), np.nan)
+        self.increases: Floats = np.full((count, columns[0]), np.nan)
+        self.means: Floats = np.full((count, columns[1]), np.nan)
+        self.mean_squares: Floats = np.full((count, columns[1]), np.nan)
+        self.busy_shares: Floats = np.full((count, columns[1]), np.nan)
+        self.slopes: Floats = np.full((count, columns[1]), np.nan)
+        self.last: Floats = np.full((count, columns[1]), np.nan)
+        newest = next((row for row in reversed(rows) if row.t_s <= now_s), None)
+        if newest is None or not count:
+            return
+        scraped = np.array([first_scrapes.get(int(number), newest.scrape + 1) for number in numbers])
+        told = scraped <= newest.scrape
+        self.ages_s[told] = now_s - newest.t_s
+        if now_s - newest.t_s < LOOKBACK_S:
+            self.last[told] = newest.levels[numbers[told]]
+        oldest = rows[0].scrape
+        inside = next((row.scrape for row in rows if row.t_s > now_s - window_s), newest.scrape + 1)
+        begins = np.maximum(scraped, inside)
+        for begin in np.unique(begins[told & (begins <= newest.scrape)]):
+            chosen = np.flatnonzero(told & (begins == begin))
+            self._take(chosen, numbers[chosen], rows[int(begin) - oldest], newest, rows, now_s)
+
+    def _take(
+        self,
+        chosen: NDArray[np.intp],
+        numbers: NDArray[np.intp],
+        first: Samples,
+        newest: Samples,
+        rows: "deque[Samples]",
+        now_s: float,
+    ) -> None:
+        """Fill in the targets whose samples in the window are those from `first` to `newest`."""
+        samples = newest.scrape - first.scrape + 1
+        index = first.scrape - rows[0].scrape
+        earlier = rows[index - 1] if index else None
+
+        def since(name: str) -> Floats:
+            upto: Floats = getattr(newest, name)[numbers]
+            if earlier is not None:
+                known = numbers < len(earlier.levels)
+                upto[known] -= getattr(earlier, name)[numbers[known]]
+            return upto
+
+        sums = since("sums")
+        self.means[chosen] = sums / samples
+        self.mean_squares[chosen] = since("squares") / samples
+        self.busy_shares[chosen] = since("present") / samples
+        if samples < 2:
+            return
+        before = earlier.times if earlier is not None else (0.0, 0.0)
+        t_sum, t_squares = newest.times[0] - before[0], newest.times[1] - before[1]
+        spread = samples * t_squares - t_sum * t_sum
+        self.slopes[chosen] = (samples * since("moments") - t_sum * sums) / spread
+        start, end = first.counters[numbers], newest.counters[numbers]
+        self.increases[chosen] = end - start
+        self.rates[chosen] = rate(
+            start,
+            end,
+            first_s=first.t_s,
+            last_s=newest.t_s,
+            samples=samples,
+            from_s=now_s - self.window_s,
+            until_s=now_s,
+        )
+
+
+def rate(
+    start: Floats, end: Floats, *, first_s: float, last_s: float, samples: int, from_s: float, until_s: float
+) -> Floats:
+    """Return PromQL's rate() of counters that had `samples` (at least 2) samples in (from_s, until_s].
+
+    Prometheus extrapolates to the window's ends, by half a scrape interval where the next sample is farther away than
+    that, and never to below zero (`extrapolatedRate` in promql/functions.go).
+    """
+    sampled_s = last_s - first_s
+    interval_s = sampled_s / (samples - 1)
+    to_start_s, to_end_s = first_s - from_s, until_s - last_s
+    if to_start_s >= _EXTRAPOLATION * interval_s:
+        to_start_s = interval_s / 2
+    if to_end_s >= _EXTRAPOLATION * interval_s:
+        to_end_s = interval_s / 2
+    increase = end - start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        to_zero_s = np.where(increase > 0, sampled_s * start / increase, np.inf)
+    covered_s = sampled_s + np.minimum(to_start_s, to_zero_s) + to_end_s
+    rates: Floats = increase * covered_s / sampled_s / (until_s - from_s)
+    return rates
+
+
+def quantiles(quantile: float, bounds_s: Floats, counts: Floats) -> Floats:
+    """Return the quantile of each row of `counts` (rows, buckets; the last is +Inf), NaN where a row is empty.
+
+    Interpolated as histogram_quantile does it.
+    """
+    cumulative = np.cumsum(counts, axis=1)
+    total = cumulative[:, -1]
+    rank = quantile * total
+    bucket = np.minimum((cumulative < rank[:, None]).sum(axis=1), len(bounds_s))
+    edges = np.concatenate([[0.0], bounds_s])
+    rows = np.arange(len(counts))
+    below = np.where(bucket > 0, cumulative[rows, bucket - 1], 0.0)
+    within = counts[rows, bucket]
+    inside = bucket < len(bounds_s)
+    low, high = edges[bucket], edges[np.minimum(bucket + 1, len(bounds_s))]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(within > 0, (rank - below) / within, 0.0)
+    values = np.where(inside, low + (high - low) * share, bounds_s[-1])
+    return np.where(total > 0, values, np.nan)

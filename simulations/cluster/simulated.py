@@ -1,0 +1,421 @@
+"""The simulated cluster: it stands where the real one does, makes Snapshots and takes Decisions.
+
+What a policy sees comes by the same ways as on the lab: samples scrape by scrape, rates as Prometheus extrapolates
+them, pods that report only after a while. Time is virtual: 0 when the load begins, below while the policy settles in. A
+`set` fault changes resources only; what runs stays as the manifests had it, as workloads do on a real cluster.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from controller.core.decision import Decision
+from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.snapshot import PipelineState, PoolState, TargetMissing, TargetState
+from controller.core.spec import PipelineSpec, PoolSpec
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PipelineKey, PoolName
+from profiler.samples import Reading
+from simulations import ledger
+from simulations.cluster.agenda import Agenda
+from simulations.cluster.disturbances import Disturbances
+from simulations.cluster.expressions import EXPRESSIONS, SUMMARY_WINDOW_S
+from simulations.cluster.metrics import Metrics
+from simulations.cluster.nodes import PROVISIONING_S, Pool, UnsupportedScenario
+from simulations.cluster.queries import ActiveStreams, IngressQuery, parse_query
+from simulations.cluster.serving import Serving
+from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
+from simulations.engine.pipeline import PipelineEngine
+from simulations.ledger import Observation
+from simulations.load import item_seed, pipeline_schedules
+from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
+from simulations.scenario import Fault, Scenario, resource_changes
+from simulations.schedule import Schedule
+from simulations.scoring import Tally
+
+SCRAPE_INTERVAL_S = 1.0
+"""As the lab's Prometheus."""
+SCRAPE_PHASE = 0.5
+"""Of the interval: decisions come at whole seconds, so that the newest sample is as old as it is on average."""
+REPORTING_VISITS = 4
+"""Scrapes that a pod may be ready for without reporting, as for the operator."""
+ADMISSION_POLL_S = 1.0
+"""How often the ingress looks for how much it may admit."""
+SETTLING_S = 30.0
+"""How long a policy runs before the load begins, beside the slowest start-up: as long as the lab waits at most."""
+
+_RECLAIM = 21  # a random stream of its own
+
+
+class SimulatedCluster:
+    """One run's world. Seconds; `observations` is what it ran and what that costs, from the beginning of the load."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int,
+        interval_s: float,
+        window_s: float | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
+        scrape_interval_s: float = SCRAPE_INTERVAL_S,
+    ) -> None:
+        """Every stage has its minimum of replicas, at least one, all of them ready.
+
+        Args:
+            scenario: with the what-if in it (`scenario.with_what_if`).
+            seed: of all that is random.
+            interval_s: between two decisions: the settling time is a multiple of it.
+            window_s: what `DetailedSnapshot.replicas` and `ingress` average over; None: the stages' own windows.
+            schedules: the load; None: that of the scenario and the seed.
+            scrape_interval_s: of every target.
+
+        Raises:
+            UnsupportedScenario: the scenario asks for what is not simulated.
+        """
+        self.pipelines = tuple(_identified(pipeline_spec(resource)) for resource in scenario.pipelines)
+        pools = [
+            replace(pool_spec(resource), uid=f"ComputePool/{resource.metadata.name}") for resource in scenario.pools
+        ]
+        self.duration_s = scenario.file.clock.duration_s
+        self.observations: list[Observation] = []
+        self._seed = seed
+        self._scrape_interval_s = scrape_interval_s
+        self._window_s = window_s
+        self._specs = {pipeline.key: pipeline for pipeline in self.pipelines}
+        self._pool_specs: dict[PoolName, PoolSpec] = {pool.name: pool for pool in pools}
+        self._memories: dict[PipelineKey, PipelineMemory] = {}
+        self._pool_memories: dict[PoolName, PoolMemory] = {}
+        self._disturbances = Disturbances(seed=seed)
+        self._queries: dict[str, IngressQuery] = {}
+        for pipeline in self.pipelines:
+            self._accept(pipeline)
+        loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
+        self._serving = {
+            pipeline.key: Serving(
+                pipeline,
+                PipelineEngine(pipeline, loads[pipeline.key], clock=scenario.file.clock, seed=item_seed(seed, index)),
+                keep_s=max(
+                    SUMMARY_WINDOW_S,
+                    window_s or 0.0,
+                    *(stage.metrics_window_s for stage in pipeline.stages),
+                    *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
+                ),
+            )
+            for index, pipeline in enumerate(self.pipelines)
+        }
+        startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
+        self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
+        self._agenda = Agenda()
+        self._workloads = Workloads(self.pipelines, pools, agenda=self._agenda, servers=self, seed=seed)
+        self._targets = {
+            (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
+        }
+        self._changed = True
+        for pipeline in self.pipelines:
+            for key, replicas in initial_replicas(pipeline, self._pool_specs).items():
+                self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
+        self._agenda.at(self.now_s + SCRAPE_PHASE * scrape_interval_s, self._scrape)
+        self._plan_faults(scenario)
+        self._observe()
+
+    # -- for who decides
+
+    def snapshot(self) -> DetailedSnapshot:
+        """Return the world as a policy sees it now."""
+        metrics = Metrics(
+            disturbances=self._disturbances,
+            now_s=self.now_s,
+            grace_s=REPORTING_VISITS * self._scrape_interval_s,
+        )
+        return DetailedSnapshot(
+            now_s=self.now_s,
+            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._specs.values()),
+            pools={
+                name: PoolState(
+                    spec=spec,
+                    ready_instances=len(self._workloads.pools[name].present()),
+                    zones=1,
+                    memory=self._pool_memories.get(name, PoolMemory()),
+                )
+                for name, spec in self._pool_specs.items()
+            },
+            replicas=self._replica_readings(metrics),
+            ingress=self._ingress_readings(metrics),
+        )
+
+    def apply(self, decision: Decision) -> None:
+        """Make the changes that were decided, those that add replicas first, and keep what is to be remembered."""
+        self._memories |= {pipeline.key: pipeline.memory for pipeline in decision.pipelines}
+        self._pool_memories |= {pool.name: pool.memory for pool in decision.pools}
+        changes = [(pipeline.spec, change) for pipeline in decision.pipelines for change in pipeline.changes]
+        changes.sort(key=lambda entry: entry[1].after < entry[1].before)
+        for spec, change in changes:
+            workload = self._targets.get((spec.key, change.target.name))
+            if workload is not None:
+                self._workloads.scale(workload.name, change.after, self.now_s)
+                self._changed = True
+        polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
+        for pipeline in decision.pipelines:
+            self._agenda.at(polled_s, partial(self._admit, pipeline.key, pipeline.admissible))
+        self._observe()
+
+    def advance(self, until_s: float) -> None:
+        """Let time pass."""
+        while (due_s := self._agenda.next_s()) is not None and due_s <= until_s:
+            self._advance_engines(due_s)
+            self._agenda.take()()
+            self._observe()
+        self._advance_engines(until_s)
+        self._observe()
+
+    # -- for who scores
+
+    def tally(self, key: PipelineKey) -> Tally:
+        """Return what has become of a pipeline's items."""
+        return self._serving[key].engine.tally()
+
+    @property
+    def sessions_cut(self) -> int:
+        """How many sessions have lost their replica so far."""
+        return sum(serving.engine.ingress().sessions_cut for serving in self._serving.values())
+
+    # -- Servers, for the workloads
+
+    def begin(self, pod: Pod) -> None:
+        """The pod is ready: it serves from now on."""
+        serving = self._serving[pod.workload.pipeline.key]
+        pod.number = serving.engine.add_replica(pod.workload.key)
+        assert pod.number == len(serving.pods)
+        serving.pods.append(pod)
+        self._changed = True
+
+    def drain(self, pod: Pod) -> None:
+        """The pod was asked to go."""
+        assert pod.number is not None
+        serving = self._serving[pod.workload.pipeline.key]
+        self._changed = True
+        if self.now_s < 0:  # no load yet: it is empty
+            serving.engine.kill_replica(pod.number)
+            self._workloads.ended(pod, self.now_s)
+            return
+        serving.draining += 1
+        serving.engine.drain_replica(pod.number, self.now_s + pod.workload.pipeline.scaling.drain_s)
+
+    def kill(self, pod: Pod) -> None:
+        """The pod has vanished with what it held."""
+        assert pod.number is not None
+        serving = self._serving[pod.workload.pipeline.key]
+        serving.draining -= pod.leaving
+        serving.engine.kill_replica(pod.number)
+        self._changed = True
+
+    # -- time
+
+    def _advance_engines(self, until_s: float) -> None:
+        self.now_s = until_s
+        for serving in self._serving.values():
+            serving.engine.advance(min(max(until_s, 0.0), self.duration_s))
+            if serving.draining:
+                for number, _ in serving.engine.ended():
+                    pod = serving.pods[number]
+                    if not pod.gone:
+                        serving.draining -= 1
+                        self._workloads.ended(pod, self.now_s)
+                        self._changed = True
+
+    def _scrape(self) -> None:
+        for key, serving in self._serving.items():
+            if not self._disturbances.stale(key):
+                serving.scrape(self.now_s)
+        self._agenda.at(self.now_s + self._scrape_interval_s, self._scrape)
+
+    def _admit(self, key: PipelineKey, limit: float | None) -> None:
+        self._serving[key].engine.admissible = limit
+
+    def _observe(self) -> None:
+        """Note what runs, if it has changed."""
+        if not self._changed:
+            return
+        self._changed = False
+        seen = ledger.observation(
+            max(0.0, self.now_s),
+            self.pipelines,
+            {(key, *placement): w.replicas() for (key, placement), w in self._workloads.workloads.items()},
+            budget_per_hour={key: spec.budget_per_hour for key, spec in self._specs.items()},
+            price_per_hour={name: spec.price_per_hour for name, spec in self._pool_specs.items()},
+        )
+        if self.observations and self.observations[-1].t_s == seen.t_s:
+            self.observations.pop()
+        self.observations.append(seen)
+
+    # -- faults
+
+    def _plan_faults(self, scenario: Scenario) -> None:
+        for change in resource_changes(scenario):
+            self._agenda.at(change.at_s, partial(self._set, change.resource))
+        for index, fault in enumerate(scenario.file.faults):
+            span = fault.interval
+            self._agenda.at(span.from_s, partial(self._disturb, index, fault, begins=True))
+            if span.until_s > span.from_s and math.isfinite(span.until_s):
+                self._agenda.at(span.until_s, partial(self._disturb, index, fault, begins=False))
+
+    def _set(self, resource: SpeechPipeline | ComputePool) -> None:
+        if isinstance(resource, SpeechPipeline):
+            spec = _identified(pipeline_spec(resource))
+            self._accept(spec)
+            self._specs[spec.key] = replace(spec, generation=self._specs[spec.key].generation + 1)
+        else:
+            pool = pool_spec(resource)
+            before = self._pool_specs[pool.name]
+            self._pool_specs[pool.name] = replace(pool, uid=before.uid, generation=before.generation + 1)
+        self._changed = True
+
+    def _disturb(self, index: int, fault: Fault, *, begins: bool) -> None:
+        """Let a fault begin or end."""
+        by = 1 if begins else -1
+        pool = None if fault.pool is None else self._workloads.pools[PoolName(fault.pool)]
+        match fault.kind:
+            case "metricsLost" | "metricsStale" | "metricsPartial" | "metricsNoisy":
+                if begins:
+                    self._disturbances.on[index] = fault
+                else:
+                    del self._disturbances.on[index]
+            case "poolUnavailable":
+                assert pool is not None
+                self._workloads.change_outages(pool, by)
+            case "poolLost":
+                assert pool is not None
+                self._workloads.change_absences(pool, by, self.now_s)
+            case "spotReclaim":
+                assert pool is not None
+                self._reclaim(index, fault, pool, begins=begins)
+            case "slowStart":
+                assert pool is not None
+                assert fault.slow_start is not None
+                pool.start_factor *= fault.slow_start.factor**by
+            case "slowStage":
+                assert fault.slow_stage is not None
+                self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
+            case "spike" | "set":
+                pass  # in the load's schedule; in the changes of resources
+        self._changed = True
+
+    def _reclaim(self, index: int, fault: Fault, pool: Pool, *, begins: bool) -> None:
+        """Take a share of a pool's nodes; without an end, each is replaced after a provisioner's time."""
+        assert fault.spot_reclaim is not None
+        rng = np.random.default_rng([self._seed, _RECLAIM, index])
+        count = round(fault.spot_reclaim.share * len(pool.nodes))
+        chosen = sorted(rng.choice(len(pool.nodes), count, replace=False).tolist())
+        if not begins:
+            self._workloads.restore_nodes(pool, chosen, self.now_s)
+            return
+        self._workloads.remove_nodes(pool, chosen, self.now_s)
+        if fault.for_ is None:
+            for node in chosen:
+                back_s = self.now_s + rng.uniform(*PROVISIONING_S)
+                self._agenda.at(back_s, partial(self._workloads.restore_nodes, pool, [node], back_s))
+
+    def _slow_down(self, name: str, factor: float) -> None:
+        for key, serving in self._serving.items():
+            for stage in serving.pipeline.stages:
+                if name in {stage.name, f"{key}/{stage.name}"}:
+                    serving.slow[stage.name] = serving.slow.get(stage.name, 1.0) * factor
+                    serving.engine.slow_down(stage.name, serving.slow[stage.name])
+
+    # -- what is refused
+
+    def _accept(self, pipeline: PipelineSpec) -> None:
+        """Check that all that the pipeline asks metrics for is simulated, and remember what it asks the ingress."""
+        asked = [("spec.demand.query", pipeline.demand_query), ("spec.sla.query", pipeline.sla_query)]
+        for stage in pipeline.stages:
+            at = f"spec.stages[{stage.name}]"
+            asked += [(f"{at}.rules[{rule.name}].query", rule.query) for rule in stage.rules]
+            if stage.preset not in EXPRESSIONS:
+                raise UnsupportedScenario(
+                    f"pipeline {pipeline.key}: {at}.metrics.preset: {stage.preset!r}: "
+                    f"simulated replicas speak {', '.join(EXPRESSIONS)}"
+                )
+            if stage.metric_overrides:
+                quantities = ", ".join(quantity.value for quantity in stage.metric_overrides)
+                raise UnsupportedScenario(
+                    f"pipeline {pipeline.key}: {at}.metrics.overrides: {quantities}: one's own PromQL is not simulated"
+                )
+        for field, query in asked:
+            if query is not None:
+                where = f"pipeline {pipeline.key}: {field}"
+                self._queries[query] = parse_query(query, where, [spec.key for spec in self.pipelines])
+
+    # -- what is seen
+
+    def _pipeline_state(self, spec: PipelineSpec, metrics: Metrics) -> PipelineState:
+        serving = self._serving[spec.key]
+        workloads = {
+            (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
+            for stage in spec.stages
+            for placement in stage.placements
+        }
+        return PipelineState(
+            spec=spec,
+            targets={
+                (stage.name, placement.pool): _target(workloads[stage.name, placement.pool], str(placement.target))
+                for stage in spec.stages
+                for placement in stage.placements
+            },
+            samples={
+                (stage.name, placement.pool): metrics.samples(
+                    serving, stage, placement, workloads[stage.name, placement.pool]
+                )
+                for stage in spec.stages
+                for placement in stage.placements
+            },
+            demand=self._answer(metrics, spec.demand_query),
+            latency_s=None if spec.sla_query is None else self._answer(metrics, spec.sla_query),
+            rule_readings={
+                (stage.name, rule.name): self._answer(metrics, rule.query)
+                for stage in spec.stages
+                for rule in stage.rules
+                if rule.query is not None
+            },
+            memory=self._memories.get(spec.key, PipelineMemory()),
+        )
+
+    def _answer(self, metrics: Metrics, text: str) -> Reading:
+        query = self._queries[text]
+        return metrics.scalar(self._serving[query.pipeline], query, text)
+
+    def _replica_readings(self, metrics: Metrics) -> dict[PlacementName, tuple[ReplicaReading, ...]]:
+        readings = {}
+        for spec in self._specs.values():
+            for stage in spec.stages:
+                window_s = stage.metrics_window_s if self._window_s is None else self._window_s
+                for placement in stage.placements:
+                    workload = self._targets.get((spec.key, placement.target.name))
+                    if workload is not None:
+                        readings[spec.key, stage.name, placement.pool] = metrics.replicas(
+                            self._serving[spec.key], placement, workload, window_s
+                        )
+        return readings
+
+    def _ingress_readings(self, metrics: Metrics) -> dict[PipelineKey, IngressReading]:
+        readings = {}
+        for key, spec in self._specs.items():
+            window_s = spec.stages[0].metrics_window_s if self._window_s is None else self._window_s
+            reading = metrics.ingress(self._serving[key], window_s)
+            if reading is not None:
+                readings[key] = reading
+        return readings
+
+
+def _target(workload: Workload | None, name: str) -> TargetState | TargetMissing:
+    return TargetMissing(reason=f"{name}: not found") if workload is None else workload.target_state()
+
+
+def _identified(pipeline: PipelineSpec) -> PipelineSpec:
+    """Resources get their uid from the API server; here it is their name."""
+    return replace(pipeline, uid=f"SpeechPipeline/{pipeline.key}")

@@ -1,0 +1,302 @@
+"""Deployments and their pods: pending, starting, ready, draining, gone; which go first when fewer are asked for."""
+
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Protocol
+
+from controller.core.snapshot import PendingReplica, TargetState
+from controller.core.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
+from optimizer.model import PipelineKey, PoolName
+from simulations.cluster.agenda import Agenda
+from simulations.cluster.nodes import Node, Pool, UnsupportedScenario
+from simulations.ledger import Replicas
+
+BINDING_S = 0.03
+"""From the change of a Deployment to the first pod's start: controllers, scheduler and agent of the lab, measured."""
+BINDING_EACH_S = 0.009
+"""How much later each further pod of the same change is."""
+
+PlacementName = tuple[PipelineKey, PlacementKey]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pod:
+    """A replica on its way through life; `number` is its number in the engine, from when it is ready.
+
+    `bound_s` is when it got its node, and began to run.
+    """
+
+    name: str
+    workload: "Workload"
+    created_s: float
+    tie: int
+    node: Node | None = None
+    reason: str = ""
+    bound_s: float | None = None
+    ready_s: float | None = None
+    number: int | None = None
+    leaving: bool = False
+    gone: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Workload:
+    """The Deployment of a placement."""
+
+    pipeline: PipelineSpec
+    key: PlacementKey
+    placement: PlacementSpec
+    desired: int = 0
+    version: int = 1
+    pods: list[Pod] = field(default_factory=list)
+
+    @property
+    def name(self) -> PlacementName:
+        """Which placement it is."""
+        return self.pipeline.key, self.key
+
+    @property
+    def share(self) -> Fraction:
+        """The share of a node that a replica takes."""
+        return Fraction(1, self.placement.prior.per_instance)
+
+    def staying(self) -> list[Pod]:
+        """Return the pods that are not on their way out."""
+        return [pod for pod in self.pods if not pod.leaving]
+
+    def target_state(self) -> TargetState:
+        """Return what the API server tells of it; its times have whole seconds."""
+        staying = self.staying()
+        return TargetState(
+            desired=self.desired,
+            existing=len(staying),
+            ready=sum(pod.ready_s is not None for pod in staying),
+            terminating=len(self.pods) - len(staying),
+            pending=tuple(
+                PendingReplica(name=pod.name, since_s=math.floor(pod.created_s), reason=pod.reason)
+                for pod in staying
+                if pod.node is None
+            ),
+            resource_version=str(self.version),
+        )
+
+    def replicas(self) -> Replicas:
+        """Return what is counted of it."""
+        staying = self.staying()
+        return Replicas(
+            desired=self.desired,
+            existing=len(self.pods),
+            terminating=len(self.pods) - len(staying),
+            ready=sum(pod.ready_s is not None for pod in staying),
+            scheduled=sum(pod.node is not None for pod in self.pods),
+        )
+
+
+class Servers(Protocol):
+    """What serves in the pods."""
+
+    def begin(self, pod: Pod) -> None:
+        """The pod is ready: it serves from now on."""
+
+    def drain(self, pod: Pod) -> None:
+        """The pod was asked to go; `Workloads.ended` is called when it is empty."""
+
+    def kill(self, pod: Pod) -> None:
+        """The pod has vanished with what it held."""
+
+
+class Workloads:
+    """All Deployments and nodes of a cluster, at the instant that the caller says it is."""
+
+    def __init__(
+        self,
+        pipelines: Iterable[PipelineSpec],
+        pools: Iterable[PoolSpec],
+        *,
+        agenda: Agenda,
+        servers: Servers,
+        seed: int,
+    ) -> None:
+        """Nothing runs before the first `scale`."""
+        self.pools = {pool.name: Pool.of(pool) for pool in pools}
+        self.workloads: dict[PlacementName, Workload] = {}
+        self._agenda = agenda
+        self._servers = servers
+        self._seed = seed
+        self._made = 0
+        for pipeline in pipelines:
+            for stage in pipeline.stages:
+                for placement in stage.placements:
+                    self._check(pipeline, placement)
+                    workload = Workload(pipeline=pipeline, key=(stage.name, placement.pool), placement=placement)
+                    self.workloads[workload.name] = workload
+
+    def _check(self, pipeline: PipelineSpec, placement: PlacementSpec) -> None:
+        target = placement.target
+        if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
+            raise UnsupportedScenario(
+                f"pipeline {pipeline.key}: target {target.api_version} {target}: Deployments of apps/v1 are simulated"
+            )
+        if placement.pool not in self.pools:
+            raise UnsupportedScenario(
+                f"pipeline {pipeline.key}: pool {placement.pool}: must be in the manifests: its nodes are simulated"
+            )
+
+    # -- what the outside does
+
+    def scale(self, name: PlacementName, replicas: int, now_s: float) -> None:
+        """Ask for so many replicas."""
+        workload = self.workloads[name]
+        workload.desired = replicas
+        workload.version += 1
+        self._reconcile(workload, now_s)
+
+    def start_at_once(self, name: PlacementName, replicas: int, now_s: float) -> None:
+        """Ask for so many replicas, which serve at once: the state that a run begins with."""
+        self.scale(name, replicas, now_s)
+        for pod in self.workloads[name].pods:
+            if pod.node is not None and pod.ready_s is None:
+                self._ready(pod, now_s)
+
+    def ended(self, pod: Pod, now_s: float) -> None:
+        """A pod that was draining is empty."""
+        self._remove(pod)
+        self._fill(self.pools[pod.workload.key[1]], now_s)
+
+    # -- faults
+
+    def remove_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
+        """Take nodes away with what runs on them, for as long as `restore_nodes` is not called."""
+        pool.reclaimed |= set(indexes)
+        self._clear(pool, now_s)
+
+    def restore_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
+        """Give nodes back, empty."""
+        pool.reclaimed -= set(indexes)
+        self._fill(pool, now_s)
+
+    def change_absences(self, pool: Pool, by: int, now_s: float) -> None:
+        """Begin (+1) or end (-1) a time in which all nodes of a pool are away."""
+        pool.absences += by
+        if pool.absences:
+            self._clear(pool, now_s)
+        else:
+            self._fill(pool, now_s)
+
+    def change_outages(self, pool: Pool, by: int) -> None:
+        """Begin (+1) or end (-1) a time in which no new replica gets a node; those that wait learn of it later."""
+        pool.outages += by
+
+    # -- what follows
+
+    def of_pool(self, pool: PoolName) -> Iterator[Workload]:
+        """Yield the Deployments whose pods run on a pool."""
+        return (workload for workload in self.workloads.values() if workload.key[1] == pool)
+
+    def _reconcile(self, workload: Workload, now_s: float) -> None:
+        staying = workload.staying()
+        for pod in _first_to_go(staying, now_s)[: max(0, len(staying) - workload.desired)]:
+            self._let_go(pod)
+        missing = workload.desired - len(workload.staying())
+        for position in range(missing):
+            self._made += 1
+            name = f"{workload.placement.target.name}-sim-{self._made:05d}"
+            created_s = now_s + position * BINDING_EACH_S
+            tie = zlib.crc32(f"{self._seed}/{name}".encode())
+            workload.pods.append(Pod(name=name, workload=workload, created_s=created_s, tie=tie))
+        self._fill(self.pools[workload.key[1]], now_s)
+
+    def _let_go(self, pod: Pod) -> None:
+        if pod.ready_s is None:
+            self._remove(pod)
+        else:
+            pod.leaving = True
+            self._servers.drain(pod)
+
+    def _remove(self, pod: Pod) -> None:
+        pod.gone = True
+        pod.workload.pods.remove(pod)
+        if pod.node is not None:
+            pod.node.free += pod.workload.share
+
+    def _clear(self, pool: Pool, now_s: float) -> None:
+        """Take away the pods whose nodes are not there any more; their Deployments make new ones."""
+        present = {id(node) for node in pool.present()}
+        for workload in tuple(self.of_pool(pool.name)):
+            lost = [pod for pod in workload.pods if pod.node is not None and id(pod.node) not in present]
+            for pod in lost:
+                if pod.number is not None:
+                    self._servers.kill(pod)
+                self._remove(pod)
+            if lost:
+                self._reconcile(workload, now_s)
+
+    def _fill(self, pool: Pool, now_s: float) -> None:
+        """Place the pods that wait for a node of a pool, the oldest first."""
+        waiting = [pod for workload in self.of_pool(pool.name) for pod in workload.pods if pod.node is None]
+        if not waiting:
+            return
+        waiting.sort(key=lambda pod: (pod.created_s, pod.name))
+        asked_before_s = pool.refused_until_s
+        refused = pool.refuses(now_s)
+        if refused and pool.refused_until_s != asked_before_s:
+            self._agenda.at(pool.refused_until_s, lambda: self._fill(pool, pool.refused_until_s))
+        others = sum(len(other.present()) for other in self.pools.values() if other is not pool)
+        for pod in waiting:
+            pod.node = None if refused else pool.place(pod.workload.share)
+            if pod.node is None:
+                pod.reason = pool.words(others, refused=refused)
+            else:
+                self._start(pod, max(now_s, pod.created_s), pool.start_factor)
+
+    def _start(self, pod: Pod, at_s: float, factor: float) -> None:
+        pod.bound_s = at_s + BINDING_S
+        ready_s = pod.bound_s + pod.workload.placement.startup_s * factor
+        self._agenda.at(ready_s, lambda: self._ready(pod, ready_s))
+
+    def _ready(self, pod: Pod, now_s: float) -> None:
+        if not pod.gone and pod.ready_s is None:
+            pod.ready_s = now_s
+            self._servers.begin(pod)
+
+
+def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
+    """Return the pods in the order in which the ReplicaSet controller deletes them (`ActivePodsWithRanks`).
+
+    Those without a node first, then those not ready, those that share their node with most others of the Deployment,
+    the youngest; ages are compared by their binary logarithms, ties are broken by chance.
+    """
+    on_node: dict[int, int] = {}
+    for pod in pods:
+        on_node[id(pod.node)] = on_node.get(id(pod.node), 0) + 1
+
+    def rank(pod: Pod) -> tuple[bool, bool, int, int, int]:
+        since_s = pod.created_s if pod.ready_s is None else pod.ready_s
+        age_ns = (now_s - since_s) * 1e9
+        return (
+            pod.node is not None,
+            pod.ready_s is not None,
+            -on_node[id(pod.node)],
+            int(math.log2(age_ns)) if age_ns >= 1 else -1,
+            pod.tie,
+        )
+
+    return sorted(pods, key=rank)
+
+
+def initial_replicas(pipeline: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> Mapping[PlacementKey, int]:
+    """Return the replicas that every run begins with: the minimums, and one where a stage would have none.
+
+    That one is on the first of the stage's placements whose pool has instances.
+    """
+    replicas: dict[PlacementKey, int] = {}
+    for stage in pipeline.stages:
+        own = {(stage.name, placement.pool): placement.prior.min_replicas for placement in stage.placements}
+        usable = [key for key in own if pools[key[1]].instances]
+        if not any(own.values()) and usable:
+            own[usable[0]] = 1
+        replicas |= own
+    return replicas
