@@ -8,19 +8,30 @@ import click
 
 
 @click.command()
-@click.argument("pipeline")
+@click.argument("pipeline", required=False)
 @click.option(
     "-n", "--namespace", help="Namespace of the pipeline; default: default. NAMESPACE/PIPELINE says the same."
 )
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: those of kubectl.")
-def explain(pipeline: str, namespace: str | None, kubeconfig: Path | None) -> None:
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Make the decisions recorded in FILE again (the operator's log as JSON lines, or one record; - is standard "
+    "input) and tell whether they are the same; with PIPELINE, explain those about it. No cluster is asked.",
+)
+def explain(pipeline: str | None, namespace: str | None, kubeconfig: Path | None, replay: Path | None) -> None:
     """Tell what was decided for PIPELINE, why, why not more, why not now, and what would change it."""
+    if replay is not None:
+        from controller.commands.replay import print_replay
+
+        print_replay(replay, None if pipeline is None else _key(pipeline, namespace))
+        return
+    if pipeline is None:
+        raise click.UsageError("PIPELINE: is missing; name one, or give --replay FILE")
     from controller.kube.gateway import PIPELINES, ConfigurationError, Gateway, KubeError, NotFound
 
-    place, _, name = pipeline.rpartition("/")
-    if place and namespace and place != namespace:
-        raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r}")
-    where = place or namespace or "default"
+    where, _, name = _key(pipeline, namespace).partition("/")
     try:
         with Gateway(kubeconfig) as gateway:
             resource = gateway.get(PIPELINES, where, name)
@@ -34,6 +45,14 @@ def explain(pipeline: str, namespace: str | None, kubeconfig: Path | None) -> No
     if answer is None:
         raise click.ClickException(f"the operator has not decided anything about {where}/{name} yet: does it run?")
     click.echo("\n".join(answer))
+
+
+def _key(pipeline: str, namespace: str | None) -> str:
+    """Return NAMESPACE/PIPELINE."""
+    place, _, name = pipeline.rpartition("/")
+    if place and namespace and place != namespace:
+        raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r}")
+    return f"{place or namespace or 'default'}/{name}"
 
 
 def rendered(resource: dict[str, Any], now: datetime) -> list[str] | None:

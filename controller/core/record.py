@@ -1,5 +1,7 @@
 """The decision record: a decision with all it was made from, so that it can be made again and looked into."""
 
+from collections.abc import Iterator
+
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.decision import Decision
 from controller.core.explain import reason_sentence
@@ -7,6 +9,7 @@ from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
 
 SCHEMA = "sluice.dev/decision-record/v1"
+_NOT_THERE = "not there"
 
 
 def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
@@ -15,24 +18,7 @@ def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
         "schema": SCHEMA,
         "policy": encode(decision.policy),
         "snapshot": encode(snapshot),
-        "decision": {
-            "now_s": decision.now_s,
-            "pipelines": {
-                pipeline.key: {
-                    "outcome": pipeline.outcome.value,
-                    "message": reason_sentence(pipeline),
-                    **{
-                        name: encode(getattr(pipeline, name))
-                        for name in (
-                            *("observed", "forecast", "demand", "holds", "changes", "rules"),
-                            *("spend_per_hour", "admissible", "profile", "plan", "desired", "unconstrained"),
-                        )
-                    },
-                }
-                for pipeline in decision.pipelines
-            },
-            "pools": encode(decision.pools),
-        },
+        "decision": _answer(decision),
     }
 
 
@@ -54,6 +40,44 @@ def policy_from_record(record: dict[str, Json]) -> Policy:
     """
     _check_schema(record)
     return decode(Policy, record.get("policy"), "record.policy")
+
+
+def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
+    """Return where the recorded decision is not `decision`, one `path: recorded, now …` each; none: it is the same."""
+    return tuple(_differences("", record.get("decision"), _answer(decision)))
+
+
+def _answer(decision: Decision) -> dict[str, Json]:
+    return {
+        "now_s": decision.now_s,
+        "pipelines": {
+            pipeline.key: {
+                "outcome": pipeline.outcome.value,
+                "message": reason_sentence(pipeline),
+                **{
+                    name: encode(getattr(pipeline, name))
+                    for name in (
+                        *("observed", "forecast", "demand", "holds", "changes", "rules"),
+                        *("spend_per_hour", "admissible", "profile", "plan", "desired", "unconstrained"),
+                    )
+                },
+            }
+            for pipeline in decision.pipelines
+        },
+        "pools": encode(decision.pools),
+    }
+
+
+def _differences(path: str, recorded: Json, now: Json) -> Iterator[str]:
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for name in dict.fromkeys([*recorded, *now]):
+            inside = f"{path}.{name}" if path else name
+            yield from _differences(inside, recorded.get(name, _NOT_THERE), now.get(name, _NOT_THERE))
+    elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
+        for index, (one, other) in enumerate(zip(recorded, now, strict=True)):
+            yield from _differences(f"{path}[{index}]", one, other)
+    elif recorded != now:
+        yield f"{path}: {recorded}, now {now}"
 
 
 def _check_schema(record: dict[str, Json]) -> None:

@@ -32,7 +32,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
-            write_report(result, place)
+            write_report(result, place, cluster.operator_log)
             if keep:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,10 +118,14 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Clu
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def write_report(report: Report, path: Path) -> None:
-    """Write the report, and its path as the last line of stdout."""
+def write_report(report: Report, path: Path, operator_log: Path) -> None:
+    """Write the report, and its path as the last line of stdout; the operator's log stays beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
+    if operator_log.exists():
+        kept = path.with_suffix(".operator.jsonl")
+        shutil.copyfile(operator_log, kept)
+        click.echo(f"the operator's log: {kept.resolve()}")
     click.echo(f"report: {path.resolve()}")
 
 
@@ -161,8 +166,8 @@ def run_(
         seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
     )
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
-    with executed(loaded, options) as (result, _):
-        write_report(result, place)
+    with executed(loaded, options) as (result, cluster):
+        write_report(result, place, cluster.operator_log)
     lag_s = result["summary"]["generator_lag_p99_s"]
     if lag_s > MAX_LAG_S:
         click.echo(

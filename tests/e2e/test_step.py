@@ -68,6 +68,14 @@ def desired(window: dict[str, Any]) -> int:
     return sum(count["desired"] for pools in window["replicas"].values() for count in pools.values())
 
 
+def test_every_recorded_decision_is_made_again_from_its_record(with_operator: LabRun) -> None:
+    command: list[str | Path] = [SLUICE, "explain", "--replay", with_operator.operator_log, "speech/captions"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records, differing = done.stdout.splitlines()[-1].split(" records, ")
+    assert (int(records) >= 5, differing) == (True, "0 differ")
+
+
 def test_replicas_follow_the_load_up_and_down_again(with_operator: LabRun) -> None:
     windows = with_operator.report["windows"]
     before = [window for window in windows if window["t_s"] < STEP_S]

@@ -48,13 +48,17 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
-    """A run that has ended. `lines` are those of standard error, each with the moment at which it was read."""
+    """A run that has ended. `lines` are those of standard error, each with the moment at which it was read.
+
+    `operator_log` is the file that the run left, which is not there without an operator.
+    """
 
     code: int
     stdout: str
     lines: list[tuple[float, str]]
     seen: list[Seen]
     report: dict[str, Any]
+    operator_log: Path
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -195,6 +199,7 @@ def lab_run(
             lines=watched.lines,
             seen=watched.seen,
             report=json.loads(report.read_text()),
+            operator_log=report.with_suffix(".operator.jsonl"),
         )
         assert run.code == int(run.was_late), watched.stderr()
         assert not watched.remains()
