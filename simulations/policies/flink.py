@@ -3,14 +3,15 @@
 After flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
 ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flink-kubernetes-operator.
 
-Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. A stage without
-predecessor is a source, its waiting items are the lag. A join sees an item once, so its rate is that of one branch,
+Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. What it completes is
+its input rate. A stage without predecessor is a source: its waiting items are the lag, and what it is offered is its
+input and the growth of that lag, in which items that it refuses count as well. A join sees an item once, so its rate is that of one branch,
 where Flink adds up inputs. Adding a replica restarts nobody, so the restart time is 0 where a job's is 5 minutes. Items
 are lost after seconds here, so that what the original does about minutes of backlog never comes into play.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.core.policy import Policy
@@ -79,9 +80,10 @@ def outside_bounds(vertex: VertexRates, settings: FlinkSettings) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One vertex at one collection: input rate (items/s), waiting items, and the busiest subtask's share."""
+    """One vertex at one collection: items/s taken in and offered, waiting items, and the busiest subtask's share."""
 
     input_rps: float
+    offered_rps: float
     lag: float
     busy: float
 
@@ -95,28 +97,30 @@ def evaluate(
 ) -> dict[PlacementName, VertexRates]:
     """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
 
-    A source's target is its mean input and the growth of its lag, and it catches up on its lag; any other vertex has
-    those of the one before, times what both were seen to take in.
+    A source's target is what it was offered, and it catches up on its lag; any other vertex has those of the one
+    before, times what it was offered for each item that the other took in.
     """
-    mean = {own.name: sum(seen[own.name].input_rps for _, seen in history) / len(history) for own in vertices}
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(values) / len(history)
+
     named = {own.stage.name: own.name for own in vertices}
-    span_s = history[-1][0] - history[0][0]
+    inputs = {own.name: mean(seen[own.name].input_rps for _, seen in history) for own in vertices}
     found: dict[PlacementName, VertexRates] = {}
     for own in vertices:
-        before = [found[named[name]] for name in own.stage.after if name in named]
+        offered = mean(seen[own.name].offered_rps for _, seen in history)
+        before = [named[name] for name in own.stage.after if name in named]
         if before:
-            inputs = [mean[named[name]] for name in own.stage.after if name in named]
-            ratios = [mean[own.name] / rps if rps > 0 else 0.0 for rps in inputs]
-            target = max(other.target_rps * ratio for other, ratio in zip(before, ratios, strict=True))
-            catch_up = max(other.catch_up_rps * ratio for other, ratio in zip(before, ratios, strict=True))
+            ratios = {name: offered / inputs[name] if inputs[name] > 0 else 0.0 for name in before}
+            target = max(found[name].target_rps * ratio for name, ratio in ratios.items())
+            catch_up = max(found[name].catch_up_rps * ratio for name, ratio in ratios.items())
         else:
-            first, last = history[0][1][own.name].lag, history[-1][1][own.name].lag
-            target = max(0.0, mean[own.name] + ((last - first) / span_s if span_s > 0 else 0.0))
-            catch_up = last / settings.catch_up_s if settings.catch_up_s > 0 else 0.0
+            target = offered
+            catch_up = history[-1][1][own.name].lag / settings.catch_up_s if settings.catch_up_s > 0 else 0.0
         found[own.name] = VertexRates(
             parallelism=own.target.desired,
-            input_rps=mean[own.name],
-            busy=sum(seen[own.name].busy for _, seen in history) / len(history),
+            input_rps=inputs[own.name],
+            busy=mean(seen[own.name].busy for _, seen in history),
             target_rps=target,
             catch_up_rps=catch_up,
         )
@@ -168,7 +172,8 @@ class Job:
 
 def _sample(own: Workload) -> Sample:
     return Sample(
-        input_rps=own.arrival_rate_rps,
+        input_rps=sum(replica.completion_rate_rps for replica in own.replicas),
+        offered_rps=own.arrival_rate_rps,
         lag=sum(replica.queued for replica in own.replicas),
         busy=max(replica.utilization for replica in own.replicas),
     )

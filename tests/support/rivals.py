@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from builders import NOW_S, a_snapshot, a_state
+from builders import NOW_S, a_snapshot, a_spec, a_state
 
 from controller.core.decision import Decision
 from controller.core.policy import Policy
@@ -61,12 +61,10 @@ def a_detailed(
     )
 
 
-def a_workload(
-    stage: StageSpec, desired: int, readings: Sequence[ReplicaReading] = (), *, state: PipelineState | None = None
-) -> Workload:
+def a_workload(stage: StageSpec, desired: int, readings: Sequence[ReplicaReading] = ()) -> Workload:
     """Return the first placement of `stage` with `desired` replicas, all ready."""
     key = (stage.name, stage.placements[0].pool)
-    whole = state or a_state(replicas={key: desired})
+    whole = a_state(a_spec(stage), replicas={key: desired})
     snapshot = a_detailed(whole, replicas={key: readings})
     return placements(snapshot, whole, stage)[0]
 

@@ -27,6 +27,10 @@ from simulations.policies.hpa import (
         ("MissingMetricsNoChangeEq", [1.0], 1.0, 2, 1, 0, 2),
         ("MissingMetricsNoChangeGt", [1.9], 1.0, 2, 1, 0, 2),
         ("MissingMetricsNoChangeLt", [0.6], 1.0, 2, 1, 0, 2),
+        ("MissingMetricsUnreadyChange", [0.45], 0.5, 3, 1, 1, 3),
+        ("MissingMetricsUnreadyScaleUp", [2.0], 0.5, 3, 1, 1, 4),
+        ("MissingMetricsUnreadyScaleDown", [0.1, 0.1], 0.5, 4, 1, 1, 3),
+        ("DuringRollingUpdateWithMaxSurge", [0.1, 0.1], 0.5, 2, 1, 0, 2),
         ("within the tolerance", [0.54, 0.54], 0.5, 2, 0, 0, 2),
     ],
 )
