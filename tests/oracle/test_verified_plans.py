@@ -47,7 +47,8 @@ def missed(pipeline: Pipeline, plan: PipelinePlan, seed: int) -> float:
 
 
 def test_no_plan_that_passed_its_replay_misses_its_sla_by_more_than_5_percent() -> None:
-    served, composed = [], []
+    served: list[float] = []
+    composed: list[float] = []
     for seed in range(40):
         pipeline = erratic_stages(seed)
         problem = replace(a_problem(pipeline, where=pools(cpu=(0.3, 40))), composition=Composition.RSS)
