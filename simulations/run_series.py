@@ -37,6 +37,19 @@ def run_series(
     )
 
 
+def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the mean over each [begun_s, ended_s), both ascending, of shape (windows,).
+
+    It is what the quantity sums up to by the end, less what it did by the beginning.
+    """
+    if not len(begun_s):
+        return ()
+    edges, values = steps.parts(float(begun_s[0]), float(ended_s[-1]))
+    summed = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
+    sums = np.interp(ended_s, edges, summed) - np.interp(begun_s, edges, summed)
+    return tuple((sums / (ended_s - begun_s)).tolist())
+
+
 def _pipeline(
     spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
 ) -> PipelineSeries:
@@ -44,6 +57,7 @@ def _pipeline(
         prices = ledger.replica_prices(spec, seen.price_per_hour)
         return sum(price * seen.placements[place].scheduled for place, price in prices.items())
 
+    begun_s = np.array([window.t_s for window in windows])
     budgets = _at(observations, ends_s, lambda seen: seen.budget_per_hour.get(spec.key, math.inf))
     return PipelineSeries(
         pipeline=str(spec.key),
@@ -57,7 +71,7 @@ def _pipeline(
         p95_s=tuple(window.p95_s for window in windows),
         met=tuple(window.met for window in windows),
         spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
-        cost_per_hour=_means(ledger.steps(observations, cost_per_hour), windows),
+        cost_per_hour=means(ledger.steps(observations, cost_per_hour), begun_s, ends_s),
         budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
         placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
     )
@@ -80,16 +94,3 @@ def _at(
 ) -> tuple[float, ...]:
     """What held at the end of each window; 0 before the first observation."""
     return tuple(ledger.steps(observations, value).at(ends_s).tolist())
-
-
-def _means(steps: Steps, windows: Sequence[Window]) -> tuple[float, ...]:
-    """The mean over each window: what the quantity sums up to by its end, less what it did by its beginning."""
-    if not windows:
-        return ()
-    last = windows[-1]
-    edges, values = steps.parts(windows[0].t_s, last.t_s + last.length_s)
-    summed = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
-    begun_s = np.array([window.t_s for window in windows])
-    lengths_s = np.array([window.length_s for window in windows])
-    sums = np.interp(begun_s + lengths_s, edges, summed) - np.interp(begun_s, edges, summed)
-    return tuple((sums / lengths_s).tolist())

@@ -1,0 +1,190 @@
+"""`sluice simulate`: a scenario in the simulator, under Sluice and its rivals."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from simulations.results import Experiment
+    from simulations.scenario import Scenario
+
+REPORT, RESULTS = "report.html", "results.json"
+
+_INTERRUPTED = 128 + signal.SIGINT
+
+
+def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r}: must be whole numbers of at least 0, such as 1,2,3.")
+    seeds = tuple(int(part) for part in parts)
+    if len(set(seeds)) < len(seeds):
+        raise click.BadParameter(f"{text!r}: must name each seed once.")
+    return seeds
+
+
+@click.command()
+@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME",
+    help="Run this policy alone, in the what-ifs, too; may be given several times. Default: those of the scenario, and "
+    "Sluice alone in the what-ifs.",
+)
+@click.option(
+    "--what-if",
+    "what_ifs",
+    multiple=True,
+    metavar="NAME",
+    help="Of the what-ifs, run this one alone; may be given several times. Default: all of them.",
+)
+@click.option("--seeds", metavar="N,N,…", callback=_seeds, help="Random loads to run. Default: those of the scenario.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help=f"Folder for {REPORT}, which needs nothing else to be read, and {RESULTS}.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def simulate(
+    scenario: Path,
+    *,
+    policies: tuple[str, ...],
+    what_ifs: tuple[str, ...],
+    seeds: tuple[int, ...] | None,
+    out: Path | None,
+    jobs: int | None,
+    output: str,
+) -> None:
+    """Simulate SCENARIO: what Sluice and its rivals would have cost, and how well they would have kept the SLA.
+
+    Exit status: 0 done; 1 the scenario is invalid, or asks for what is not simulated; 2 wrong usage.
+    """
+    from simulations.policies.catalogue import POLICIES
+    from simulations.scenario import InvalidScenario, load_scenario
+
+    try:
+        loaded = load_scenario(scenario, policies=POLICIES)
+    except InvalidScenario as error:
+        for finding in error.findings:
+            click.echo(str(finding), err=True)
+        raise click.exceptions.Exit(1) from None
+    _check_names(policies, POLICIES, "policy", "'--policy'")
+    _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
+    if out is not None:
+        _check_writable(out)
+    experiment = _run(
+        loaded,
+        policies=tuple(dict.fromkeys(policies)) or None,
+        what_ifs=tuple(dict.fromkeys(what_ifs)) or None,
+        seeds=seeds,
+        jobs=jobs or len(os.sched_getaffinity(0)),
+    )
+    _print(experiment, output)
+    if out is not None:
+        page = _write(experiment, loaded, out)
+        click.echo(f"report: {page}", err=output == "json")
+
+
+def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: str) -> None:
+    from controller.resources.parsing import nearest_name
+
+    candidates = list(known)
+    for name in names:
+        if name not in candidates:
+            nearest = nearest_name(name, candidates)
+            hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(candidates) or 'none'}."
+            raise click.BadParameter(f"{name!r}: no such {what}; {hint}", param_hint=option)
+
+
+def _check_writable(folder: Path) -> None:
+    """Refuse before anything runs what could not be written at the end."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise click.BadParameter(f"{folder}: cannot be written: {there} is in the way.", param_hint="'--out'")
+
+
+def _run(
+    scenario: "Scenario",
+    *,
+    policies: Sequence[str] | None,
+    what_ifs: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+    jobs: int,
+) -> "Experiment":
+    from simulations.cluster.nodes import UnsupportedScenario
+    from simulations.engine.self_checks import self_checks
+    from simulations.experiment import planned_runs, run_all
+    from simulations.hindsight import BoundRequest, bound_all
+    from simulations.provenance import provenance
+    from simulations.results import Experiment
+    from simulations.schedule import LoadTooLarge
+
+    runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
+    bounds = [BoundRequest(what_if=w, seed=s) for w, s in dict.fromkeys((run.what_if, run.seed) for run in runs)]
+    try:
+        with _progress(len(runs) + len(bounds)) as step:
+            results = run_all(scenario, runs, jobs=jobs, progress=lambda _: step())
+            found = bound_all(scenario, bounds, jobs=jobs, progress=step)
+            checks = self_checks(runs[0].seed)
+    except (UnsupportedScenario, LoadTooLarge) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    for check in checks:
+        if not check.ok:
+            click.echo(f"self-check failed: {check.name}: do not rely on these numbers", err=True)
+    return Experiment(
+        scenario=scenario.file.name,
+        seeds=tuple(seeds or scenario.file.seeds),
+        results=results,
+        bounds=found,
+        self_checks=tuple(checks),
+        provenance=provenance(scenario, ("sluice", *sys.argv[1:])),
+    )
+
+
+@contextlib.contextmanager
+def _progress(steps: int) -> Iterator[Callable[[], None]]:
+    """Give what to call after each step; the bar is on standard error, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=steps, label="simulating", file=sys.stderr, show_pos=True) as bar:
+        yield lambda: bar.update(1)
+
+
+def _print(experiment: "Experiment", output: str) -> None:
+    from simulations.commands.simulate_output import print_experiment
+    from simulations.report.fidelity import measured_fidelity
+    from simulations.results import to_json
+
+    if output == "json":
+        click.echo(json.dumps(to_json(experiment), indent=2, allow_nan=False))
+    else:
+        print_experiment(experiment, measured_fidelity())
+
+
+def _write(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
+    """Write report and results; return where the report is."""
+    from simulations.report.fidelity import measured_fidelity
+    from simulations.report.page import render
+    from simulations.results import to_json
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULTS).write_text(json.dumps(to_json(experiment), indent=1, allow_nan=False) + "\n")
+    page = (folder / REPORT).resolve()
+    page.write_text(render(experiment, scenario, error_bar=measured_fidelity()))
+    return page

@@ -1,0 +1,79 @@
+"""What `sluice simulate` prints for a person."""
+
+from collections.abc import Iterator
+
+from controller.commands.terminal import Page
+from simulations.report import fidelity, phrases
+from simulations.report.fidelity import Fidelity
+from simulations.report.findings import label, sentences
+from simulations.results import Experiment, Run, dominated_by
+
+
+def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
+    """Print a table of the runs for the scenario and each what-if, and what follows from them."""
+    page = Page()
+    for what_if in experiment.what_ifs:
+        runs = [run for run in experiment.runs() if run.what_if == what_if]
+        bound = experiment.bound_cost(what_if)
+        page.say(_title(experiment, what_if, bound), style="bold")
+        page.table(
+            (
+                "policy",
+                ">cost",
+                ">seeds",
+                ">x bound",
+                ">windows in SLA",
+                ">calm",
+                ">items in SLA",
+                ">p95",
+                ">lost",
+                ">shed",
+                ">changes",
+                ">over cap",
+                "dominated by",
+            ),
+            (_row(run, runs) for run in runs),
+        )
+        page.say()
+    for sentence in (*sentences(experiment), *_trust(experiment, error_bar)):
+        page.say(sentence)
+
+
+def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:
+    seeds = phrases.plural(len(experiment.seeds), "seed")
+    least = (
+        "no bound: no schedule meets the SLA in 99.5 % of the windows"
+        if bound is None
+        else f"bound {phrases.money(bound)}"
+    )
+    return f"{experiment.scenario}{'' if what_if is None else f', what if {what_if}'} ({seeds}; {least})"
+
+
+def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
+    better = [label(other) for other in dominated_by(run, runs)]
+    p95 = run.mean("p95_s")
+    return (
+        label(run),
+        phrases.money(run.mean("cost")),
+        phrases.spread(run.range("cost"), phrases.money) or phrases.MISSING,
+        phrases.MISSING if run.cost_over_bound is None else f"{run.cost_over_bound:.2f}",
+        phrases.share(run.mean("sla_windows_met")),
+        phrases.share(run.mean("sla_windows_met_calm")),
+        phrases.share(run.mean("within_sla_share")),
+        phrases.MISSING if p95 is None and not run.mean("lost") else phrases.latency(p95),
+        *(phrases.count(run.mean(name)) for name in ("lost", "shed", "replica_changes", "cap_violations")),
+        "over the cap"
+        if run.breaks_caps
+        else ", ".join(better[:2]) + (f" and {len(better) - 2} more" if len(better) > 2 else "") or phrases.MISSING,
+    )
+
+
+def _trust(experiment: Experiment, error_bar: Fidelity | None) -> Iterator[str]:
+    checks = len(experiment.self_checks)
+    failed = [check.name for check in experiment.self_checks if not check.ok]
+    yield (
+        f"FAILED self-checks against theory, do not rely on these numbers: {phrases.listed(failed)}."
+        if failed
+        else f"All {checks} self-checks against theory passed."
+    )
+    yield fidelity.words(error_bar)

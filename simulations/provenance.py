@@ -1,0 +1,39 @@
+"""What a result was made from: the command, the versions, and the files by their SHA-256."""
+
+import hashlib
+import platform
+from collections.abc import Iterator, Sequence
+from importlib import metadata, resources
+
+from simulations.results import Provenance
+from simulations.scenario import Scenario
+
+_DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba", "scipy": "scipy"}
+
+
+def provenance(scenario: Scenario, command: Sequence[str]) -> Provenance:
+    """Return the provenance of a run of `scenario` by `command` on this machine."""
+    versions = {"python": platform.python_version()}
+    for name, distribution in _DISTRIBUTIONS.items():
+        try:
+            versions[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue  # not every command needs every library
+    return Provenance(
+        command=tuple(command),
+        versions=dict(sorted(versions.items())),
+        sha256={name: hashlib.sha256(content).hexdigest() for name, content in _files(scenario)},
+    )
+
+
+def _files(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
+    """The scenario, its manifests and traces, named as the scenario names them."""
+    yield scenario.path.name, scenario.path.read_bytes()
+    for name, path in zip(scenario.file.manifests, scenario.manifests, strict=True):
+        yield name, path.read_bytes()
+    traces = [load.trace for load in scenario.file.load]
+    traces += [w.load.trace for w in scenario.file.what_if if w.load is not None and w.load.trace is not None]
+    for name in dict.fromkeys(traces):
+        path = scenario.path.parent / name
+        bundled = resources.files("simulations.data") / "traces" / name
+        yield name, path.read_bytes() if path.is_file() else bundled.read_bytes()

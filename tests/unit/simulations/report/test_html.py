@@ -1,0 +1,35 @@
+"""HTML from values: what is no markup is escaped."""
+
+import pytest
+
+from simulations.report.html import Markup, element
+
+
+def test_text_and_attributes_are_escaped() -> None:
+    hostile = """</script><img src=x onerror="alert('1')">&"""
+    found = element("p", hostile, title=hostile)
+    assert found.count("<") == 2
+    assert found == (
+        '<p title="&lt;/script&gt;&lt;img src=x onerror=&quot;alert(&#x27;1&#x27;)&quot;&gt;&amp;">'
+        """&lt;/script&gt;&lt;img src=x onerror="alert('1')"&gt;&amp;</p>"""
+    )
+
+
+def test_markup_stays_as_it_is_and_nothing_is_left_out() -> None:
+    assert element("p", element("b", "1 < 2"), None, False, [1, 2.5], "") == "<p><b>1 &lt; 2</b>12.5</p>"
+    assert Markup.of("a", ["<", element("br")]) == "a&lt;<br>"
+
+
+def test_attributes_are_named_as_in_html() -> None:
+    assert element("td", class_="n", data_from="1", hidden=True, title=None, scope=False) == (
+        '<td class="n" data-from="1" hidden></td>'
+    )
+
+
+def test_a_part_of_markup_is_text_again() -> None:
+    assert element("p", element("b", "x")[:3]) == "<p>&lt;b&gt;</p>"
+
+
+def test_what_cannot_be_written_is_refused() -> None:
+    with pytest.raises(TypeError, match="cannot be written as HTML"):
+        element("p", object())
