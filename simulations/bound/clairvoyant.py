@@ -1,0 +1,478 @@
+"""The clairvoyant bound: a cost that no schedule of replicas undercuts which meets the SLA in enough of the windows.
+
+A schedule here knows load and faults beforehand, but not how long a batch will happen to take. It may change its mind
+at any instant. It respects budget, pools, `replicas.max`, `maxWer` and start-up, sheds nothing, and in at least
+`required_share` of the scored windows answers the SLA's percentile of the items in time. For every such schedule the
+averages over segments of time (windows, or equal parts of them) satisfy the linear program that is solved here, at the
+schedule's own cost; so the program's minimum is at most the cost of the cheapest. What the program asks for, and what
+it lets off:
+
+* Work. Of a window that is met, `percentile` percent of the items that count are done at every stage that they visit,
+  and those that are filtered are done too, but for as many as may be lost without the window being missed. An item
+  takes a replica's time for its share of a full batch (the largest that can be answered in time); queues, batches that
+  are not full, and turns cost nothing. What comes up in a segment is done in it, but for what arrives so late in it
+  that it may be answered after its end: within the SLA, or ten of them where the item is filtered. Service times count
+  with their mean: the bound holds for the expected cost, whatever their law.
+* Windows. Those with fewer than 20 items that count ask for nothing. Of the others a share of 1 − `required_share`
+  may be given up, one wholly or several in part: what is asked for falls in proportion, as it does when a window is
+  met in some runs only.
+* Slots. Streams that are answered hold one at every stage with memory from their first chunk to their last.
+* Start-up. Who serves has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. What happened
+  before the scored time is free.
+* Whole replicas. In any stretch of time some instant has a whole number of replicas of each placement that together
+  carry the stretch's mean, and with the start-up all these are paid for in the segments before. So the cheapest whole
+  mix is a lower bound there; the program has straight lines below its cost, as a function of what is left undone.
+* Money and room. Spend is within the budget, but for the drain and two cycles after a change of price or budget; a
+  pool has no more replicas than its instances hold, whole machines or not; `replicas.min` is paid for as long as
+  nothing has taken a pool's machines away and the minimums fit.
+* Faults. While a pool is unavailable, no placement on it grows; while it is lost, there is none. A stage that is slow
+  takes as long as at the fastest moment of a segment. Spot machines that are reclaimed may be replaced at once; slow
+  starts are let off; lost metrics are nothing to who knows.
+
+Replicas that drain count towards `replicas.max`. A stream that has lost its replica gets its next slot at once.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammainc
+
+from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
+from optimizer.model import PipelineKey, PoolName, ServiceLaw
+from simulations.bound.arrivals import Arrivals, count_arrivals
+from simulations.bound.program import Limit, Need, Program, Supply, solve
+from simulations.scenario import Fault
+from simulations.schedule import Schedule
+from simulations.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, Clock, Interval
+
+Array = NDArray[np.float64]
+
+REQUIRED_SHARE = 0.995
+"""Of the scored windows, how many a schedule must meet."""
+
+_MAX_SEGMENTS = 600
+_EXCUSE_CYCLES_S = 30.0
+_WHOLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What `set` makes of the resources from `at_s` on."""
+
+    at_s: float
+    pipelines: tuple[PipelineSpec, ...]
+    pools: tuple[PoolSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The least cost in USD over the scored time; None where no schedule can do it.
+
+    `windows_share` is the share of the scored windows that are met at that cost. `times_s` and `cost_per_hour` say
+    where the money goes: segments of time from each of `times_s` on. They are empty where there is no cost.
+    """
+
+    cost: float | None
+    windows_share: float
+    times_s: tuple[float, ...] = ()
+    cost_per_hour: tuple[float, ...] = ()
+
+
+def clairvoyant_bound(
+    pipelines: Sequence[PipelineSpec],
+    pools: Sequence[PoolSpec],
+    schedules: Mapping[PipelineKey, Schedule],
+    clock: Clock,
+    *,
+    seeds: Mapping[PipelineKey, int],
+    faults: Iterable[Fault] = (),
+    changes: Iterable[Change] = (),
+    required_share: float = REQUIRED_SHARE,
+) -> Bound:
+    """Return the bound for one load; see the module for what it says.
+
+    Args:
+        pipelines: as at the beginning of the run.
+        pools: the same.
+        schedules: the load of each pipeline, spikes included.
+        clock: what is scored.
+        seeds: the engine's for each pipeline: they decide when streams offer their chunks, and what is filtered.
+        faults: all of the scenario's; `set` faults are looked up in `changes` instead.
+        changes: what the resources are from some instants on, ascending.
+        required_share: how many of the scored windows must be met.
+
+    Raises:
+        BoundNotFound: the solver failed.
+    """
+    world = _World(
+        epochs=(Change(at_s=0.0, pipelines=tuple(pipelines), pools=tuple(pools)), *changes),
+        faults=tuple(faults),
+        clock=clock,
+    )
+    windows = [
+        _PipelineWindows(world, index, pipeline, schedules[pipeline.key], seed=seeds[pipeline.key])
+        for index, pipeline in enumerate(world.pipelines)
+    ]
+    scored = sum(part.scored for part in windows)
+    program = Program(
+        edges_s=world.edges_s,
+        window_of=world.window_of,
+        windows=len(windows) * world.windows,
+        given_up=(1 - required_share) * sum(part.candidates for part in windows),
+        supplies=tuple(world.supplies()),
+        needs=tuple(need for part in windows for need in part.needs()),
+        limits=tuple(world.limits()),
+    )
+    solution = solve(program)
+    if solution is None:
+        return Bound(cost=None, windows_share=0.0)
+    given_up = sum(
+        float(solution.given_up[k * world.windows : (k + 1) * world.windows][part.asks].sum())
+        for k, part in enumerate(windows)
+    )
+    return Bound(
+        cost=float(solution.cost.sum()),
+        windows_share=1 - given_up / scored if scored else 1.0,
+        times_s=tuple(world.edges_s[:-1].tolist()),
+        cost_per_hour=tuple((solution.cost / program.lengths_s * 3600).tolist()),
+    )
+
+
+class _World:
+    """Resources and faults over time, on the segments of the program; in doubt in favour of less cost."""
+
+    def __init__(self, *, epochs: tuple[Change, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
+        self.epochs = epochs
+        self.faults = faults
+        self.clock = clock
+        self.pipelines = epochs[0].pipelines
+        self.placements = [
+            (pipeline, stage, placement)
+            for pipeline in self.pipelines
+            for stage in pipeline.stages
+            for placement in stage.placements
+        ]
+        self.windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
+        self.edges_s = self._edges()
+        starts_s = self.edges_s[:-1]
+        self.window_of = np.floor((starts_s - clock.warmup_s) / clock.window_s + _WHOLE).astype(np.int64)
+        self._lag_s = max((pipeline.scaling.drain_s for pipeline in self.pipelines), default=0.0) + _EXCUSE_CYCLES_S
+
+    def _edges(self) -> Array:
+        """Windows, or equal parts of them: half of most start-ups at most, for whole replicas to count."""
+        clock = self.clock
+        startups_s = sorted(placement.startup_s for *_, placement in self.placements)
+        typical_s = startups_s[len(startups_s) // 2] if startups_s else 0.0
+        parts = 1
+        if typical_s > 0:
+            parts = math.ceil(round(2 * clock.window_s / typical_s, 9))
+        parts = max(1, min(parts, _MAX_SEGMENTS // max(self.windows, 1)))
+        length_s = clock.window_s / parts
+        count = math.ceil(round((clock.duration_s - clock.warmup_s) / length_s, 9))
+        return np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s)
+
+    def supplies(self) -> Iterable[Supply]:
+        """Yield what is to be had of every placement."""
+        for pipeline, stage, placement in self.placements:
+            prior = placement.prior
+            usable = prior.wer is None or pipeline.max_wer is None or prior.wer <= pipeline.max_wer
+            lost = self._inside(self._spans("poolLost", placement.pool))
+            held = self._inside(self._spans("poolUnavailable", placement.pool))
+            declared = [(epoch.at_s, _placement(epoch, pipeline, stage, placement).prior) for epoch in self.epochs]
+            least = self._steps([(at_s, each.min_replicas) for at_s, each in declared], min, self._lag_s)
+            most = self._steps(
+                [(at_s, each.max_replicas if usable else each.min_replicas) for at_s, each in declared],
+                max,
+                self._lag_s,
+            )
+            room = np.floor(self._room(placement.pool) * prior.per_instance + _WHOLE)
+            most = np.where(lost, 0.0, np.minimum(most, room))
+            yield Supply(
+                startup_s=placement.startup_s * min([1.0, *self._start_factors(placement.pool)]),
+                price_per_hour=self._price_per_hour(placement, 0.0),
+                at_least=np.where(self._minimum_holds(pipeline, placement.pool), np.minimum(least, most), 0.0),
+                at_most=most,
+                may_grow=~(held & np.concatenate([[False], held[:-1]])),
+            )
+
+    def limits(self) -> Iterable[Limit]:
+        """Yield the pools' instances and the pipelines' budgets."""
+        for pool in self.epochs[0].pools:
+            on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
+            most = self._room(pool.name)
+            if on_it and np.all(np.isfinite(most)):
+                share = np.array([[1 / self.placements[k][2].prior.per_instance] for k in on_it])
+                yield Limit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
+        for pipeline in self.pipelines:
+            own = [k for k, (owner, *_) in enumerate(self.placements) if owner is pipeline]
+            budgets = [(epoch.at_s, _pipeline(epoch, pipeline).budget_per_hour) for epoch in self.epochs]
+            yield Limit(
+                supplies=tuple(own),
+                weights=np.array([self._price_per_hour(self.placements[k][2], self._lag_s) for k in own]),
+                most=self._steps(budgets, max, self._lag_s),
+            )
+
+    def _room(self, pool: PoolName) -> Array:
+        return self._steps([(epoch.at_s, _instances(epoch, pool)) for epoch in self.epochs], max, self._lag_s)
+
+    def _price_per_hour(self, placement: PlacementSpec, back_s: float) -> Array:
+        """What a replica costs at least in each segment and the `back_s` before it."""
+        prices = [(epoch.at_s, _pool(epoch, placement.pool).price_per_hour) for epoch in self.epochs]
+        return np.asarray(self._steps(prices, min, back_s) / placement.prior.per_instance)
+
+    def slow_factor(self, pipeline: PipelineSpec, stage: StageSpec) -> Array:
+        """How much longer batches of a stage take at least in each segment, those included that began before it."""
+        names = {str(stage.name), f"{pipeline.key}/{stage.name}"}
+        slow = [
+            (fault.interval, fault.slow_stage.factor)
+            for fault in self.faults
+            if fault.slow_stage is not None and fault.slow_stage.stage in names
+        ]
+        instants = [0.0, *(t for interval, _ in slow for t in (interval.from_s, interval.until_s))]
+        factors = [
+            (t, math.prod(factor for interval, factor in slow if interval.from_s <= t < interval.until_s))
+            for t in sorted(set(instants))
+        ]
+        return self._steps(factors, min, LOST_AFTER_SLAS * self.sla_s(pipeline))
+
+    def sla_s(self, pipeline: PipelineSpec) -> float:
+        """The SLA, the loosest there is in the run."""
+        return max(_pipeline(epoch, pipeline).sla.latency_s for epoch in self.epochs)
+
+    def percentile(self, pipeline: PipelineSpec) -> float:
+        """The percentile, the lowest there is in the run."""
+        return min(_pipeline(epoch, pipeline).sla.percentile for epoch in self.epochs)
+
+    def _minimum_holds(self, pipeline: PipelineSpec, pool: PoolName) -> NDArray[np.bool_]:
+        """Whether the minimum of a placement is there in each segment, whoever decides."""
+        taken_s = [interval.from_s for kind in ("poolLost", "spotReclaim") for interval in self._spans(kind, pool)] or [
+            math.inf
+        ]
+        room = min(_instances(epoch, pool) for epoch in self.epochs)
+        used = max(
+            sum(
+                _placement(epoch, owner, stage, other).prior.min_replicas / other.prior.per_instance
+                for owner, stage, other in self.placements
+                if other.pool == pool
+            )
+            for epoch in self.epochs
+        )
+        spend = max(
+            sum(
+                _placement(epoch, owner, stage, other).prior.min_replicas
+                * _pool(epoch, other.pool).price_per_hour
+                / other.prior.per_instance
+                for owner, stage, other in self.placements
+                if owner is pipeline
+            )
+            for epoch in self.epochs
+        )
+        budget = min(_pipeline(epoch, pipeline).budget_per_hour for epoch in self.epochs)
+        fits = used <= room + _WHOLE and spend <= budget + _WHOLE
+        return (self.edges_s[1:] <= min(taken_s)) & fits
+
+    def _start_factors(self, pool: PoolName) -> list[float]:
+        return [
+            fault.slow_start.factor
+            for fault in self.faults
+            if fault.slow_start is not None and fault.slow_start.pool == pool
+        ]
+
+    def _spans(self, kind: str, pool: PoolName) -> list[Interval]:
+        return [fault.interval for fault in self.faults if fault.kind == kind and fault.pool == pool]
+
+    def _inside(self, spans: Iterable[Interval]) -> NDArray[np.bool_]:
+        """Which segments lie within one of the spans."""
+        begin, end = self.edges_s[:-1], self.edges_s[1:]
+        inside = np.zeros(len(begin), dtype=np.bool_)
+        for span in spans:
+            inside |= (begin >= span.from_s) & (end <= span.until_s)
+        return inside
+
+    def _steps(
+        self, steps: Sequence[tuple[float, float]], best: Callable[[Iterable[float]], float], back_s: float
+    ) -> Array:
+        """The best value of a step function in each segment and the `back_s` before it."""
+        found = []
+        for begin, end in zip(self.edges_s[:-1], self.edges_s[1:], strict=True):
+            before = [value for at_s, value in steps if at_s <= begin - back_s]
+            during = [value for at_s, value in steps if begin - back_s < at_s < end]
+            found.append(best([*before[-1:], *during] or [steps[0][1]]))
+        return np.array(found, dtype=np.float64)
+
+
+class _PipelineWindows:
+    """What one pipeline's items ask for. `asks` has the windows that are scored; `candidates` counts those that could
+    come to be scored, which is more where filtered items are lost."""
+
+    def __init__(self, world: _World, index: int, pipeline: PipelineSpec, schedule: Schedule, *, seed: int) -> None:
+        self._world = world
+        self._first = index * world.windows
+        self._pipeline = pipeline
+        self._sla_s = world.sla_s(pipeline)
+        self._share = world.percentile(pipeline) / 100
+        clock = world.clock
+        self._borders_s = np.minimum(clock.warmup_s + np.arange(world.windows + 1) * clock.window_s, clock.duration_s)
+        self._arrivals = _arrivals(world, pipeline, schedule, self._borders_s, self._sla_s, seed=seed)
+        arrivals = self._arrivals
+        self._counted = np.diff(arrivals.at(arrivals.unfiltered, self._borders_s))
+        offered = np.diff(arrivals.at((arrivals.needed + arrivals.spared).max(axis=0), self._borders_s))
+        self.asks = self._counted >= MIN_WINDOW_ITEMS
+        self.scored = int(np.count_nonzero(self.asks))
+        self.candidates = int(np.count_nonzero(offered >= MIN_WINDOW_ITEMS))
+
+    def needs(self) -> Iterable[Need]:
+        """Yield the work of every stage, and the slots of those with memory."""
+        for index, stage in enumerate(self._pipeline.stages):
+            supplies = tuple(
+                k
+                for k, (owner, other, _) in enumerate(self._world.placements)
+                if owner is self._pipeline and other is stage
+            )
+            yield self._work(index, stage, supplies)
+            if self._pipeline.unit is DemandUnit.STREAMS:
+                yield from self._slots(stage, supplies)
+
+    def _work(self, index: int, stage: StageSpec, supplies: tuple[int, ...]) -> Need:
+        world, arrivals = self._world, self._arrivals
+        edges, start_s = world.edges_s, world.clock.warmup_s
+        needed, spared = arrivals.needed[index], arrivals.spared[index]
+        patient = bool(spared[-1])
+        ends = edges[1:]
+        carry = arrivals.at(needed, ends) - arrivals.at(needed, np.maximum(ends - self._sla_s, start_s))
+        patience_s = LOST_AFTER_SLAS * self._sla_s
+        carry += arrivals.at(spared, ends) - arrivals.at(spared, np.maximum(ends - patience_s, start_s))
+        slow = world.slow_factor(self._pipeline, stage)
+        room_s = patience_s if patient else self._sla_s - self._least_elsewhere_s(index)
+        slots = self._pipeline.unit is DemandUnit.REQUESTS
+        rate = np.array(
+            [
+                [_capacity_rps(placement, factor, room_s, one_slot_each=slots) for factor in slow]
+                for placement in stage.placements
+            ]
+        )
+        # Of n items that count, (1 − p) n may be late; or p late ones may be filtered items that were lost.
+        spare = self._counted * (1 - self._share) / (self._share if patient else 1.0)
+        return Need(
+            supplies=supplies,
+            rate_per_s=rate,
+            amount=self._asked(np.diff(arrivals.at(needed + spared, edges))),
+            carry=carry,
+            spare=spare,
+            windows=self._first,
+        )
+
+    def _slots(self, stage: StageSpec, supplies: tuple[int, ...]) -> Iterable[Need]:
+        """Stream-seconds: a stream that spans a window and is refused takes at least so many chunks with it."""
+        slots = [placement.prior.session_slots for placement in stage.placements]
+        chunk_s = self._pipeline.chunk_s
+        window_s = self._world.clock.window_s
+        if chunk_s is None or window_s < chunk_s or any(count is None for count in slots):
+            return
+        per_chunk_s = window_s / math.floor(window_s / chunk_s)
+        edges = self._world.edges_s
+        yield Need(
+            supplies=supplies,
+            rate_per_s=np.array([[float(count or 0)] * (len(edges) - 1) for count in slots]),
+            amount=self._asked(np.diff(self._arrivals.at(self._arrivals.present_s, edges))),
+            carry=np.zeros(len(edges) - 1),
+            spare=self._counted * (1 - self._share) / self._share * per_chunk_s,
+            windows=self._first,
+        )
+
+    def _asked(self, amount: Array) -> Array:
+        return np.where(self.asks[self._world.window_of], amount, 0.0)
+
+    def _least_elsewhere_s(self, index: int) -> float:
+        """What an item that visits a stage spends at the others at least, on the longest way that it must go."""
+        stages = self._pipeline.stages
+        names = [stage.name for stage in stages]
+        least = [
+            min(map(_least_service_s, stage.placements)) * float(self._world.slow_factor(self._pipeline, stage).min())
+            for stage in stages
+        ]
+        to: list[float] = []
+        for stage in stages:
+            to.append(max((to[names.index(name)] + least[names.index(name)] for name in stage.after), default=0.0))
+        # Where a way may end early, an item is answered by another, which tells nothing of what comes after here.
+        if any(stage.pass_ratio < 1 for stage in stages) and self._ends() > 1:
+            return to[index]
+        onward = [0.0] * len(stages)
+        for k in reversed(range(len(stages))):
+            for name in stages[k].after:
+                before = names.index(name)
+                onward[before] = max(onward[before], onward[k] + least[k])
+        return to[index] + onward[index]
+
+    def _ends(self) -> int:
+        stages = self._pipeline.stages
+        return sum(all(stage.name not in other.after for other in stages) for stage in stages)
+
+
+def _arrivals(
+    world: _World, pipeline: PipelineSpec, schedule: Schedule, borders_s: Array, sla_s: float, *, seed: int
+) -> Arrivals:
+    start_s, ends = world.clock.warmup_s, world.edges_s[1:]
+    times_s = np.concatenate(
+        [
+            world.edges_s,
+            borders_s,
+            np.maximum(ends - sla_s, start_s),
+            np.maximum(ends - LOST_AFTER_SLAS * sla_s, start_s),
+        ]
+    )
+    return count_arrivals(pipeline, schedule, times_s, seed=seed, duration_s=world.clock.duration_s)
+
+
+def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *, one_slot_each: bool) -> float:
+    """Items per second that one replica answers in time at best, in batches of the size that is best for it.
+
+    With `one_slot_each` every item in the replica holds a slot.
+    """
+    prior = placement.prior
+    slots = prior.session_slots if one_slot_each else None
+    law = prior.service.scaled(slow_factor)
+    best = 0.0
+    for batch in range(1, min(prior.batch_sizes[-1], slots or prior.batch_sizes[-1]) + 1):
+        at_once = min(batch * prior.concurrency, slots or batch * prior.concurrency)
+        best = max(best, at_once / law.mean_s(batch) * _in_time(law, batch, room_s))
+    return best
+
+
+def _in_time(law: ServiceLaw, batch: int, room_s: float) -> float:
+    """The probability that a batch takes at most `room_s`."""
+    if room_s <= 0:
+        return 0.0
+    mean_s = law.mean_s(batch)
+    if law.cv == 0:
+        return float(mean_s <= room_s * (1 + _WHOLE))
+    shape = 1 / law.cv**2
+    return float(gammainc(shape, shape * room_s / mean_s))
+
+
+def _least_service_s(placement: PlacementSpec) -> float:
+    """The least that an item spends in service: that of a batch of one, or nothing where times are random."""
+    return placement.prior.service.mean_s(1) if placement.prior.service.cv == 0 else 0.0
+
+
+def _pipeline(epoch: Change, pipeline: PipelineSpec) -> PipelineSpec:
+    return next((found for found in epoch.pipelines if found.key == pipeline.key), pipeline)
+
+
+def _placement(epoch: Change, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
+    for found in _pipeline(epoch, pipeline).stages:
+        if found.name == stage.name:
+            return next((other for other in found.placements if other.pool == placement.pool), placement)
+    return placement
+
+
+def _pool(epoch: Change, name: PoolName) -> PoolSpec:
+    return next(pool for pool in epoch.pools if pool.name == name)
+
+
+def _instances(epoch: Change, name: PoolName) -> float:
+    instances = _pool(epoch, name).instances
+    return math.inf if instances is None else float(instances)
