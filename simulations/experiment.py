@@ -14,24 +14,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.core.decision import Decision, PipelineDecision
 from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
-from controller.core.spec import PipelineSpec
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations import ledger
 from simulations.cluster.simulated import SimulatedCluster
-from simulations.ledger import Observation
 from simulations.load import pipeline_schedules
 from simulations.policies.base import Briefing, Rival, RivalDecision
 from simulations.policies.catalogue import POLICIES
-from simulations.results import Change, DecisionEntry, PipelineSeries, PlacementSeries, RunResult, RunSeries, Tuning
+from simulations.results import Change, DecisionEntry, RunResult, Tuning
+from simulations.run_series import run_series
 from simulations.scenario import Scenario, with_what_if
 from simulations.schedule import Schedule
-from simulations.scoring import Clock, ItemScore, Tally
+from simulations.scoring import ItemScore, Tally
 
 _SCHEDULES_KEPT = 4
 SLUICE = "sluice"
@@ -318,7 +316,11 @@ def _result(
         ),
         simulated_s=clock.duration_s,
         wall_s=wall_s,
-        series=_series(cluster, scores, clock),
+        series=run_series(
+            cluster.pipelines,
+            {pipeline.key: score for pipeline, score in zip(cluster.pipelines, scores, strict=True)},
+            cluster.observations,
+        ),
         decisions=decisions,
     )
 
@@ -335,71 +337,3 @@ def _percentile(tallies: Sequence[Tally], scores: Sequence[ItemScore], percent: 
     total = int(upto[-1]) + sum(score.lost for score in scores)
     rank = max(1, math.ceil(round(percent / 100 * total, 9)))
     return None if not total or rank > upto[-1] else float(latency_s[order][np.searchsorted(upto, rank)])
-
-
-def _series(cluster: SimulatedCluster, scores: Sequence[ItemScore], clock: Clock) -> RunSeries:
-    windows = scores[0].windows
-    ends_s = np.array([window.t_s + window.length_s for window in windows])
-    observations = cluster.observations
-    times_s = np.array([seen.t_s for seen in observations])
-    at_end = np.searchsorted(times_s, ends_s, side="right") - 1
-    seen_at_end = [observations[index] for index in at_end]
-    return RunSeries(
-        t_s=tuple(window.t_s for window in windows),
-        length_s=tuple(window.length_s for window in windows),
-        calm=tuple(window.calm for window in windows),
-        pipelines=tuple(
-            _pipeline_series(pipeline, score, observations, times_s, seen_at_end, clock)
-            for pipeline, score in zip(cluster.pipelines, scores, strict=True)
-        ),
-        price_per_hour={
-            str(pool): tuple(seen.price_per_hour[pool] for seen in seen_at_end)
-            for pool in observations[0].price_per_hour
-        },
-    )
-
-
-def _pipeline_series(
-    pipeline: PipelineSpec,
-    score: ItemScore,
-    observations: Sequence[Observation],
-    times_s: NDArray[np.float64],
-    seen_at_end: Sequence[Observation],
-    clock: Clock,
-) -> PipelineSeries:
-    edges_s = np.array([*(window.t_s for window in score.windows), clock.duration_s])
-    cost_per_hour = [
-        sum(
-            price * seen.placements[key].scheduled
-            for key, price in ledger.replica_prices(pipeline, seen.price_per_hour).items()
-        )
-        for seen in observations
-    ]
-    # Between two observations what is paid grows evenly.
-    until_s = np.append(times_s, max(clock.duration_s, times_s[-1]))
-    paid = np.append(0.0, np.cumsum(np.diff(until_s) * np.array(cost_per_hour)))
-    mean_cost = np.diff(np.interp(edges_s, until_s, paid)) / np.diff(edges_s)
-    return PipelineSeries(
-        pipeline=pipeline.key,
-        sla_s=pipeline.sla.latency_s,
-        percentile=pipeline.sla.percentile,
-        offered_rps=tuple(window.offered / window.length_s for window in score.windows),
-        served_rps=tuple(window.served / window.length_s for window in score.windows),
-        filtered_rps=None,
-        shed_rps=None,
-        lost_rps=None,
-        p95_s=tuple(window.p95_s for window in score.windows),
-        met=tuple(window.met for window in score.windows),
-        spend_per_hour=tuple(seen.spend_per_hour[pipeline.key] for seen in seen_at_end),
-        cost_per_hour=tuple(mean_cost.tolist()),
-        budget_per_hour=tuple(seen.budget_per_hour[pipeline.key] for seen in seen_at_end),
-        placements=tuple(
-            PlacementSeries(
-                stage=stage,
-                pool=pool,
-                desired=tuple(seen.placements[pipeline.key, stage, pool].desired for seen in seen_at_end),
-                ready=tuple(seen.placements[pipeline.key, stage, pool].ready for seen in seen_at_end),
-            )
-            for stage, pool in pipeline.placement_keys()
-        ),
-    )

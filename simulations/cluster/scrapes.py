@@ -20,10 +20,10 @@ _EXTRAPOLATION = 1.1  # average scrape intervals that a window may be longer tha
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Samples:
-    """One scrape of `n` targets at `t_s`: `counters` and `levels`, shapes (n, columns).
+    """One scrape, the `scrape`th, of `n` targets at `t_s`: `counters` and `levels`, shapes (n, columns).
 
-    `sums` are the levels added up over all scrapes so far, `moments` the levels times t_s, `squares` their squares and
-    `present` how often they were above zero, all of the shape of `levels`.
+    `sums` has, over all scrapes so far, the levels added up, the levels times t_s, their squares, and how often they
+    were above zero, one after the other, shape (n, 4 columns). `times` are Σ t and Σ t².
     """
 
     t_s: float
@@ -31,11 +31,7 @@ class Samples:
     counters: Floats
     levels: Floats
     sums: Floats
-    moments: Floats
-    squares: Floats
-    present: Floats
     times: tuple[float, float]
-    """Σ t and Σ t² over all scrapes so far."""
 
 
 class ScrapeHistory:
@@ -50,37 +46,25 @@ class ScrapeHistory:
         self._rows: deque[Samples] = deque()
         self._scrapes = 0
         self._first: dict[int, int] = {}
+        self._known = 0
+        self._unfound: list[int] = []
 
     def record(self, t_s: float, counters: Floats, levels: Floats, found: Callable[[int], bool]) -> None:
         """Add a scrape; `found(number)` tells whether a target that was never scraped is known by now."""
-        before = self._rows[-1] if self._rows else None
-        sums = levels.copy()
-        moments = levels * t_s
-        squares = levels * levels
-        present = (levels > 0).astype(np.float64)
+        sums = np.concatenate([levels, levels * t_s, levels * levels, levels > 0], axis=1)
         times = (t_s, t_s * t_s)
-        if before is not None:
-            known = len(before.levels)
-            sums[:known] += before.sums
-            moments[:known] += before.moments
-            squares[:known] += before.squares
-            present[:known] += before.present
+        if self._rows:
+            before = self._rows[-1]
+            sums[: len(before.sums)] += before.sums
             times = (times[0] + before.times[0], times[1] + before.times[1])
-        for number in range(len(levels)):
-            if number not in self._first and found(number):
-                self._first[number] = self._scrapes
+        self._unfound += range(self._known, len(levels))
+        self._known = len(levels)
+        if self._unfound:
+            new = [number for number in self._unfound if found(number)]
+            self._first |= dict.fromkeys(new, self._scrapes)
+            self._unfound = [number for number in self._unfound if number not in self._first]
         self._rows.append(
-            Samples(
-                t_s=t_s,
-                scrape=self._scrapes,
-                counters=counters,
-                levels=levels,
-                sums=sums,
-                moments=moments,
-                squares=squares,
-                present=present,
-                times=times,
-            )
+            Samples(t_s=t_s, scrape=self._scrapes, counters=counters, levels=levels, sums=sums, times=times)
         )
         self._scrapes += 1
         # One row more than the window: what was before it is where sums begin.
@@ -146,23 +130,19 @@ class Window:
         index = first.scrape - rows[0].scrape
         earlier = rows[index - 1] if index else None
 
-        def since(name: str) -> Floats:
-            upto: Floats = getattr(newest, name)[numbers]
-            if earlier is not None:
-                known = numbers < len(earlier.levels)
-                upto[known] -= getattr(earlier, name)[numbers[known]]
-            return upto
-
-        sums = since("sums")
+        within = newest.sums[numbers]
+        if earlier is not None:
+            known = numbers < len(earlier.sums)
+            within[known] -= earlier.sums[numbers[known]]
+        sums, moments, squares, present = np.split(within, 4, axis=1)
         self.means[chosen] = sums / samples
-        self.mean_squares[chosen] = since("squares") / samples
-        self.busy_shares[chosen] = since("present") / samples
+        self.mean_squares[chosen] = squares / samples
+        self.busy_shares[chosen] = present / samples
         if samples < 2:
             return
-        before = earlier.times if earlier is not None else (0.0, 0.0)
+        before = (0.0, 0.0) if earlier is None else earlier.times
         t_sum, t_squares = newest.times[0] - before[0], newest.times[1] - before[1]
-        spread = samples * t_squares - t_sum * t_sum
-        self.slopes[chosen] = (samples * since("moments") - t_sum * sums) / spread
+        self.slopes[chosen] = (samples * moments - t_sum * sums) / (samples * t_squares - t_sum * t_sum)
         start, end = first.counters[numbers], newest.counters[numbers]
         self.increases[chosen] = end - start
         self.rates[chosen] = rate(

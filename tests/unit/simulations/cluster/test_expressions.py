@@ -1,0 +1,104 @@
+"""The presets' expressions over simulated pods: none missing, and each with the number that its PromQL has."""
+
+import numpy as np
+import pytest
+
+from profiler.samples import Quantity
+from profiler.sources.presets import Combine, load_presets
+from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, Pods, upper_bounds_s
+from simulations.cluster.scrapes import ScrapeHistory
+
+PRESETS = load_presets()
+BOUNDS_S = np.array([0.05, 0.1, 0.2])
+
+
+def pods(*, slots: int | None = 100) -> Pods:
+    """One pod, 60 s: 20 items/s in batches of 4 that take 0.1 s each; 2 wait, 4 run, 50 sessions; 1 item/s refused."""
+    made = ScrapeHistory(keep_s=100.0, counters=len(Counter) + 4, levels=len(Level))
+    for t_s in range(91):
+        counters = {
+            Counter.ARRIVED: 21 * t_s,
+            Counter.REFUSED: t_s,
+            Counter.COMPLETED: 20 * t_s,
+            Counter.BATCHES: 5 * t_s,
+            Counter.BUSY_S: 0.5 * t_s,
+            Counter.SERVICE_S: 2.0 * t_s,
+            Counter.LATENCY_S: 3.0 * t_s,
+        }
+        buckets = [0.0, 10.0 * t_s, 10.0 * t_s, 0.0]
+        levels = {Level.QUEUED: 2.0, Level.IN_SERVICE: 4.0, Level.SESSIONS: 50.0}
+        made.record(
+            t_s,
+            np.array([[*(counters[column] for column in Counter), *buckets]], dtype=np.float64),
+            np.array([[levels[column] for column in Level]]),
+            lambda number: True,
+        )
+    window = made.window(np.zeros(1, dtype=np.intp), 90.0, 60.0)
+    return Pods(
+        window=window,
+        summary=window,
+        bounds_s=BOUNDS_S,
+        concurrency=2,
+        batch_limit=8,
+        queue_limit=10,
+        session_slots=slots,
+    )
+
+
+def value(preset: str, quantity: Quantity) -> float:
+    expression = EXPRESSIONS[preset][quantity]
+    over = 1.0 if expression.over is None else expression.over(pods())[0]
+    return float(expression.value(pods())[0] / over)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_expression_of_a_preset_is_there_and_no_other(preset: str) -> None:
+    assert EXPRESSIONS[preset].keys() == PRESETS[preset].formulas.keys()
+    for quantity, formula in PRESETS[preset].formulas.items():
+        assert (EXPRESSIONS[preset][quantity].over is not None) is (formula.combine is Combine.RATIO), quantity
+
+
+WORKED = [
+    ("generic", Quantity.ARRIVAL_RATE, 21.0),
+    ("generic", Quantity.COMPLETION_RATE, 20.0),
+    ("generic", Quantity.LATENCY_MEAN, 0.15),
+    ("generic", Quantity.SERVICE_TIME, 0.1),
+    ("generic", Quantity.BATCH_SIZE, 4.0),
+    ("generic", Quantity.UTILIZATION, 0.25),
+    ("generic", Quantity.QUEUE_DEPTH, 2.0),
+    ("generic", Quantity.SESSIONS, 50.0),
+    ("generic", Quantity.MEMORY_USE, 0.5),
+    ("generic", Quantity.RX_QUEUE_PRESSURE, 0.2),
+    ("triton", Quantity.ARRIVAL_RATE, 21.0),
+    ("triton", Quantity.SERVICE_TIME, 0.1),
+    ("triton", Quantity.SERVED_BATCH, 4.0 + 1 - 1 / 4),
+    ("triton", Quantity.UTILIZATION, 0.5),
+    ("triton", Quantity.LATENCY_P95, 0.19),
+    ("vllm", Quantity.ARRIVAL_RATE, 20.0),
+    ("vllm", Quantity.SERVICE_TIME, 0.1),
+    ("vllm", Quantity.BATCH_SIZE, 4.0),
+    ("vllm", Quantity.SERVED_BATCH, 4.0),
+    ("vllm", Quantity.UTILIZATION, 4.0),
+    ("vllm", Quantity.MEMORY_USE, 0.5),
+]
+
+
+@pytest.mark.parametrize(("preset", "quantity", "expected"), WORKED, ids=[f"{p} {q.value}" for p, q, _ in WORKED])
+def test_an_expression_has_the_number_that_its_promql_has(preset: str, quantity: Quantity, expected: float) -> None:
+    assert value(preset, quantity) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_histograms_have_the_bounds_of_the_preset() -> None:
+    for preset in ("generic", "vllm"):
+        buckets = EXPRESSIONS[preset][Quantity.LATENCY_P95].value(pods())[0]
+        bounds = upper_bounds_s(preset, pods())
+        assert len(bounds) == len(buckets)
+        assert buckets[-1] == pytest.approx(20.0)
+        assert buckets[np.flatnonzero(bounds == 0.1)[0]] == pytest.approx(10.0)
+
+
+def test_what_a_server_does_not_export_is_not_there() -> None:
+    assert np.isnan(EXPRESSIONS["triton"][Quantity.RX_QUEUE_PRESSURE].value(pods())[0])
+    over = EXPRESSIONS["generic"][Quantity.MEMORY_USE].over
+    assert over is not None
+    assert np.isnan(over(pods(slots=None))[0])

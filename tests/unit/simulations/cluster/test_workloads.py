@@ -1,0 +1,260 @@
+"""Deployments on nodes: who gets one, who waits with which words, who goes first, and what faults do."""
+
+from fractions import Fraction
+
+import pytest
+from builders import a_placement, a_pool, a_spec, a_stage
+
+from controller.core.spec import PipelineSpec
+from optimizer.model import PoolName, StageName
+from simulations.cluster.agenda import Agenda
+from simulations.cluster.nodes import REFUSAL_S, UnsupportedScenario
+from simulations.cluster.workloads import BINDING_EACH_S, BINDING_S, PlacementName, Pod, Workloads, initial_replicas
+
+CPU, GPU = PoolName("cpu"), PoolName("gpu")
+STARTUP_S = 20.0
+
+
+class Recorder:
+    """Servers that only take note; a drain is over when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[Pod] = []
+        self.drained: list[Pod] = []
+        self.killed: list[Pod] = []
+
+    def begin(self, pod: Pod) -> None:
+        pod.number = len(self.begun)
+        self.begun.append(pod)
+
+    def drain(self, pod: Pod) -> None:
+        self.drained.append(pod)
+
+    def kill(self, pod: Pod) -> None:
+        self.killed.append(pod)
+
+
+class World:
+    def __init__(self, *, cpu: int = 2, per_instance: int = 2) -> None:
+        asr = a_placement("cpu", per_instance=per_instance, startup_s=STARTUP_S)
+        lm = a_placement("gpu", startup_s=STARTUP_S)
+        self.spec: PipelineSpec = a_spec(a_stage("asr", asr, lm))
+        self.agenda = Agenda()
+        self.servers = Recorder()
+        self.now_s = 0.0
+        self.cluster = Workloads(
+            (self.spec,),
+            [a_pool("cpu", instances=cpu).spec, a_pool("gpu", instances=1).spec],
+            agenda=self.agenda,
+            servers=self.servers,
+            seed=1,
+        )
+        self.asr: PlacementName = (self.spec.key, (StageName("asr"), CPU))
+        self.cpu = self.cluster.pools[CPU]
+
+    def pass_until(self, until_s: float) -> None:
+        while (due_s := self.agenda.next_s()) is not None and due_s <= until_s:
+            self.now_s = due_s
+            self.agenda.take()()
+        self.now_s = until_s
+
+    def scale(self, replicas: int) -> None:
+        self.cluster.scale(self.asr, replicas, self.now_s)
+
+    @property
+    def pods(self) -> list[Pod]:
+        return self.cluster.workloads[self.asr].pods
+
+    def state(self) -> tuple[int, int, int, int, int]:
+        target = self.cluster.workloads[self.asr].target_state()
+        return target.desired, target.existing, target.ready, target.terminating, len(target.pending)
+
+
+def test_a_replica_serves_after_its_start_up_and_not_before() -> None:
+    world = World()
+    world.scale(2)
+    world.pass_until(STARTUP_S + BINDING_S - 0.001)
+    assert world.state() == (2, 2, 0, 0, 0)
+    world.pass_until(STARTUP_S + BINDING_S)
+    assert world.state() == (2, 2, 1, 0, 0)
+    world.pass_until(STARTUP_S + BINDING_S + BINDING_EACH_S)
+    assert world.state() == (2, 2, 2, 0, 0)
+
+
+def test_what_has_no_node_waits_in_the_scheduler_s_words_until_there_is_one() -> None:
+    world = World()
+    world.pass_until(7.9)
+    world.scale(5)
+
+    (waiting,) = world.cluster.workloads[world.asr].target_state().pending
+    assert waiting.since_s == 7
+    assert waiting.reason == (
+        "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
+    )
+    assert world.cluster.workloads[world.asr].replicas().scheduled == 4
+
+    world.pass_until(60.0)
+    world.scale(4)
+    world.pass_until(61.0)
+    assert world.state() == (4, 4, 4, 0, 0), "what waits goes first"
+    assert not world.servers.drained
+
+
+def test_nodes_are_filled_one_after_the_other() -> None:
+    world = World()
+    world.scale(2)
+
+    assert len({id(pod.node) for pod in world.pods}) == 1
+    assert [node.free for node in world.cpu.nodes] == [0, 1]
+
+
+def test_shares_of_a_node_add_up_exactly() -> None:
+    world = World(cpu=1, per_instance=7)
+    world.scale(8)
+
+    assert world.state() == (8, 8, 0, 0, 1)
+    assert world.cpu.nodes[0].free == Fraction(0)
+
+
+def test_fewer_replicas_drain_and_hold_their_node_until_they_are_empty() -> None:
+    world = World(cpu=1)
+    world.scale(2)
+    world.pass_until(60.0)
+    world.scale(1)
+
+    assert world.state() == (1, 1, 1, 1, 0)
+    world.scale(2)
+    assert world.state() == (2, 2, 1, 1, 1), "its node is not free yet"
+    world.cluster.ended(world.servers.drained[0], world.now_s)
+    assert world.state() == (2, 2, 1, 0, 0)
+
+
+def test_the_youngest_goes_first_among_those_that_serve() -> None:
+    world = World(cpu=4, per_instance=1)
+    for at_s, replicas in ((0.0, 1), (100.0, 2), (1000.0, 3)):
+        world.pass_until(at_s)
+        world.scale(replicas)
+    world.pass_until(1030.0)
+    third = world.servers.begun[2]
+    world.scale(2)
+    assert world.servers.drained == [third]
+
+
+def test_what_does_not_serve_yet_goes_before_what_does() -> None:
+    world = World(cpu=4, per_instance=1)
+    world.scale(1)
+    world.pass_until(500.0)
+    world.scale(2)
+    world.scale(1)
+
+    assert not world.servers.drained
+    assert world.state() == (1, 1, 1, 0, 0)
+    world.pass_until(600.0)
+    assert len(world.servers.begun) == 1, "a pod that was deleted while it started never serves"
+
+
+def test_among_equals_chance_decides_and_the_seed_is_the_chance() -> None:
+    def chosen(seed: int) -> str:
+        world = World(cpu=8, per_instance=1)
+        world.cluster._seed = seed
+        world.scale(8)
+        world.pass_until(300.0)
+        world.scale(7)
+        return world.servers.drained[0].name
+
+    assert chosen(1) == chosen(1)
+    assert len({chosen(seed) for seed in range(8)}) > 1
+
+
+def test_no_replica_gets_a_node_of_an_unavailable_pool_and_running_ones_stay() -> None:
+    world = World()
+    world.scale(1)
+    world.pass_until(100.0)
+    world.cluster.change_outages(world.cpu, +1)
+    world.scale(2)
+    world.pass_until(100.0 + 2.5 * REFUSAL_S)
+
+    assert world.state() == (2, 2, 1, 0, 1)
+    (waiting,) = world.cluster.workloads[world.asr].target_state().pending
+    assert "2 node(s) were unschedulable" in waiting.reason
+
+
+def test_after_an_outage_the_provider_is_asked_again_when_its_refusal_is_forgotten() -> None:
+    world = World()
+    world.cluster.change_outages(world.cpu, +1)
+    world.scale(1)
+    world.pass_until(10.0)
+    world.cluster.change_outages(world.cpu, -1)
+    world.pass_until(REFUSAL_S - 1)
+    assert world.state() == (1, 1, 0, 0, 1)
+    world.pass_until(REFUSAL_S)
+    assert world.state() == (1, 1, 0, 0, 0)
+    world.pass_until(REFUSAL_S + BINDING_S + STARTUP_S)
+    assert world.state() == (1, 1, 1, 0, 0)
+
+
+def test_a_lost_pool_takes_its_pods_and_they_come_back_with_it() -> None:
+    world = World()
+    world.scale(3)
+    world.pass_until(100.0)
+    world.cluster.change_absences(world.cpu, +1, world.now_s)
+
+    assert len(world.servers.killed) == 3
+    assert world.state() == (3, 3, 0, 0, 3)
+    assert not world.cpu.present()
+    world.pass_until(200.0)
+    world.cluster.change_absences(world.cpu, -1, world.now_s)
+    world.pass_until(230.0)
+    assert world.state() == (3, 3, 3, 0, 0)
+
+
+def test_reclaimed_nodes_take_only_what_ran_on_them() -> None:
+    world = World()
+    world.scale(4)
+    world.pass_until(100.0)
+    world.cluster.remove_nodes(world.cpu, [0], world.now_s)
+
+    assert [pod.node for pod in world.servers.killed] == [world.cpu.nodes[0]] * 2
+    assert world.state() == (4, 4, 2, 0, 2)
+    world.cluster.restore_nodes(world.cpu, [0], 150.0)
+    world.pass_until(200.0)
+    assert world.state() == (4, 4, 4, 0, 0)
+
+
+def test_a_draining_pod_on_a_node_that_vanishes_is_gone_and_not_replaced() -> None:
+    world = World(cpu=1)
+    world.scale(2)
+    world.pass_until(60.0)
+    world.scale(1)
+    world.cluster.change_absences(world.cpu, +1, world.now_s)
+    assert world.state() == (1, 1, 0, 0, 1)
+
+
+def test_slow_starts_take_longer_for_those_that_begin_then() -> None:
+    world = World()
+    world.scale(1)
+    world.cpu.start_factor = 3.0
+    world.scale(2)
+    world.pass_until(STARTUP_S + BINDING_S)
+    assert world.state()[2] == 1
+    world.pass_until(3 * STARTUP_S + BINDING_S)
+    assert world.state()[2] == 2
+
+
+def test_a_run_begins_with_a_replica_of_every_stage_where_there_are_instances() -> None:
+    encoder = a_stage("encoder", a_placement("cpu"), a_placement("gpu"))
+    vad = a_stage("vad", a_placement("cpu", bounds=(3, 9)), a_placement("gpu"))
+    spec = a_spec(vad, encoder)
+    pools = {CPU: a_pool("cpu", instances=0).spec, GPU: a_pool("gpu", instances=2).spec}
+
+    assert dict(initial_replicas(spec, pools)) == {
+        ("vad", "cpu"): 3,
+        ("vad", "gpu"): 0,
+        ("encoder", "cpu"): 0,
+        ("encoder", "gpu"): 1,
+    }
+
+
+def test_a_pool_without_a_number_of_instances_is_refused() -> None:
+    with pytest.raises(UnsupportedScenario, match=r"ComputePool cpu: spec\.capacity\.instances"):
+        Workloads((), [a_pool("cpu", instances=None).spec], agenda=Agenda(), servers=Recorder(), seed=1)
