@@ -213,35 +213,26 @@ def _y(value: float, values: Scale) -> int:
 
 def _steps(line: Line, chart: Chart) -> str:
     """The line as a path: horizontal over each window, vertical between them, broken where there is no value."""
-    time, path, at_y, before = chart.axis.scale, "", None, None
+    time, strokes, at_y = chart.axis.scale, list[str](), None
+    before: tuple[Value, ...] | None = None
+    until = ""  # how far the last level goes; it is drawn when it ends
     for part in parts(line.values, _COLUMNS):
         if part.low is None or part.high is None:
-            at_y = before = None
+            strokes.append(until)
+            until, at_y, before = "", None, None
             continue
         values = (part.first, part.low, part.high, part.last)
         if values != before:
             x = round(SIDE * time.at(chart.axis.edge(part.begin)))
-            for value in dict.fromkeys(known for known in values if known is not None):
-                y = _y(value, chart.values)
+            for y in dict.fromkeys(_y(value, chart.values) for value in values if value is not None):
                 if at_y is None:
-                    path += f"M{x} {y}"
+                    strokes.append(f"M{x} {y}")
                 elif y != at_y:
-                    path += f"H{x}V{y}"
+                    strokes.append(f"H{x}V{y}")
                 at_y = y
         before = values
-        path += f"H{round(SIDE * time.at(chart.axis.edge(part.end)))}"
-    return _tidied(path)
-
-
-def _tidied(path: str) -> str:
-    """Join horizontal strokes that follow one another: only the last one counts."""
-    start, *strokes = path.split("H")
-    kept = [
-        stroke
-        for stroke, after in zip(strokes, [*strokes[1:], None], strict=True)
-        if after is None or not stroke.isdigit()
-    ]
-    return "H".join([start, *kept])
+        until = f"H{round(SIDE * time.at(chart.axis.edge(part.end)))}"
+    return "".join([*strokes, until])
 
 
 def _area(path: str) -> str:

@@ -68,8 +68,10 @@ class Page:
                 result: dict[str, Any] = message["result"]
                 return result
 
-    async def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Load a page and wait until it has been drawn."""
+    async def open(
+        self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True
+    ) -> None:
+        """Load a page and wait until it has been drawn; without `scripts`, it runs none."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
         await self.resize(width, height)
@@ -78,10 +80,12 @@ class Page:
             {"name": "prefers-reduced-motion", "value": "reduce"},
         ]
         await self.call("Emulation.setEmulatedMedia", features=features)
+        await self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         await self.call("Page.navigate", url=url)
         while (await self._next()).get("method") != "Page.loadEventFired":
             pass
-        await self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+        if scripts:
+            await self.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     async def resize(self, width: int, height: int) -> None:
         """Give the page another size."""

@@ -44,7 +44,8 @@ def test_counts_have_whole_ticks(top: float, ticks: tuple[float, ...]) -> None:
 def test_latencies_far_apart_are_logarithmic() -> None:
     near, far = of_latencies([0.1, 0.3]), of_latencies([0.1, 0.25, 4.0])
     assert (near.log, near.low) == (False, 0)
-    assert (far.log, far.low, far.high) == (True, pytest.approx(0.1), pytest.approx(5.0))
+    assert far.log
+    assert [far.low, far.high] == pytest.approx([0.1, 5.0])
     assert far.at(math.sqrt(0.1 * 5.0)) == pytest.approx(0.5)
 
 

@@ -1,0 +1,57 @@
+"""What came out, in sentences."""
+
+from experiments import a_result, an_experiment
+
+from simulations.report.findings import label, sentences, subject
+from simulations.results import BoundResult, Experiment, Tuning
+
+
+def told(experiment: Experiment) -> str:
+    return " ".join(sentences(experiment))
+
+
+def test_a_report_is_about_sluice_as_it_is_by_default() -> None:
+    experiment = an_experiment(
+        a_result("hpa"), a_result(what_if="half"), a_result(tuning=Tuning.TRAINED), a_result(cost=3.0)
+    )
+    assert subject(experiment).mean("cost") == 3.0
+    assert label(subject(experiment)) == "Sluice"
+    assert subject(an_experiment(a_result("keda"), a_result("hpa"))).policy == "keda"
+
+
+def test_cost_promise_and_bound_are_told() -> None:
+    words = told(an_experiment(a_result(cost=10.0, met=0.9962)))
+    assert "kept the promise in 99.6 % of the windows (99.8 % away from faults) for $10.00." in words
+    assert "less than $8.00: this is 1.25 × that bound" in words
+    assert "It never spent above the budget" in words
+
+
+def test_who_beats_it_is_named_first() -> None:
+    words = told(an_experiment(a_result(), a_result("hpa", cost=9.0, met=0.999), a_result("keda", cost=99.0)))
+    assert "It is beaten: hpa cost no more and kept the promise in at least as many windows." in words
+    assert "rival runs was as cheap" not in words
+    assert "The cheapest rival that kept it as often is keda at $99.00, 890.0 % more." in words
+
+
+def test_cheaper_but_worse_is_no_defeat() -> None:
+    words = told(an_experiment(a_result(), a_result("hpa", cost=9.0, met=0.9)))
+    assert "None of the 1 rival runs was as cheap and kept the promise as often." in words
+    assert "Cheaper, but late more often: hpa at $9.00 (90.0 % of the windows)." in words
+
+
+def test_a_rival_above_the_cap_is_named_and_not_compared() -> None:
+    words = told(an_experiment(a_result(), a_result("hpa", cost=1.0, met=1.0, violations=2)))
+    assert "Spent above the cap, and so not compared: hpa." in words
+    assert "beaten" not in words
+
+
+def test_it_is_not_praised_when_it_breaks_the_cap_itself() -> None:
+    words = told(an_experiment(a_result(violations=2), a_result("hpa", cost=99.0, met=0.1)))
+    assert "It spent above the budget 2 times." in words
+    assert "None of the" not in words
+
+
+def test_no_bound_is_told_as_such() -> None:
+    nothing = BoundResult(what_if=None, seed=1, cost=None, windows_share=0.4, cost_per_hour=None)
+    assert "there is no bound to compare with" in told(an_experiment(bounds=[nothing]))
+    assert "bound" not in told(an_experiment(bounds=[]))

@@ -1,0 +1,60 @@
+"""What a scenario asks, in words."""
+
+import pytest
+from experiments import a_scenario
+
+from simulations.report.question import (
+    bands,
+    fault_words,
+    load_words,
+    path_of_an_item,
+    pipelines,
+    promise,
+    what_if_words,
+)
+from simulations.scenario import Fault
+
+
+def test_the_contract_scenario_in_words() -> None:
+    scenario = a_scenario()
+    (captions,) = pipelines(scenario)
+    assert path_of_an_item(captions) == "vad → encoder → decoder → lm"
+    assert promise(captions) == ("95 % of its items are to be answered within 250 ms, for at most $20.00 an hour")
+    assert load_words(scenario.file.load[0]) == (
+        "speech/live-captions: recording azure_llm_2023_conv_1s.csv.gz (sessions that start), 4 superposed copies, "
+        "sessions of 40 s on average (log-normal, coefficient of variation 1.3)"
+    )
+    assert [(band.letter, band.from_s, band.until_s) for band in bands(scenario)] == [
+        ("A", 900, 1620),
+        ("B", 1920, 2100),
+        ("C", 2400, 2400),
+    ]
+    assert [what_if_words(what_if) for what_if in scenario.file.what_if] == [
+        "SpeechPipeline/speech/live-captions: spec.budget.perHour = 10",
+        "ComputePool/inferentia: spec.capacity.instances = 0",
+        "load with 8 superposed copies",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"poolUnavailable": "gpu"}, "no new replica gets a node of gpu; running ones stay"),
+        ({"poolLost": "gpu"}, "the nodes of gpu vanish with what runs on them"),
+        ({"metricsLost": "*"}, "metrics are lost"),
+        ({"metricsLost": "a/b"}, "metrics of a/b are lost"),
+        ({"metricsStale": "a/b"}, "metrics of a/b stand still"),
+        ({"metricsPartial": {"share": "0.5"}}, "50.0 % of the metrics stay away"),
+        ({"metricsNoisy": {"cv": "0.3"}}, "metrics are noisy (coefficient of variation 0.3)"),
+        ({"spike": {"pipeline": "a/b", "factor": 3}}, "the load of a/b is multiplied by 3"),
+        ({"slowStart": {"pool": "gpu", "factor": 2}}, "new replicas on gpu take 2 times as long to start"),
+        ({"slowStage": {"stage": "lm", "factor": "1.5"}}, "batches of lm take 1.5 times as long"),
+        ({"spotReclaim": {"pool": "gpu", "share": "0.5"}}, "50.0 % of the nodes of gpu are taken back"),
+        (
+            {"set": {"ComputePool/gpu": {"spec": {"price": {"perHour": "1.6"}, "capacity": {"instances": 3}}}}},
+            "ComputePool/gpu: spec.price.perHour = 1.6, spec.capacity.instances = 3",
+        ),
+    ],
+)
+def test_every_fault_has_words(fault: dict[str, object], words: str) -> None:
+    assert fault_words(Fault.model_validate({"at": "1m", **fault})) == words
