@@ -184,8 +184,7 @@ def chunk_times(
 
     Returns the times in order, shape (chunks,), and for each the index of its session in the schedule.
     """
-    phase_s = default_rng([seed, _PHASES]).random(len(schedule)) * chunk_s
-    first_s = schedule.start_s + phase_s
+    first_s = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
     end_s = np.minimum(schedule.end_s, duration_s)
     counts = np.maximum(np.ceil((end_s - first_s) / chunk_s), 0).astype(np.int64)
     session = np.repeat(np.arange(len(schedule)), counts)
@@ -193,6 +192,11 @@ def chunk_times(
     times_s = first_s[session] + position * chunk_s
     order = np.argsort(times_s, kind="stable")
     return times_s[order], session[order]
+
+
+def chunk_phases(schedule: Schedule, chunk_s: float, seed: int) -> NDArray[np.float64]:
+    """How long after its start each stream offers its first chunk, shape (sessions,)."""
+    return default_rng([seed, _PHASES]).random(len(schedule)) * chunk_s
 
 
 def derived_seed(seed: int, *path: int) -> int:

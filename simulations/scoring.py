@@ -8,9 +8,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from optimizer.compiled import compiled
 
 LOST_AFTER_SLAS = 10.0
 """An item without an answer for this many SLAs is lost."""
@@ -32,6 +35,16 @@ class Outcome(IntEnum):
     """Refused, or without an answer for 10 × SLA."""
     IN_FLIGHT = 4
     """Without an answer when the run ended."""
+
+
+SERVED, FILTERED, SHED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
+"""The same for compiled code, which has no enumerations."""
+
+# What a tally counts of a window; those of FILTERED, SHED and LOST in the order of Outcome.
+_WITHIN, _LATE, _FILTERED, _SHED, _LOST, _YOUNG, _OLD = range(7)
+_KINDS = 7
+_BIN_SHIFT = 42  # a float64 without its last 42 bits: bins a 1024th of an octave wide, at most 0.1 %
+_BINS = 20 * 1024 + 2  # twenty octaves below 10 × SLA; what is faster still falls into the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,13 +158,191 @@ class Steps:
         return edges, self.at(edges[:-1])
 
 
-def percentile(latencies_s: NDArray[np.float64], percent: float) -> float | None:
-    """The nearest-rank percentile; None when it is infinite or there is nothing to rank."""
-    if not len(latencies_s):
-        return None
-    rank = max(1, math.ceil(round(percent / 100 * len(latencies_s), 9)))
-    value = float(np.partition(latencies_s, rank - 1)[rank - 1])
-    return value if math.isfinite(value) else None
+class TallyArrays(NamedTuple):
+    """The memory of a Tally, for compiled code: `observe` and `count` write it.
+
+    `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks` (open windows, bins)
+    and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of each bin; `first_open` (1,) the
+    first window that is open; `numbers` (5,): SLA, warm-up, duration, window, what p95 is a percentile of.
+    """
+
+    counts: NDArray[np.int64]
+    p95_s: NDArray[np.float64]
+    fine: NDArray[np.int64]
+    peaks: NDArray[np.float64]
+    run_fine: NDArray[np.int64]
+    run_peaks: NDArray[np.float64]
+    first_open: NDArray[np.int64]
+    base: NDArray[np.int64]
+    numbers: NDArray[np.float64]
+
+
+class Tally:
+    """What has become of the items of one pipeline, in memory that does not grow with their number.
+
+    Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the bin:
+    exact where the bin holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
+    """
+
+    def __init__(self, sla: Sla, clock: Clock, *, open_windows: int = 1) -> None:
+        """`open_windows`: how many windows, in a row, items may still be recorded of at a time."""
+        self._sla = sla
+        self._clock = clock
+        windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
+        lost_after_s = np.array([LOST_AFTER_SLAS * sla.latency_s])
+        base = int(lost_after_s.view(np.int64)[0] >> _BIN_SHIFT) - _BINS + 2
+        self.arrays = TallyArrays(
+            counts=np.zeros((windows, _KINDS), dtype=np.int64),
+            p95_s=np.full(windows, math.nan),
+            fine=np.zeros((open_windows, _BINS), dtype=np.int64),
+            peaks=np.zeros((open_windows, _BINS)),
+            run_fine=np.zeros(_BINS, dtype=np.int64),
+            run_peaks=np.zeros(_BINS),
+            first_open=np.zeros(1, dtype=np.int64),
+            base=np.array([base]),
+            numbers=np.array([sla.latency_s, clock.warmup_s, clock.duration_s, clock.window_s]),
+        )
+
+    def record(self, items: Items) -> None:
+        """Count items; those outside scored time do not count.
+
+        Raises:
+            ValueError: an item of a window that is closed.
+        """
+        outcome = items.outcome.astype(np.uint8)
+        if observe(self.arrays, len(outcome), items.arrival_s, items.latency_s, outcome):
+            raise ValueError("arrival_s: in a window that is closed: items must come in the order of their windows")
+
+    def copy(self) -> "Tally":
+        """Return another one that holds the same."""
+        twin = Tally(self._sla, self._clock, open_windows=len(self.arrays.fine))
+        for mine, other in zip(self.arrays, twin.arrays, strict=True):
+            other[...] = mine
+        return twin
+
+    def score(self, faults: Iterable[Interval] = ()) -> ItemScore:
+        """Score what was recorded; `faults` are the intervals in which the scenario disturbs the run."""
+        counts = self.arrays.counts
+        total = counts.sum(axis=0)
+        windows = tuple(self._windows(tuple(faults)))
+        served = int(total[_WITHIN] + total[_LATE])
+        unfiltered = int(total.sum() - total[_FILTERED])
+        percentiles = [self._percentile(percent) for percent in (50, 95, 99)]
+        return ItemScore(
+            windows=windows,
+            sla_windows_met=_share([window.met for window in windows if window.met is not None]),
+            sla_windows_met_calm=_share([window.met for window in windows if window.met is not None and window.calm]),
+            within_sla_share=int(total[_WITHIN]) / unfiltered if unfiltered else None,
+            p50_s=percentiles[0],
+            p95_s=percentiles[1],
+            p99_s=percentiles[2],
+            offered=int(total.sum()),
+            served=served,
+            filtered=int(total[_FILTERED]),
+            shed=int(total[_SHED]),
+            lost=int(total[_LOST]),
+            in_flight=int(total[_YOUNG] + total[_OLD]),
+        )
+
+    def _percentile(self, percent: float) -> float | None:
+        fine = self.arrays.run_fine + self.arrays.fine.sum(axis=0)
+        peaks = np.maximum(self.arrays.run_peaks, self.arrays.peaks.max(axis=0))
+        return _finite(ranked(fine, peaks, int(self.arrays.counts[:, _LOST].sum()), percent))
+
+    def _windows(self, faults: tuple[Interval, ...]) -> Iterable[Window]:
+        clock, arrays = self._clock, self.arrays
+        disturbed = [
+            Interval(from_s=fault.from_s, until_s=max(fault.from_s, fault.until_s) + CALM_AFTER_S) for fault in faults
+        ]
+        for number, counts in enumerate(arrays.counts):
+            from_s = clock.warmup_s + number * clock.window_s
+            span = Interval(from_s=from_s, until_s=min(from_s + clock.window_s, clock.duration_s))
+            p95_s = arrays.p95_s[number]
+            if number >= arrays.first_open[0]:
+                slot = number % len(arrays.fine)
+                is_open = number < arrays.first_open[0] + len(arrays.fine)
+                fine = arrays.fine[slot] if is_open else np.zeros(_BINS, dtype=np.int64)
+                p95_s = ranked(fine, arrays.peaks[slot], int(counts[_LOST]), 95.0)
+            yield Window(
+                t_s=from_s,
+                length_s=span.until_s - span.from_s,
+                offered=int(counts.sum()),
+                served=int(counts[_WITHIN] + counts[_LATE]),
+                p95_s=_finite(p95_s),
+                met=_met(counts.tolist(), self._sla),
+                calm=not any(span.overlaps(interval) for interval in disturbed),
+            )
+
+
+@compiled
+def observe(
+    tally: TallyArrays,
+    n: int,
+    arrival_s: NDArray[np.float64],
+    latency_s: NDArray[np.float64],
+    outcome: NDArray[np.uint8],
+) -> int:
+    """Count the first `n` items; return how many of them were of a window that is closed (and not counted)."""
+    counts, fine, peaks, first_open = tally.counts, tally.fine, tally.peaks, tally.first_open
+    sla_s, warmup_s, duration_s, window_s = tally.numbers[0], tally.numbers[1], tally.numbers[2], tally.numbers[3]
+    windows, slots, base = len(counts), len(fine), tally.base[0]
+    lost_after_s = LOST_AFTER_SLAS * sla_s
+    bits = latency_s.view(np.int64)
+    late = 0
+    for i in range(n):
+        if not warmup_s <= arrival_s[i] < duration_s:
+            continue
+        window = min(np.int64((arrival_s[i] - warmup_s) // window_s), windows - 1)
+        if window < first_open[0]:
+            late += 1
+            continue
+        while window >= first_open[0] + slots:
+            _close(tally)
+        spent, kind = latency_s[i], outcome[i]
+        if kind == SERVED:
+            if spent > lost_after_s:
+                counts[window, _LOST] += 1
+                continue
+            counts[window, _LATE if spent > sla_s else _WITHIN] += 1
+            index = min(max((bits[i] >> _BIN_SHIFT) - base, 0), _BINS - 1)
+            slot = window % slots
+            fine[slot, index] += 1
+            if spent > peaks[slot, index]:
+                peaks[slot, index] = spent
+        elif kind == IN_FLIGHT:
+            counts[window, _LOST if spent > lost_after_s else (_OLD if spent > sla_s else _YOUNG)] += 1
+        else:
+            counts[window, _FILTERED + kind - FILTERED] += 1
+    return late
+
+
+@compiled
+def _close(tally: TallyArrays) -> None:
+    """Note the p95 of the first open window, and let the run's histogram have its latencies."""
+    window = tally.first_open[0]
+    slot = window % len(tally.fine)
+    fine, peaks = tally.fine[slot], tally.peaks[slot]
+    if window < len(tally.counts):
+        tally.p95_s[window] = ranked(fine, peaks, tally.counts[window, _LOST], 95.0)
+    for index in range(_BINS):
+        if fine[index] > 0:
+            tally.run_fine[index] += fine[index]
+            tally.run_peaks[index] = max(tally.run_peaks[index], peaks[index])
+            fine[index] = 0
+            peaks[index] = 0.0
+    tally.first_open[0] = window + 1
+
+
+@compiled
+def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, percent: float) -> float:
+    """Return the nearest-rank percentile of a histogram and of what is infinite; NaN when it is infinite or there is nothing."""
+    left = fine.sum() + lost
+    left = max(1, np.int64(np.ceil(round(percent / 100 * left, 9))))
+    for index in range(len(fine)):
+        left -= fine[index]
+        if left <= 0:
+            return float(peaks[index])
+    return float(np.nan)
 
 
 def score_items(items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval] = ()) -> ItemScore:
@@ -159,29 +350,9 @@ def score_items(items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval]
 
     An answer later than 10 × SLA, and an item in flight for longer than that, count as lost.
     """
-    scored = items.select((items.arrival_s >= clock.warmup_s) & (items.arrival_s < clock.duration_s))
-    scored = _settled(scored, sla)
-    outcome = scored.outcome
-    counts = {kind: int(np.count_nonzero(outcome == kind)) for kind in Outcome}
-    within = (outcome == Outcome.SERVED) & (scored.latency_s <= sla.latency_s)
-    unfiltered = len(outcome) - counts[Outcome.FILTERED]
-    latencies_s = _latencies(scored)
-    windows = tuple(_windows(scored, sla, clock, tuple(faults)))
-    return ItemScore(
-        windows=windows,
-        sla_windows_met=_share([window.met for window in windows if window.met is not None]),
-        sla_windows_met_calm=_share([window.met for window in windows if window.met is not None and window.calm]),
-        within_sla_share=int(np.count_nonzero(within)) / unfiltered if unfiltered else None,
-        p50_s=percentile(latencies_s, 50),
-        p95_s=percentile(latencies_s, 95),
-        p99_s=percentile(latencies_s, 99),
-        offered=len(outcome),
-        served=counts[Outcome.SERVED],
-        filtered=counts[Outcome.FILTERED],
-        shed=counts[Outcome.SHED],
-        lost=counts[Outcome.LOST],
-        in_flight=counts[Outcome.IN_FLIGHT],
-    )
+    tally = Tally(sla, clock)
+    tally.record(items.select(np.argsort(items.arrival_s, kind="stable")))
+    return tally.score(faults)
 
 
 def cost(cost_per_hour: Steps, clock: Clock) -> float:
@@ -222,55 +393,19 @@ def _edges(bounds: Sequence[float], times_s: Iterable[float]) -> NDArray[np.floa
     return np.unique(np.array([from_s, until_s, *within], dtype=np.float64))
 
 
-def _settled(items: Items, sla: Sla) -> Items:
-    """Items that took too long become lost ones, whether they were answered in the end or not."""
-    too_late = items.latency_s > LOST_AFTER_SLAS * sla.latency_s
-    answered = (items.outcome == Outcome.SERVED) | (items.outcome == Outcome.IN_FLIGHT)
-    outcome = np.where(too_late & answered, np.uint8(Outcome.LOST), items.outcome)
-    return Items(arrival_s=items.arrival_s, latency_s=items.latency_s, outcome=outcome)
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
-def _latencies(items: Items) -> NDArray[np.float64]:
-    """What percentiles are taken of: served items, and lost ones as infinite."""
-    counted = items.select((items.outcome == Outcome.SERVED) | (items.outcome == Outcome.LOST))
-    return np.where(counted.outcome == Outcome.LOST, math.inf, counted.latency_s)
-
-
-def _windows(items: Items, sla: Sla, clock: Clock, faults: tuple[Interval, ...]) -> Iterable[Window]:
-    disturbed = [
-        Interval(from_s=fault.from_s, until_s=max(fault.from_s, fault.until_s) + CALM_AFTER_S) for fault in faults
-    ]
-    count = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
-    index = np.minimum((items.arrival_s - clock.warmup_s) // clock.window_s, count - 1).astype(np.int64)
-    order = np.argsort(index, kind="stable")
-    bounds = np.searchsorted(index[order], np.arange(count + 1))
-    for number in range(count):
-        inside = items.select(order[bounds[number] : bounds[number + 1]])
-        from_s = clock.warmup_s + number * clock.window_s
-        span = Interval(from_s=from_s, until_s=min(from_s + clock.window_s, clock.duration_s))
-        yield Window(
-            t_s=from_s,
-            length_s=span.until_s - span.from_s,
-            offered=len(inside.outcome),
-            served=int(np.count_nonzero(inside.outcome == Outcome.SERVED)),
-            p95_s=percentile(_latencies(inside), 95),
-            met=_met(inside, sla),
-            calm=not any(span.overlaps(interval) for interval in disturbed),
-        )
-
-
-def _met(items: Items, sla: Sla) -> bool | None:
+def _met(counts: Sequence[int], sla: Sla) -> bool | None:
     """Whether enough items were within the SLA.
 
     Shed items stay out, as they do of percentiles. So does an item in flight that may still be in time.
     """
-    if np.count_nonzero(items.outcome != Outcome.FILTERED) < MIN_WINDOW_ITEMS:
+    if sum(counts) - counts[_FILTERED] < MIN_WINDOW_ITEMS:
         return None
-    within = int(np.count_nonzero((items.outcome == Outcome.SERVED) & (items.latency_s <= sla.latency_s)))
-    late = (items.outcome == Outcome.LOST) | (
-        ((items.outcome == Outcome.SERVED) | (items.outcome == Outcome.IN_FLIGHT)) & (items.latency_s > sla.latency_s)
-    )
-    counted = within + int(np.count_nonzero(late))
+    within = counts[_WITHIN]
+    counted = within + counts[_LATE] + counts[_LOST] + counts[_OLD]
     # Integers times 100 against the percentile: 95 of 100 items must not fail for 0.95 being a binary fraction.
     return within * 100 >= sla.percentile * counted - 1e-9 if counted else None
 

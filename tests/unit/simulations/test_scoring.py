@@ -14,7 +14,6 @@ from simulations.scoring import (
     Steps,
     cap_violations,
     cost,
-    percentile,
     replica_changes,
     score_items,
 )
@@ -122,9 +121,12 @@ def test_calm_windows_are_scored_apart() -> None:
     assert score.sla_windows_met_calm == 1
 
 
-@pytest.mark.parametrize(("percent", "expected"), [(50, 5), (95, 10), (90, 9), (91, 10), (1, 1), (100, 10)])
-def test_percentiles_are_those_of_the_nearest_rank(percent: float, expected: float) -> None:
-    assert percentile(np.arange(10, 0, -1, dtype=float), percent) == expected
+def test_percentiles_are_those_of_the_nearest_rank() -> None:
+    rows = items(*((25.0, 1, Outcome.SERVED, float(tenth) / 10) for tenth in range(20, 0, -1)))
+    score = score_items(rows, SLA, CLOCK)
+
+    assert (score.p50_s, score.p95_s, score.p99_s) == (1.0, 1.9, 2.0)
+    assert score.windows[0].p95_s == 1.9
 
 
 def test_cost_is_the_integral_of_the_rate_over_scored_time_alone() -> None:

@@ -1,0 +1,925 @@
+"""The simulation itself, compiled. Stage by stage in slices of time: a full queue refuses and nothing blocks what is before
+it, so that a stage can be played to the end of a slice before the next one is looked at, and what is under way is carried over.
+
+Within a stage time passes from event to event: an arrival, the end of a batch, the end of a batch's wait for more items. An
+event at the instant of an arrival comes first. Nothing depends on where slices end.
+"""
+
+import numpy as np
+
+from optimizer.compiled import compiled
+from simulations.engine import state as at
+from simulations.engine.draws import gamma, mix, uniform, verdict
+from simulations.engine.state import LATENCY_BOUNDS_S, Constants, Counts, Floats, State
+from simulations.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
+
+_MAX_REFUSALS = 3
+_BOUNDS_S = np.array(LATENCY_BOUNDS_S)
+_FULL, _NOBODY = -1, -2
+_INF = np.inf
+
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, LATENCY_SUM_S = (
+    at.NOW_S,
+    at.ADMISSIBLE,
+    at.TOKENS,
+    at.TOKENS_AT_S,
+    at.LATENCY_SUM_S,
+)
+
+
+# -- the order in which replicas of a placement take turns
+
+
+@compiled
+def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, weight: float) -> None:
+    """Put a replica among those of equal load; who has saved up most is first."""
+    own = credit - s.rank[placement, rank].gain * weight
+    s.replica[replica].credit = own
+    richer = s.rank[placement, rank].tail
+    poorer = -1
+    while richer >= 0 and s.replica[richer].credit < own:
+        poorer = richer
+        richer = s.replica[richer].above
+    s.replica[replica].above = richer
+    s.replica[replica].below = poorer
+    if richer >= 0:
+        s.replica[richer].below = replica
+    else:
+        s.rank[placement, rank].head = replica
+    if poorer >= 0:
+        s.replica[poorer].above = replica
+    else:
+        s.rank[placement, rank].tail = replica
+    s.rank[placement, rank].n += 1
+    if rank < s.group[placement].lowest:
+        s.group[placement].lowest = rank
+
+
+@compiled
+def _delist(s: State, placement: int, rank: int, replica: int, weight: float) -> float:
+    """Take a replica out; return what it has saved up."""
+    richer, poorer = s.replica[replica].above, s.replica[replica].below
+    if richer >= 0:
+        s.replica[richer].below = poorer
+    else:
+        s.rank[placement, rank].head = poorer
+    if poorer >= 0:
+        s.replica[poorer].above = richer
+    else:
+        s.rank[placement, rank].tail = richer
+    s.rank[placement, rank].n -= 1
+    return float(s.replica[replica].credit + s.rank[placement, rank].gain * weight)
+
+
+@compiled
+def _ranks(c: Constants, stage: int) -> bool:
+    return c.stage[stage].pinned == 0 and c.stage[stage].routing <= at.ROUND_ROBIN
+
+
+@compiled
+def _load(s: State, replica: int, queues: int) -> int:
+    return int(s.queue[queues + replica].n + s.replica[replica].in_service)
+
+
+@compiled
+def join_routing(c: Constants, s: State, replica: int) -> None:
+    """A replica begins to take items."""
+    placement = s.replica[replica].placement
+    stage = c.placement[placement].owner
+    s.replica[replica].member_at = s.group[placement].n
+    s.members[placement, s.group[placement].n] = replica
+    s.group[placement].n += 1
+    if _ranks(c, stage):
+        _enlist(s, placement, 0, replica, 0.0, c.placement[placement].weight)
+    if c.stage[stage].routing == at.PULL:
+        widest = len(s.slot) // len(s.replica)
+        for slot in range(c.placement[placement].concurrency):
+            _idle(s, stage, replica * widest + slot)
+
+
+@compiled
+def leave_routing(c: Constants, s: State, replica: int) -> None:
+    """A replica takes no more items that are not pinned to it."""
+    placement = s.replica[replica].placement
+    stage = c.placement[placement].owner
+    place = s.replica[replica].member_at
+    last = s.group[placement].n - 1
+    other = s.members[placement, last]
+    s.members[placement, place] = other
+    s.replica[other].member_at = place
+    s.group[placement].n = last
+    s.replica[replica].member_at = -1
+    if _ranks(c, stage):
+        rank = 0
+        if c.stage[stage].routing == at.LEAST_LOADED:
+            rank = _load(s, replica, 2 * len(c.stage))
+        _delist(s, placement, rank, replica, c.placement[placement].weight)
+
+
+@compiled
+def _idle(s: State, stage: int, slot: int) -> None:
+    """A batch slot of a stage with Pull waits for its turn."""
+    s.slot[slot].next = -1
+    if s.stage[stage].idle_head < 0:
+        s.stage[stage].idle_head = slot
+    else:
+        s.slot[s.stage[stage].idle_tail].next = slot
+    s.stage[stage].idle_tail = slot
+
+
+@compiled
+def _next_in_turn(c: Constants, s: State, stage: int) -> int:
+    """The least loaded for its weight (RoundRobin: all tie); those that tie take turns by smooth weighted round robin."""
+    first, last = c.stage[stage].first, c.stage[stage].last
+    lowest = _INF
+    for p in range(first, last):
+        if s.group[p].n == 0:
+            continue
+        rank = s.group[p].lowest
+        while s.rank[p, rank].n == 0:
+            rank += 1
+        s.group[p].lowest = rank
+        lowest = min(lowest, rank / c.placement[p].weight)
+    chosen, richest, total, of = _NOBODY, -_INF, 0.0, 0
+    for p in range(first, last):
+        if s.group[p].n == 0 or s.group[p].lowest / c.placement[p].weight != lowest:
+            continue
+        rank = s.group[p].lowest
+        s.rank[p, rank].gain += 1.0
+        total += c.placement[p].weight * s.rank[p, rank].n
+        head = s.rank[p, rank].head
+        saved = s.replica[head].credit + s.rank[p, rank].gain * c.placement[p].weight
+        if saved > richest:
+            chosen, richest, of = head, saved, p
+    if chosen >= 0:
+        rank = s.group[of].lowest
+        _delist(s, of, rank, chosen, c.placement[of].weight)
+        up = 1 if c.stage[stage].routing == at.LEAST_LOADED else 0
+        _enlist(s, of, rank + up, chosen, richest - total, c.placement[of].weight)
+    return int(chosen)
+
+
+@compiled
+def _by_lot(c: Constants, s: State, stage: int) -> int:
+    """Any replica, in proportion to its weight."""
+    first, last = c.stage[stage].first, c.stage[stage].last
+    total = 0.0
+    for p in range(first, last):
+        total += c.placement[p].weight * s.group[p].n
+    if total == 0.0:
+        return _NOBODY
+    s.stage[stage].draws += 1
+    word = mix(
+        np.uint64(c.seed[0])
+        + np.uint64(stage + 1) * np.uint64(0xD1B54A32D192ED03)
+        + np.uint64(s.stage[stage].draws) * np.uint64(0x8CB92BA72F3D8DD7)
+    )
+    left = uniform(word) * total
+    for p in range(first, last):
+        share = c.placement[p].weight * s.group[p].n
+        if left < share:
+            return int(s.members[p, min(np.int64(left / c.placement[p].weight), s.group[p].n - 1)])
+        left -= share
+    return _NOBODY  # rounding: nobody draws what is beyond the last
+
+
+@compiled
+def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> int:
+    """The least loaded replica for its weight that has not refused yet."""
+    chosen, lowest = _FULL, _INF
+    for p in range(c.stage[stage].first, c.stage[stage].last):
+        for k in range(s.group[p].n):
+            replica = s.members[p, k]
+            refused = False
+            for j in range(count):
+                refused |= tried[j] == replica
+            load = _load(s, replica, 2 * len(c.stage)) / c.placement[p].weight
+            if not refused and load < lowest:
+                chosen, lowest = replica, load
+    return int(chosen)
+
+
+# -- sessions
+
+
+@compiled
+def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
+    """Pin a stream to the replica with the fewest sessions for its weight; _FULL or _NOBODY when there is none."""
+    first, last = c.stage[stage].first, c.stage[stage].last
+    lowest, found = _INF, _NOBODY
+    for p in range(first, last):
+        for k in range(s.group[p].n):
+            replica = s.members[p, k]
+            found = max(found, _FULL)
+            if c.placement[p].slots < 0 or s.replica[replica].sessions < c.placement[p].slots:
+                lowest = min(lowest, s.replica[replica].sessions / c.placement[p].weight)
+    if lowest == _INF:
+        return int(found)
+    richest, total, of = -_INF, 0.0, 0
+    for p in range(first, last):
+        for k in range(s.group[p].n):
+            replica = s.members[p, k]
+            free = c.placement[p].slots < 0 or s.replica[replica].sessions < c.placement[p].slots
+            if free and s.replica[replica].sessions / c.placement[p].weight == lowest:
+                s.replica[replica].turn += c.placement[p].weight
+                total += c.placement[p].weight
+                if s.replica[replica].turn > richest:
+                    found, richest, of = replica, s.replica[replica].turn, p
+    s.replica[found].turn -= total
+    s.replica[found].sessions += 1
+    s.pin[stage, session].replica = found
+    s.pin[stage, session].since_s = t
+    return int(found)
+
+
+@compiled
+def _let_go(c: Constants, s: State, session: int, t: float) -> None:
+    """Give back the stream's slots. Its pins stay: chunks may still be on their way."""
+    for stage in range(len(c.stage)):
+        if c.stage[stage].pinned == 0 or s.pin[stage, session].replica < 0:
+            continue
+        replica = s.pin[stage, session].replica
+        s.replica[replica].sessions -= 1
+        if (
+            s.replica[replica].phase == at.DRAINING
+            and s.replica[replica].sessions == 0
+            and s.replica[replica].alone_s == _INF
+        ):
+            s.replica[replica].alone_s = t
+    s.whole[at.MISSING] -= s.stream[session].missing
+    s.stream[session].missing = 0
+
+
+@compiled
+def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
+    """Look for the pins that a stream lacks; turn a new one away that a stage has no room for."""
+    new = s.stream[session].give_up_s < _INF
+    refused = t > s.stream[session].give_up_s
+    for stage in range(len(c.stage)):
+        if refused or c.stage[stage].pinned == 0 or s.pin[stage, session].replica >= 0:
+            continue
+        found = attach(c, s, stage, session, t)
+        if found >= 0:
+            s.stream[session].missing -= 1
+            s.whole[at.MISSING] -= 1
+        elif found == _FULL and new:
+            refused = True
+    if s.stream[session].missing == 0:
+        s.stream[session].give_up_s = _INF
+    elif refused:  # its first pins
+        _let_go(c, s, session, t)
+        s.stream[session].status = at.TURNED_AWAY
+        s.whole[at.ADMITTED] -= 1
+
+
+@compiled
+def find_missing(c: Constants, s: State, t: float) -> None:
+    """A replica is new: all streams that lack a pin look again."""
+    if s.whole[at.MISSING] == 0:
+        return
+    for session in range(len(s.stream)):
+        if s.stream[session].missing > 0:
+            _find_slots(c, s, session, t)
+
+
+@compiled
+def cut(c: Constants, s: State, replica: int, t: float) -> None:
+    """All streams that are pinned to a replica lose it and look for another."""
+    stage = c.placement[s.replica[replica].placement].owner
+    if c.stage[stage].pinned == 0:
+        return
+    for session in range(s.pin.shape[1]):
+        if s.pin[stage, session].replica != replica:
+            continue
+        s.pin[stage, session].replica = -1
+        if s.stream[session].status == at.OPEN and c.session[session].end_s > t:
+            s.whole[at.SESSIONS_CUT] += c.stage[stage].memory
+            s.stream[session].missing += 1
+            s.whole[at.MISSING] += 1
+            s.replica[replica].sessions -= 1
+            _find_slots(c, s, session, t)
+
+
+# -- what enters
+
+
+@compiled
+def _enter(c: Constants, s: State, until_s: float) -> float:
+    """Offer what the schedule has, up to `until_s` or until the slice is full; return how far it came."""
+    w, mask = s.whole, len(s.item) - 1
+    streams = c.numbers[1] > 0.0
+    stages, n = len(c.stage), 0
+    room = min(at.ITEMS_PER_SLICE, len(s.item) - (w[at.OFFERED] + 1 - w[at.OLDEST]))
+    room = min(room, len(s.tally_arrival_s) - w[at.SETTLED])
+    while True:
+        start_s = c.session[w[at.NEXT_START]].start_s if w[at.NEXT_START] < len(c.session) else _INF
+        if not streams:
+            t, session = start_s, -1
+            if t > until_s or t >= c.numbers[3]:
+                break
+        else:
+            first_s = s.stream[c.by_first[w[at.NEXT_FIRST]]].next_s if w[at.NEXT_FIRST] < len(c.by_first) else _INF
+            chunk_s = s.stream[w[at.CHUNK_HEAD]].next_s if w[at.CHUNK_HEAD] >= 0 else _INF
+            end_s = c.session[c.by_end[w[at.NEXT_END]]].end_s if w[at.NEXT_END] < len(c.by_end) else _INF
+            t = min(first_s, chunk_s)
+            if min(start_s, t, end_s) > until_s:
+                break
+            if start_s <= t and start_s <= end_s:
+                session = w[at.NEXT_START]
+                w[at.NEXT_START] += 1
+                w[at.STREAMS] += 1
+                if w[at.ADMITTED] + 1 > s.real[ADMISSIBLE]:
+                    s.stream[session].status = at.SHED_STREAM
+                else:
+                    w[at.ADMITTED] += 1
+                    lacks = 0
+                    for k in range(stages):
+                        lacks += c.stage[k].pinned
+                    if lacks > 0:
+                        s.stream[session].missing = lacks
+                        w[at.MISSING] += lacks
+                        s.stream[session].give_up_s = start_s + c.numbers[0]
+                        _find_slots(c, s, session, start_s)
+                continue
+            if end_s < t:
+                session = c.by_end[w[at.NEXT_END]]
+                w[at.NEXT_END] += 1
+                w[at.STREAMS] -= 1
+                if s.stream[session].status == at.OPEN:
+                    w[at.ADMITTED] -= 1
+                    _let_go(c, s, session, end_s)
+                continue
+        if n >= room:
+            return float(t) if n > 0 else -1.0
+        # an item
+        shed = False
+        kind = SHED
+        if not streams:
+            w[at.NEXT_START] += 1
+            if s.real[ADMISSIBLE] < _INF:
+                earned = (t - s.real[TOKENS_AT_S]) * s.real[ADMISSIBLE]
+                s.real[TOKENS] = min(s.real[TOKENS] + earned, max(1.0, s.real[ADMISSIBLE]))
+                shed = s.real[TOKENS] < 1.0
+                if not shed:
+                    s.real[TOKENS] -= 1.0
+            s.real[TOKENS_AT_S] = t
+        else:
+            if chunk_s < first_s:
+                session = w[at.CHUNK_HEAD]
+                w[at.CHUNK_HEAD] = s.stream[session].follower
+                if w[at.CHUNK_HEAD] < 0:
+                    w[at.CHUNK_TAIL] = -1
+            else:
+                session = c.by_first[w[at.NEXT_FIRST]]
+                w[at.NEXT_FIRST] += 1
+            s.stream[session].left -= 1
+            if s.stream[session].left > 0:
+                done = c.session[session].chunks - s.stream[session].left
+                s.stream[session].next_s = c.session[session].first_s + done * c.numbers[1]
+                s.stream[session].follower = -1
+                if w[at.CHUNK_TAIL] < 0:
+                    w[at.CHUNK_HEAD] = session
+                else:
+                    s.stream[w[at.CHUNK_TAIL]].follower = session
+                w[at.CHUNK_TAIL] = session
+            if s.stream[session].missing > 0:
+                _find_slots(c, s, session, t)
+            if s.stream[session].status != at.OPEN:
+                shed = True
+                kind = SHED if s.stream[session].status == at.SHED_STREAM else LOST
+        w[at.OFFERED] += 1
+        place = w[at.OFFERED] & mask
+        s.item[place].arrival_s = t
+        s.item[place].session = session
+        if shed:
+            s.item[place].holds = 0
+            s.item[place].settled = 1
+            _account(c, s, t, 0.0, kind)
+        else:
+            s.item[place].holds = 0
+            s.item[place].settled = 0
+            s.item[place].reached = 0
+            s.item[place].lost_s = _INF
+            for k in range(len(s.ended_s)):
+                s.ended_s[k, place] = _INF
+            for stage in range(stages):
+                s.visit[stage, place].waits = c.stage[stage].needs
+                s.item[place].holds += c.stage[stage].needs == 0
+            s.out_s[stages, s.out_n[stages]] = t
+            s.out_item[stages, s.out_n[stages]] = w[at.OFFERED]
+            s.out_n[stages] += 1
+        n += 1
+    return until_s
+
+
+@compiled
+def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: int) -> None:
+    """An item has its outcome: count it, and hand it to the tally."""
+    w = s.whole
+    k = w[at.SETTLED]
+    s.tally_arrival_s[k] = arrival_s
+    s.tally_latency_s[k] = latency_s
+    s.tally_outcome[k] = kind
+    w[at.SETTLED] = k + 1
+    if kind == SERVED:
+        w[at.SERVED_ITEMS] += 1
+        s.ingress_counts[np.searchsorted(c.bounds_s, latency_s)] += 1
+        s.real[LATENCY_SUM_S] += latency_s
+    elif kind == FILTERED:
+        w[at.FILTERED_ITEMS] += 1
+    elif kind == SHED:
+        w[at.SHED_ITEMS] += 1
+    else:
+        w[at.LOST_ITEMS] += 1
+        s.ingress_counts[len(s.ingress_counts) - 1] += 1
+        s.real[LATENCY_SUM_S] += c.numbers[0]
+
+
+# -- one stage
+
+
+@compiled
+def _push(due_s: Floats, code: Counts, n: int, t: float, what: int) -> None:
+    """Put an entry into a heap of `n`."""
+    k = n
+    while k > 0:
+        parent = (k - 1) // 2
+        if due_s[parent] <= t:
+            break
+        due_s[k] = due_s[parent]
+        code[k] = code[parent]
+        k = parent
+    due_s[k] = t
+    code[k] = what
+
+
+@compiled
+def _pop(due_s: Floats, code: Counts, n: int) -> None:
+    """Take the first entry out of a heap of `n`."""
+    t, what = due_s[n - 1], code[n - 1]
+    k, n = 0, n - 1
+    while True:
+        child = 2 * k + 1
+        if child >= n:
+            break
+        if child + 1 < n and due_s[child + 1] < due_s[child]:
+            child += 1
+        if due_s[child] >= t:
+            break
+        due_s[k] = due_s[child]
+        code[k] = code[child]
+        k = child
+    due_s[k] = t
+    code[k] = what
+
+
+@compiled
+def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
+    """An item goes to the end of a queue of its stage."""
+    s.visit[stage, item & mask].behind = -1
+    if s.queue[queue].n == 0:
+        s.queue[queue].head = item
+    else:
+        s.visit[stage, s.queue[queue].tail & mask].behind = item
+    s.queue[queue].tail = item
+    s.queue[queue].n += 1
+
+
+@compiled
+def _refused(c: Constants, s: State, item: int, t: float, mask: int) -> None:
+    """A stage has no room for an item: it is lost."""
+    s.item[item & mask].lost_s = min(s.item[item & mask].lost_s, t)
+    s.item[item & mask].holds -= 1
+    s.candidates[s.whole[at.CANDIDATES]] = item
+    s.whole[at.CANDIDATES] += 1
+
+
+@compiled
+def _room(c: Constants, s: State, replica: int) -> bool:
+    """Whether an item of no stream finds room in a replica: in its queue, and in its memory where it has to hold a slot."""
+    placement, queues = s.replica[replica].placement, 2 * len(c.stage)
+    if s.queue[queues + replica].n >= c.placement[placement].queue_limit:
+        return False
+    return (
+        c.placement[placement].slots < 0
+        or c.stage[c.placement[placement].owner].pinned == 1
+        or _load(s, replica, queues) < c.placement[placement].slots
+    )
+
+
+@compiled
+def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int, tried: Counts) -> int:
+    """The queue that an item joins, or -1: it is lost."""
+    stages = len(c.stage)
+    queues = 2 * stages
+    chosen = _NOBODY
+    if c.stage[stage].pinned == 1:
+        session = s.item[item & mask].session
+        chosen = np.int64(s.pin[stage, session].replica)
+        if chosen < 0 or s.pin[stage, session].since_s > t:
+            chosen = _another(c, s, stage, tried, 0)
+            if chosen == _FULL:
+                return stages + stage
+            if c.session[session].end_s > t:
+                _refused(c, s, item, t, mask)
+                return -1
+        s.replica[chosen].arrived += 1
+        if not _room(c, s, chosen):
+            s.replica[chosen].refused += 1
+            _refused(c, s, item, t, mask)
+            return -1
+        return int(queues + chosen)
+    routing = c.stage[stage].routing
+    if routing == at.PULL:
+        return stage
+    chosen = _by_lot(c, s, stage) if routing == at.RANDOM else _next_in_turn(c, s, stage)
+    if chosen == _NOBODY:
+        return stages + stage
+    s.replica[chosen].arrived += 1
+    if _room(c, s, chosen):
+        return int(queues + chosen)
+    if routing == at.LEAST_LOADED:  # it was counted as one more
+        placement = s.replica[chosen].placement
+        load = _load(s, chosen, queues)
+        _enlist(
+            s,
+            placement,
+            load,
+            chosen,
+            _delist(s, placement, load + 1, chosen, c.placement[placement].weight),
+            c.placement[placement].weight,
+        )
+    for count in range(1, _MAX_REFUSALS + 1):
+        s.replica[chosen].refused += 1
+        tried[count - 1] = chosen
+        if count == _MAX_REFUSALS:
+            break
+        chosen = _another(c, s, stage, tried, count)
+        if chosen < 0:
+            break
+        s.whole[at.RETRIES] += 1
+        s.replica[chosen].arrived += 1
+        if _room(c, s, chosen):
+            if routing == at.LEAST_LOADED:
+                placement = s.replica[chosen].placement
+                load = _load(s, chosen, queues)
+                _enlist(
+                    s,
+                    placement,
+                    load + 1,
+                    chosen,
+                    _delist(s, placement, load, chosen, c.placement[placement].weight),
+                    c.placement[placement].weight,
+                )
+            return int(queues + chosen)
+    _refused(c, s, item, t, mask)
+    return -1
+
+
+@compiled
+def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: int, until_s: float) -> None:
+    """Let a stage serve what it holds and the `n` items that arrive, up to `until_s`."""
+    mask = len(s.item) - 1
+    stages = len(c.stage)
+    queues = 2 * stages
+    widest = len(s.slot) // len(s.replica)
+    due_s, due_code = s.due_s[stage], s.due_code[stage]
+    visit = s.visit[stage]
+    pull = c.stage[stage].routing == at.PULL and c.stage[stage].pinned == 0
+    ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
+    tried = np.empty(_MAX_REFUSALS, dtype=np.int64)
+    patience_s = c.numbers[0] - c.numbers[2] * c.stage[stage].depth
+    out_s, out_item, out_n = s.out_s[stage], s.out_item[stage], s.out_n[stage]
+    end = c.stage[stage].end
+    i = 0
+    while True:
+        arrival_s = in_s[i] if i < n else _INF
+        event_s = due_s[0] if s.stage[stage].due_n > 0 else _INF
+        if event_s <= arrival_s:
+            if event_s > until_s:
+                break
+            t = event_s
+            code = due_code[0]
+            _pop(due_s, due_code, s.stage[stage].due_n)
+            s.stage[stage].due_n -= 1
+            if code < 0:
+                queue = -1 - code
+                s.queue[queue].armed = 0
+                replica = queue - queues
+                if replica >= 0 and s.replica[replica].phase == at.GONE:
+                    continue
+            else:
+                replica = code // widest
+                queue = queues + replica
+                if s.replica[replica].phase == at.GONE:
+                    continue
+                size = s.slot[code].n
+                service_s = t - s.slot[code].start_s
+                item = s.slot[code].head
+                for _ in range(size):
+                    place = item & mask
+                    following = visit[place].behind
+                    spent_s = t - visit[place].entered_s
+                    s.latency_counts[replica, np.searchsorted(_BOUNDS_S, spent_s)] += 1
+                    s.replica[replica].latency_sum_s += spent_s
+                    if t > s.item[place].arrival_s + patience_s:
+                        s.item[place].holds -= 1
+                    elif c.stage[stage].filters == 1 and verdict(c.seed[0], stage, item) >= c.stage[stage].passes_below:
+                        s.item[place].holds -= 1
+                        for k in range(len(s.ended_s)):
+                            if c.ends_below[stage, k] == 1:
+                                s.ended_s[k, place] = min(s.ended_s[k, place], t + c.numbers[2] * c.stage[stage].depth)
+                        s.candidates[s.whole[at.CANDIDATES]] = item
+                        s.whole[at.CANDIDATES] += 1
+                    elif end >= 0:
+                        s.item[place].holds -= 1
+                        s.item[place].reached = 1
+                        s.ended_s[end, place] = min(s.ended_s[end, place], t + c.numbers[2] * c.stage[stage].depth)
+                        s.candidates[s.whole[at.CANDIDATES]] = item
+                        s.whole[at.CANDIDATES] += 1
+                    else:
+                        s.item[place].holds += c.stage[stage].after - 1
+                        out_s[out_n] = t
+                        out_item[out_n] = item
+                        out_n += 1
+                    item = following
+                s.replica[replica].completed += size
+                s.replica[replica].batches += 1
+                s.replica[replica].busy_s += service_s
+                s.replica[replica].service_s += service_s * size
+                s.slot[code].n = 0
+                before = _load(s, replica, queues)
+                s.replica[replica].in_service -= size
+                s.replica[replica].idle += 1
+                if s.replica[replica].phase == at.SERVING:
+                    if ranks:
+                        placement = s.replica[replica].placement
+                        saved = _delist(s, placement, before, replica, c.placement[placement].weight)
+                        _enlist(s, placement, before - size, replica, saved, c.placement[placement].weight)
+                    if pull:
+                        _idle(s, stage, code)
+                elif before == size:
+                    s.replica[replica].empty_s = t
+                if pull:
+                    queue = stage
+        else:
+            if arrival_s > until_s:
+                break
+            t = arrival_s
+            item = in_item[i]
+            i += 1
+            visit[item & mask].entered_s = t
+            queue = _route(c, s, stage, item, t, mask, tried)
+            if queue < 0:
+                continue
+            if queue >= queues and s.replica[queue - queues].phase == at.DRAINING:
+                note_end(s, queue - queues, queues, t)
+            _append(s, stage, queue, item, mask)
+            if stages <= queue < queues:
+                continue  # it waits for a replica
+            replica = queue - queues
+        # start every batch that is due
+        while s.queue[queue].n > 0:
+            slot = -1
+            if pull:
+                head = s.queue[queue].head
+                if t > s.item[head & mask].arrival_s + patience_s:
+                    s.item[head & mask].holds -= 1
+                    s.queue[queue].head = visit[head & mask].behind
+                    s.queue[queue].n -= 1
+                    continue
+                slot = s.stage[stage].idle_head
+                while slot >= 0 and s.replica[slot // widest].phase != at.SERVING:
+                    slot = s.slot[slot].next
+                s.stage[stage].idle_head = slot
+                if slot < 0:
+                    break
+                replica = slot // widest
+            elif s.replica[replica].idle == 0:
+                break
+            placement = s.replica[replica].placement
+            size = min(s.queue[queue].n, c.placement[placement].batch)
+            head = s.queue[queue].head
+            if size < c.placement[placement].batch and c.placement[placement].wait_s > 0.0:
+                full_s = visit[head & mask].entered_s + c.placement[placement].wait_s
+                if t < full_s:
+                    if s.queue[queue].armed == 0:
+                        s.queue[queue].armed = 1
+                        _push(due_s, due_code, s.stage[stage].due_n, full_s, -1 - queue)
+                        s.stage[stage].due_n += 1
+                    break
+            if pull:
+                s.stage[stage].idle_head = s.slot[slot].next
+                s.replica[replica].arrived += size
+            else:
+                slot = replica * widest
+                while s.slot[slot].n > 0:
+                    slot += 1
+            service_s = (c.placement[placement].fixed_s + size * c.placement[placement].per_item_s) * s.stage[
+                stage
+            ].slow
+            if c.placement[placement].cv > 0.0:
+                service_s *= gamma(c.placement[placement].cv, s.replica[replica].drawn, s.replica[replica].started)
+            s.replica[replica].started += 1
+            s.slot[slot].n = size
+            s.slot[slot].head = head
+            s.slot[slot].start_s = t
+            s.replica[replica].idle -= 1
+            s.replica[replica].in_service += size
+            item = head
+            for _ in range(size):
+                item = visit[item & mask].behind
+            s.queue[queue].head = item
+            s.queue[queue].n -= size
+            _push(due_s, due_code, s.stage[stage].due_n, t + service_s, slot)
+            s.stage[stage].due_n += 1
+    s.out_n[stage] = out_n
+
+
+@compiled
+def note_end(s: State, replica: int, queues: int, t: float) -> None:
+    """Note when a draining replica ended, if that was before `t`: handed over, without items and sessions."""
+    if _load(s, replica, queues) == 0 and s.replica[replica].ended_at_s == _INF:
+        ended_s = max(s.replica[replica].handed_over_s, s.replica[replica].alone_s, s.replica[replica].empty_s)
+        if ended_s <= t:
+            s.replica[replica].ended_at_s = ended_s
+
+
+# -- all stages
+
+
+@compiled
+def _gather(c: Constants, s: State, stage: int) -> int:
+    """Bring together what arrives at a stage with more than one before it, as the last branch of each item does."""
+    stages, mask = len(c.stage), len(s.item) - 1
+    taken = np.zeros(stages, dtype=np.int64)
+    n = 0
+    while True:
+        soonest, of = _INF, -1
+        for k in range(c.stage[stage].needs):
+            before = c.before[stage, k]
+            if taken[before] < s.out_n[before] and s.out_s[before, taken[before]] < soonest:
+                soonest, of = s.out_s[before, taken[before]], before
+        if of < 0:
+            return n
+        item = s.out_item[of, taken[of]]
+        taken[of] += 1
+        s.visit[stage, item & mask].waits -= 1
+        if s.visit[stage, item & mask].waits > 0:
+            s.item[item & mask].holds -= 1
+        else:
+            s.out_s[stages + 1, n] = soonest
+            s.out_item[stages + 1, n] = item
+            n += 1
+
+
+@compiled
+def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
+    """Give every item its outcome that has one by `now_s`, and free the places of those that are nowhere any more."""
+    w, mask = s.whole, len(s.item) - 1
+    patience_s = c.numbers[0]
+    for k in range(w[at.CANDIDATES]):
+        item = s.candidates[k]
+        place = item & mask
+        if s.item[place].settled == 1:
+            continue
+        ended_s = 0.0
+        for e in range(len(s.ended_s)):
+            ended_s = max(ended_s, s.ended_s[e, place])
+        lost_s = s.item[place].lost_s
+        if ended_s == _INF and lost_s == _INF:
+            continue
+        spent_s = ended_s - s.item[place].arrival_s
+        s.item[place].settled = 1
+        if lost_s <= ended_s or spent_s > patience_s:
+            _account(c, s, s.item[place].arrival_s, 0.0, LOST)
+        elif s.item[place].reached == 1:
+            _account(c, s, s.item[place].arrival_s, spent_s, SERVED)
+        else:
+            _account(c, s, s.item[place].arrival_s, 0.0, FILTERED)
+        if w[at.SETTLED] == len(s.tally_outcome):
+            _hand_in(s, tally)
+    w[at.CANDIDATES] = 0
+    while w[at.UNSETTLED] <= w[at.OFFERED]:
+        place = w[at.UNSETTLED] & mask
+        if s.item[place].settled == 0:
+            if s.item[place].arrival_s + patience_s >= now_s:
+                break
+            s.item[place].settled = 1
+            _account(c, s, s.item[place].arrival_s, 0.0, LOST)
+            if w[at.SETTLED] == len(s.tally_outcome):
+                _hand_in(s, tally)
+        w[at.UNSETTLED] += 1
+    for stage in range(len(c.stage)):
+        for queue in (stage, len(c.stage) + stage):
+            while s.queue[queue].n > 0:
+                place = s.queue[queue].head & mask
+                if s.item[place].settled == 0:
+                    break
+                s.item[place].holds -= 1
+                s.queue[queue].head = s.visit[stage, place].behind
+                s.queue[queue].n -= 1
+    while w[at.OLDEST] < w[at.UNSETTLED] and s.item[w[at.OLDEST] & mask].holds == 0:
+        w[at.OLDEST] += 1
+    _hand_in(s, tally)
+
+
+@compiled
+def _hand_in(s: State, tally: TallyArrays) -> None:
+    observe(tally, s.whole[at.SETTLED], s.tally_arrival_s, s.tally_latency_s, s.tally_outcome)
+    s.whole[at.SETTLED] = 0
+
+
+@compiled
+def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at: int, items: Counts, n: int) -> bool:
+    """Let time pass up to `until_s`; False when that takes room for more items.
+
+    With `again_at` a stage, and `until_s` now: no time passes, and the `n` items arrive at that stage.
+    """
+    stages = len(c.stage)
+    only = again_at >= 0
+    while only or s.real[NOW_S] < until_s:
+        reached_s = until_s
+        if not only:
+            reached_s = _enter(c, s, min(until_s, s.real[NOW_S] + tally.numbers[3]))
+            if reached_s < 0.0:
+                return False
+        # The flow that enters is in the last row; stages with many before them have a row of their own after that.
+        for stage in range(stages):
+            if only and stage != again_at:
+                continue
+            row = stages
+            if only:
+                s.out_n[stages] = _again(s, items, n, until_s, c.numbers[0])
+            elif c.stage[stage].needs == 1:
+                row = c.before[stage, 0]
+            elif c.stage[stage].needs > 1:
+                row = stages + 1
+                s.out_n[row] = _gather(c, s, stage)
+            _play(c, s, stage, s.out_s[row], s.out_item[row], s.out_n[row], reached_s)
+        if only:
+            s.out_n[stages] = 0
+        else:
+            s.out_n[:] = 0
+            s.real[NOW_S] = reached_s
+        settle(c, s, tally, s.real[NOW_S])
+        if only:
+            return True
+    return True
+
+
+@compiled
+def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> int:
+    """Let items that have lost their replica, or waited for one, enter anew; return how many have not waited too long."""
+    mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
+    for k in range(n):
+        place = items[k] & mask
+        if s.item[place].settled == 1 or now_s > s.item[place].arrival_s + patience_s:
+            s.item[place].holds -= 1
+        else:
+            s.out_s[row, count] = now_s
+            s.out_item[row, count] = items[k]
+            count += 1
+    return count
+
+
+@compiled
+def held(c: Constants, s: State, replica: int, items: Counts) -> int:
+    """Take out all that a replica serves and has in its queue, oldest first; return how much it is."""
+    stage, mask, n = c.placement[s.replica[replica].placement].owner, len(s.item) - 1, 0
+    widest, queue = len(s.slot) // len(s.replica), 2 * len(c.stage) + replica
+    for slot in range(replica * widest, replica * widest + c.placement[s.replica[replica].placement].concurrency):
+        item = s.slot[slot].head
+        for _ in range(s.slot[slot].n):
+            items[n] = item
+            n += 1
+            item = s.visit[stage, item & mask].behind
+        s.slot[slot].n = 0
+    n = unqueue(s, stage, queue, items, n)
+    s.replica[replica].in_service = 0
+    s.replica[replica].idle = 0
+    return n
+
+
+@compiled
+def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
+    """Empty a queue into `items` behind the first `n`; return how many there are."""
+    mask = len(s.item) - 1
+    while s.queue[queue].n > 0:
+        items[n] = s.queue[queue].head
+        n += 1
+        s.queue[queue].head = s.visit[stage, s.queue[queue].head & mask].behind
+        s.queue[queue].n -= 1
+    return n
+
+
+@compiled
+def in_flight(s: State) -> int:
+    """Hand over to the buffers of the tally what has no outcome yet, with its age; return how much it is."""
+    w, mask, n = s.whole, len(s.item) - 1, 0
+    for item in range(w[at.UNSETTLED], w[at.OFFERED] + 1):
+        place = item & mask
+        if s.item[place].settled == 0:
+            s.candidates[n] = place
+            n += 1
+    return n

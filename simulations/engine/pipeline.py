@@ -1,0 +1,307 @@
+"""One pipeline's items from ingress to the last stage: the live twin's data plane, simulated.
+
+What the lab does for being real is not simulated: a hop between stages takes `HOP_S`; a stream's slots are free when it
+ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch goes on
+although another one of the item has been refused; with Pull, a free batch slot takes what waits.
+"""
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.spec import PipelineSpec, PlacementKey
+from optimizer.model import StageName
+from simulations.engine import kernel
+from simulations.engine import state as places
+from simulations.engine.state import Counts, Floats, State, constants_of, state_of, with_items, with_replicas
+from simulations.lab.histogram import LatencyHistogram
+from simulations.schedule import Schedule
+from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, Tally
+
+HOP_S = 0.0
+"""What every hop between ingress and stages adds to an item's latency, in seconds."""
+_NOTHING = np.empty(0, dtype=np.int64)
+HANDOVER_S = 0.5
+"""How long a draining replica still takes what was pinned to it before it may end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaCounters:
+    """One entry per replica number, since the start; `placement` indexes `PipelineSpec.placement_keys()`.
+
+    Times are in seconds. `busy_s` has the service time of each batch once, `service_s` once per item of it;
+    `latency_sum_s` is waiting plus service; `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1). `queued`,
+    `in_service` and `sessions` are of now.
+    """
+
+    placement: Counts
+    arrived: Counts
+    refused: Counts
+    completed: Counts
+    batches: Counts
+    busy_s: Floats
+    service_s: Floats
+    latency_sum_s: Floats
+    latency_counts: Counts
+    queued: Counts
+    in_service: Counts
+    sessions: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressCounters:
+    """What the ingress exports: items since the start, and the streams under way, those turned away included.
+
+    offered = served + filtered + shed + lost + in_flight. `latency_counts` has the served items by
+    `PipelineEngine.ingress_bounds_s`, lost ones in the last bucket.
+    """
+
+    active_streams: int
+    offered: int
+    served: int
+    filtered: int
+    shed: int
+    lost: int
+    in_flight: int
+    retries: int
+    sessions_cut: int
+    latency_counts: Counts
+    latency_sum_s: float
+
+
+class PipelineEngine:
+    """One pipeline's items, simulated event by event; time only moves forward, from 0.
+
+    The same schedule, seed and calls give the same, however often `advance` stops in between.
+    """
+
+    def __init__(self, pipeline: PipelineSpec, schedule: Schedule, *, clock: Clock, seed: int) -> None:
+        """`seed` decides the phases of streams, what is filtered, service times and routing at random.
+
+        Raises:
+            ValueError: a stage that comes before one that it takes from.
+        """
+        self.pipeline = pipeline
+        self.ingress_bounds_s = LatencyHistogram(pipeline.sla.latency_s).bounds_s
+        self._keys = pipeline.placement_keys()
+        self._constants = constants_of(
+            pipeline,
+            schedule,
+            duration_s=clock.duration_s,
+            seed=seed,
+            hop_s=HOP_S,
+            bounds_s=np.array(self.ingress_bounds_s),
+        )
+        self._state = state_of(self._constants)
+        patience_s = LOST_AFTER_SLAS * pipeline.sla.latency_s
+        self._tally = Tally(
+            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
+            clock,
+            open_windows=math.ceil(patience_s / clock.window_s) + 3,
+        )
+        self._seed = seed
+        self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
+        self._known_ended: set[int] = set()
+
+    @property
+    def now_s(self) -> float:
+        """Where the simulation stands."""
+        return float(self._state.real[places.NOW_S])
+
+    @property
+    def admissible(self) -> float | None:
+        """Streams, or requests per second, beyond which new ones are shed; None: no limit."""
+        limit = float(self._state.real[places.ADMISSIBLE])
+        return None if math.isinf(limit) else limit
+
+    @admissible.setter
+    def admissible(self, limit: float | None) -> None:
+        self._state.real[places.ADMISSIBLE] = math.inf if limit is None else limit
+
+    def advance(self, until_s: float) -> None:
+        """Let time pass up to `until_s`.
+
+        Raises:
+            ValueError: `until_s` is before now.
+        """
+        if until_s < self.now_s:
+            raise ValueError(f"until_s: {until_s:g}: must not be before now, {self.now_s:g}")
+        while self.now_s < until_s:
+            stop_s = min([until_s, *self._draining.values()])
+            while not kernel.advance(self._constants, self._state, self._tally.arrays, stop_s, -1, _NOTHING, 0):
+                self._state = with_items(self._state)
+            for replica in [number for number, cut_s in self._draining.items() if cut_s <= self.now_s]:
+                self._close(replica)
+
+    def add_replica(self, key: PlacementKey) -> int:
+        """A replica serves from now on; return its number.
+
+        Raises:
+            ValueError: the pipeline has no such placement.
+        """
+        if key not in self._keys:
+            raise ValueError(f"key: {key!r}: must be one of {list(self._keys)}")
+        state, constants = self._state, self._constants
+        number = int(state.whole[places.REPLICAS])
+        if number == len(state.replica):
+            state = self._state = with_replicas(state)
+        placement = self._keys.index(key)
+        stage = int(constants.placement["owner"][placement])
+        rank = int(np.count_nonzero(state.replica["placement"][:number] == placement))
+        state.whole[places.REPLICAS] += 1
+        state.replica["placement"][number] = placement
+        state.replica["phase"][number] = places.SERVING
+        state.replica["drawn"][number] = (
+            zlib.crc32(f"{self._seed}/{self.pipeline.key}/{key}/{rank}".encode()) * 0x9E3779B97F4A7C15 % 2**64
+        )
+        state.replica["idle"][number] = constants.placement["concurrency"][placement]
+        kernel.join_routing(constants, state, number)
+        kernel.find_missing(constants, state, self.now_s)
+        waiting = np.empty(len(state.item), dtype=np.int64)
+        count = kernel.unqueue(state, stage, len(constants.stage) + stage, waiting, 0)
+        self._arrive_again(stage, waiting, count)
+        return number
+
+    def drain_replica(self, number: int, until_s: float) -> None:
+        """Let a replica take no new items or streams; it ends when it is empty and its streams are over.
+
+        What still has its session there at `until_s` is cut, and goes elsewhere; items it holds then are still served.
+
+        Raises:
+            ValueError: it does not serve, or `until_s` is before now.
+        """
+        self._require_phase(number, (places.SERVING,))
+        if until_s < self.now_s:
+            raise ValueError(f"until_s: {until_s:g}: must not be before now, {self.now_s:g}")
+        state, constants = self._state, self._constants
+        kernel.leave_routing(constants, state, number)
+        state.replica["phase"][number] = places.DRAINING
+        state.replica["handed_over_s"][number] = min(self.now_s + HANDOVER_S, until_s)
+        state.replica["empty_s"][number] = self.now_s
+        if state.replica["sessions"][number] == 0:
+            state.replica["alone_s"][number] = self.now_s
+        memory = constants.stage["memory"][constants.placement["owner"][state.replica["placement"][number]]]
+        # A server that keeps no sessions does not know of those that are pinned to it.
+        self._draining[number] = until_s if memory else float(state.replica["handed_over_s"][number])
+        if self._draining[number] <= self.now_s:
+            self._close(number)
+
+    def kill_replica(self, number: int) -> None:
+        """A replica vanishes: what it held is sent again elsewhere, its streams go elsewhere.
+
+        Raises:
+            ValueError: it has ended.
+        """
+        self._require_phase(number, (places.SERVING, places.DRAINING))
+        state, constants = self._state, self._constants
+        if state.replica["phase"][number] == places.SERVING:
+            kernel.leave_routing(constants, state, number)
+        self._draining.pop(number, None)
+        held = np.empty(len(state.item), dtype=np.int64)
+        count = kernel.held(constants, state, number, held)
+        state.replica["phase"][number] = places.GONE
+        kernel.cut(constants, state, number, self.now_s)
+        state.replica["sessions"][number] = 0
+        state.whole[places.RETRIES] += count
+        self._arrive_again(int(constants.placement["owner"][state.replica["placement"][number]]), held, count)
+
+    def ended(self) -> Sequence[tuple[int, float]]:
+        """Return the drained replicas that have ended since the last call, with the time at which each did."""
+        state = self._state
+        found = []
+        for number in np.flatnonzero(
+            state.replica["phase"][: state.whole[places.REPLICAS]] == places.DRAINING
+        ).tolist():
+            if math.isinf(state.replica["ended_at_s"][number]):
+                kernel.note_end(state, number, 2 * len(self._constants.stage), self.now_s)
+            if state.replica["ended_at_s"][number] <= self.now_s and number not in self._known_ended:
+                found.append((number, float(state.replica["ended_at_s"][number])))
+        self._known_ended.update(number for number, _ in found)
+        return sorted(found, key=lambda entry: (entry[1], entry[0]))
+
+    def slow_down(self, stage: StageName, factor: float) -> None:
+        """Batches of a stage that start from now on take `factor` times as long; 1 is normal.
+
+        Raises:
+            ValueError: there is no such stage, or the factor is not above 0.
+        """
+        names = [each.name for each in self.pipeline.stages]
+        if stage not in names:
+            raise ValueError(f"stage: {stage!r}: must be one of {names}")
+        if not (0 < factor < math.inf):
+            raise ValueError(f"factor: {factor!r}: must be finite and above 0")
+        self._state.stage["slow"][names.index(stage)] = factor
+
+    def counters(self) -> ReplicaCounters:
+        """Return what replicas have counted."""
+        state = self._state
+        n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
+        return ReplicaCounters(
+            placement=state.replica["placement"][:n].copy(),
+            arrived=state.replica["arrived"][:n].copy(),
+            refused=state.replica["refused"][:n].copy(),
+            completed=state.replica["completed"][:n].copy(),
+            batches=state.replica["batches"][:n].copy(),
+            busy_s=state.replica["busy_s"][:n].copy(),
+            service_s=state.replica["service_s"][:n].copy(),
+            latency_sum_s=state.replica["latency_sum_s"][:n].copy(),
+            latency_counts=state.latency_counts[:n].copy(),
+            queued=state.queue["n"][queues : queues + n].copy(),
+            in_service=state.replica["in_service"][:n].copy(),
+            sessions=state.replica["sessions"][:n].copy(),
+        )
+
+    def ingress(self) -> IngressCounters:
+        """Return what the ingress has counted."""
+        whole = [int(value) for value in self._state.whole]
+        outcomes = [
+            whole[index] for index in (places.SERVED_ITEMS, places.FILTERED_ITEMS, places.SHED_ITEMS, places.LOST_ITEMS)
+        ]
+        return IngressCounters(
+            active_streams=whole[places.STREAMS],
+            offered=whole[places.OFFERED],
+            served=outcomes[0],
+            filtered=outcomes[1],
+            shed=outcomes[2],
+            lost=outcomes[3],
+            in_flight=whole[places.OFFERED] - sum(outcomes),
+            retries=whole[places.RETRIES],
+            sessions_cut=whole[places.SESSIONS_CUT],
+            latency_counts=self._state.ingress_counts.copy(),
+            latency_sum_s=float(self._state.real[places.LATENCY_SUM_S]),
+        )
+
+    def tally(self) -> Tally:
+        """Return what has become of the items, with those in flight by their age now."""
+        tally = self._tally.copy()
+        n = kernel.in_flight(self._state)
+        arrival_s = self._state.item["arrival_s"][self._state.candidates[:n]]
+        tally.record(
+            Items(
+                arrival_s=arrival_s,
+                latency_s=self.now_s - arrival_s,
+                outcome=np.full(n, IN_FLIGHT, dtype=np.uint8),
+            )
+        )
+        return tally
+
+    def _close(self, number: int) -> None:
+        """A draining replica takes nothing more: its streams go elsewhere."""
+        self._draining.pop(number)
+        state = self._state
+        kernel.cut(self._constants, state, number, self.now_s)
+        state.replica["sessions"][number] = 0
+        state.replica["alone_s"][number] = min(state.replica["alone_s"][number], self.now_s)
+
+    def _arrive_again(self, stage: int, items: Counts, count: int) -> None:
+        """Items arrive at a stage, now."""
+        kernel.advance(self._constants, self._state, self._tally.arrays, self.now_s, stage, items, count)
+
+    def _require_phase(self, number: int, phases: tuple[int, ...]) -> None:
+        known = 0 <= number < self._state.whole[places.REPLICAS]
+        if not known or self._state.replica["phase"][number] not in phases:
+            raise ValueError(f"number: {number}: must be of a replica that has not ended")

@@ -1,0 +1,406 @@
+"""What the engine remembers: arrays, so that compiled code can write them and nothing is allocated per item.
+
+Sizes: S stages, P placements (those of a stage are neighbours), R replicas, K ends of the pipeline (stages that nothing
+follows), N sessions or requests of the schedule, C items that can be under way (a power of two). Items are known by their
+number, from 1, and kept at number mod C. -1 stands for none.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.spec import DemandUnit, PipelineSpec
+from optimizer.model import Routing
+from simulations.engine.draws import mix
+from simulations.schedule import Schedule, chunk_phases
+from simulations.scoring import LOST_AFTER_SLAS
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Records = NDArray[np.void]
+
+LATENCY_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0, 10.0)
+"""Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them."""
+
+DEFAULT_QUEUE_LIMIT = 512
+ITEMS_PER_SLICE = 2048
+_FIRST_ITEMS = 4 * ITEMS_PER_SLICE
+_FIRST_REPLICAS = 16
+
+NONE = -1
+LEAST_LOADED, ROUND_ROBIN, RANDOM, PULL = range(4)
+_ROUTINGS = {
+    Routing.LEAST_LOADED: LEAST_LOADED,
+    Routing.STICKY: LEAST_LOADED,  # for items that belong to no stream
+    Routing.ROUND_ROBIN: ROUND_ROBIN,
+    Routing.RANDOM: RANDOM,
+    Routing.PULL: PULL,
+}
+
+SERVING, DRAINING, GONE = range(3)
+OPEN, TURNED_AWAY, SHED_STREAM = range(3)
+
+# Places in State.whole
+(
+    STREAMS,
+    ADMITTED,
+    OFFERED,
+    SERVED_ITEMS,
+    FILTERED_ITEMS,
+    SHED_ITEMS,
+    LOST_ITEMS,
+    RETRIES,
+    SESSIONS_CUT,
+    OLDEST,  # the oldest item whose place is not free
+    UNSETTLED,  # no item before it waits for its outcome
+    NEXT_START,
+    NEXT_FIRST,
+    NEXT_END,
+    CHUNK_HEAD,  # streams in the order of their next chunk, but for the first chunk of each
+    CHUNK_TAIL,
+    MISSING,  # pins that streams under way have lost and not found again
+    CANDIDATES,  # items that may have come to an end
+    SETTLED,  # items that wait to be counted
+    REPLICAS,
+    WHOLE,
+) = range(21)
+
+# Places in State.real
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, LATENCY_SUM_S, REAL = range(6)
+
+
+_STAGE = np.dtype(
+    [
+        ("routing", np.int64),
+        ("pinned", np.int64),  # whether it keeps a stream's items on one replica
+        ("memory", np.int64),
+        ("first", np.int64),  # of its placements
+        ("last", np.int64),  # the one after them
+        ("needs", np.int64),  # how many stages are before it
+        ("after", np.int64),  # how many stages follow
+        ("end", np.int64),  # which end it is, or -1
+        ("depth", np.int64),  # hops to it
+        ("filters", np.int64),
+        ("passes_below", np.uint64),  # an item goes on when its word is below
+    ]
+)
+_PLACEMENT = np.dtype(
+    [
+        ("owner", np.int64),  # the stage
+        ("weight", np.float64),  # capacity over the largest of the stage's
+        ("batch", np.int64),
+        ("concurrency", np.int64),
+        ("slots", np.int64),  # sessions that it holds, or -1
+        ("queue_limit", np.int64),
+        ("wait_s", np.float64),
+        ("fixed_s", np.float64),
+        ("per_item_s", np.float64),
+        ("cv", np.float64),
+    ]
+)
+_SESSION = np.dtype(
+    [("start_s", np.float64), ("end_s", np.float64), ("first_s", np.float64), ("chunks", np.int64)]
+)  # it ends no later than the run; `first_s` is when its first chunk comes
+
+
+class Constants(NamedTuple):
+    """What does not change while the engine runs."""
+
+    numbers: Floats  # patience, chunk (0: requests), hop, duration
+    seed: Counts  # of what is filtered
+    stage: Records  # (S,)
+    before: Counts  # (S, S) the stages before each, then -1
+    ends_below: Counts  # (S, K) whether an end is reached through it
+    placement: Records  # (P,)
+    session: Records  # (N,)
+    by_first: Counts  # those with chunks, in the order of their first
+    by_end: Counts  # (N,)
+    bounds_s: Floats  # of the ingress's histogram
+
+
+_REPLICA = np.dtype(
+    [
+        ("placement", np.int64),
+        ("phase", np.int64),
+        ("idle", np.int64),  # batch slots
+        ("in_service", np.int64),
+        ("started", np.int64),  # batches
+        ("drawn", np.uint64),  # the seed of its service times
+        ("credit", np.float64),  # what it has saved up in its turns
+        ("above", np.int64),  # the next richer one of equal load
+        ("below", np.int64),
+        ("arrived", np.int64),
+        ("refused", np.int64),
+        ("completed", np.int64),
+        ("batches", np.int64),
+        ("busy_s", np.float64),
+        ("service_s", np.float64),
+        ("latency_sum_s", np.float64),
+        ("sessions", np.int64),
+        ("turn", np.float64),  # the same as credit, for sessions
+        ("member_at", np.int64),
+        ("handed_over_s", np.float64),
+        ("alone_s", np.float64),  # since when a draining one has no sessions
+        ("empty_s", np.float64),  # since when it has no items
+        ("ended_at_s", np.float64),
+    ]
+)
+_STREAM = np.dtype(
+    [
+        ("status", np.int64),
+        ("left", np.int64),  # chunks still to come
+        ("next_s", np.float64),  # when the next one comes
+        ("follower", np.int64),  # the stream whose chunk comes then
+        ("missing", np.int64),  # how many pins it lacks
+        ("give_up_s", np.float64),  # when it stops looking for its first
+    ]
+)
+_PIN = np.dtype([("replica", np.int64), ("since_s", np.float64)])
+_ITEM = np.dtype(
+    [
+        ("arrival_s", np.float64),
+        ("lost_s", np.float64),  # when it was refused
+        ("session", np.int32),
+        ("holds", np.int16),  # in how many places it is
+        ("settled", np.int8),
+        ("reached", np.int8),  # an end
+    ]
+)
+_VISIT = np.dtype([("entered_s", np.float64), ("behind", np.int64), ("waits", np.int64)])
+_QUEUE = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("armed", np.int64)])
+_SLOT = np.dtype([("head", np.int64), ("n", np.int64), ("start_s", np.float64), ("next", np.int64)])
+_RANK = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("gain", np.float64)])
+_GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
+_AT_STAGE = np.dtype(
+    [
+        ("slow", np.float64),
+        ("idle_head", np.int64),
+        ("idle_tail", np.int64),
+        ("draws", np.int64),
+        ("due_n", np.int64),
+    ]
+)
+
+
+class State(NamedTuple):
+    """What changes. Lists of replicas are linked by `above` and `below`, the richest first; queues of items by `behind`."""
+
+    whole: Counts
+    real: Floats
+    ingress_counts: Counts  # (buckets,)
+    stage: Records  # (S,)
+    stream: Records  # (N,), none for requests
+    pin: Records  # (S, N), none where nothing is pinned
+    item: Records  # (C,)
+    ended_s: Floats  # (K, C)
+    visit: Records  # (S, C)
+    out_s: Floats  # (S + 2, C) what leaves each stage, what enters the pipeline, what enters a join
+    out_item: Counts
+    out_n: Counts  # (S + 2,)
+    candidates: Counts  # (S C,) items that may have come to an end
+    tally_arrival_s: Floats
+    tally_latency_s: Floats
+    tally_outcome: NDArray[np.uint8]
+    due_s: Floats  # (S, H) the calendar of each stage: a heap
+    due_code: Counts  # batch slot, or -1 - queue for one whose batch need not wait longer
+    queue: Records  # of items: S for Pull, S for items that find no replica, R
+    replica: Records  # (R,)
+    latency_counts: Counts  # (R, buckets)
+    slot: Records  # (R · widest,) room for a batch; n is 0: idle
+    group: Records  # (P,)
+    members: Counts  # (P, R)
+    rank: Records  # (P, levels) the replicas of equal load
+
+
+def constants_of(
+    pipeline: PipelineSpec, schedule: Schedule, *, duration_s: float, seed: int, hop_s: float, bounds_s: Floats
+) -> Constants:
+    """Return what the engine needs to know of a pipeline and its load.
+
+    Raises:
+        ValueError: a stage that comes before one that it takes from.
+    """
+    stages = pipeline.stages
+    names = [stage.name for stage in stages]
+    before = np.full((len(stages), len(stages)), -1, dtype=np.int64)
+    depth = np.ones(len(stages), dtype=np.int64)
+    for index, stage in enumerate(stages):
+        for place, name in enumerate(stage.after):
+            at = names.index(name)
+            if at >= index:
+                raise ValueError(f"stage {stage.name}.after: {name}: must name an earlier stage")
+            before[index, place] = at
+            depth[index] = max(depth[index], depth[at] + 1)
+    follows = [[index for index in range(len(stages)) if at in before[index]] for at in range(len(stages))]
+    ends = [at for at in range(len(stages)) if not follows[at]]
+    below = np.zeros((len(stages), len(ends)), dtype=np.int64)
+    for at in reversed(range(len(stages))):
+        if at in ends:
+            below[at, ends.index(at)] = 1
+        for index in follows[at]:
+            below[at] |= below[index]
+    placements = [placement.prior for stage in stages for placement in stage.placements]
+    limits = [
+        DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit
+        for stage in stages
+        for _ in stage.placements
+    ]
+    batch = np.array([prior.batch_sizes[-1] for prior in placements], dtype=np.int64)
+    concurrency = np.array([prior.concurrency for prior in placements], dtype=np.int64)
+    capacity = np.array(
+        [c * b / prior.service.mean_s(int(b)) for c, b, prior in zip(concurrency, batch, placements, strict=True)]
+    )
+    sizes = [len(stage.placements) for stage in stages]
+    owner = np.repeat(np.arange(len(stages)), sizes)
+    largest = np.array([capacity[owner == index].max() for index in range(len(stages))])
+    memory = np.array([any(p.prior.session_slots is not None for p in stage.placements) for stage in stages])
+    sticky = np.array([stage.routing is Routing.STICKY for stage in stages])
+    streams = pipeline.unit is DemandUnit.STREAMS
+    end_s = np.minimum(schedule.end_s, duration_s)
+    chunk_s = pipeline.chunk_s if streams and pipeline.chunk_s is not None else 0.0
+    if chunk_s:
+        first_s = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
+        chunks = np.maximum(np.ceil((end_s - first_s) / chunk_s), 0).astype(np.int64)
+    else:
+        first_s, chunks = schedule.start_s, np.ones(len(schedule), dtype=np.int64)
+    by_first = np.argsort(first_s, kind="stable")
+    stage_records = np.zeros(len(stages), dtype=_STAGE)
+    stage_records["routing"] = [_ROUTINGS[stage.routing] for stage in stages]
+    stage_records["pinned"] = streams & (memory | sticky)
+    stage_records["memory"] = memory
+    stage_records["last"] = np.cumsum(sizes)
+    stage_records["first"] = stage_records["last"] - sizes
+    stage_records["needs"] = [len(stage.after) for stage in stages]
+    stage_records["after"] = [len(following) for following in follows]
+    stage_records["end"] = [ends.index(at) if at in ends else -1 for at in range(len(stages))]
+    stage_records["depth"] = depth
+    stage_records["filters"] = [
+        stage.pass_ratio < 1 and bool(follow) for stage, follow in zip(stages, follows, strict=True)
+    ]
+    stage_records["passes_below"] = [min(int(stage.pass_ratio * 2.0**64), 2**64 - 1) for stage in stages]
+    placement_records = np.zeros(len(placements), dtype=_PLACEMENT)
+    placement_records["owner"] = owner
+    placement_records["weight"] = capacity / largest[owner]
+    placement_records["batch"] = batch
+    placement_records["concurrency"] = concurrency
+    placement_records["slots"] = [-1 if prior.session_slots is None else prior.session_slots for prior in placements]
+    placement_records["queue_limit"] = limits
+    placement_records["wait_s"] = [prior.batch_wait_s for prior in placements]
+    placement_records["fixed_s"] = [prior.service.fixed_s for prior in placements]
+    placement_records["per_item_s"] = [prior.service.per_item_s for prior in placements]
+    placement_records["cv"] = [prior.service.cv for prior in placements]
+    sessions = np.zeros(len(schedule), dtype=_SESSION)
+    sessions["start_s"], sessions["end_s"], sessions["first_s"] = schedule.start_s, end_s, first_s
+    sessions["chunks"] = chunks
+    return Constants(
+        numbers=np.array([LOST_AFTER_SLAS * pipeline.sla.latency_s, chunk_s, hop_s, duration_s]),
+        seed=np.array([seed]),
+        stage=stage_records,
+        before=before,
+        ends_below=below,
+        placement=placement_records,
+        session=sessions,
+        by_first=by_first[chunks[by_first] > 0].astype(np.int64),
+        by_end=np.argsort(end_s, kind="stable").astype(np.int64),
+        bounds_s=bounds_s,
+    )
+
+
+def state_of(constants: Constants) -> State:
+    """Return the state before the run: nothing under way, no replicas."""
+    c = constants
+    stages, placements, sessions, ends = len(c.stage), len(c.placement), len(c.session), c.ends_below.shape[1]
+    streams = sessions if c.numbers[1] > 0 else 0
+    items, replicas, widest = _FIRST_ITEMS, _FIRST_REPLICAS, int(c.placement["concurrency"].max())
+    levels = int((c.placement["queue_limit"] + c.placement["concurrency"] * c.placement["batch"]).max()) + 2
+    whole = np.zeros(WHOLE, dtype=np.int64)
+    whole[[OLDEST, UNSETTLED]] = 1
+    whole[[CHUNK_HEAD, CHUNK_TAIL]] = NONE
+    real = np.zeros(REAL)
+    real[ADMISSIBLE] = np.inf
+    real[TOKENS] = 1.0
+    stream = _records(_STREAM, streams, follower=NONE, give_up_s=np.inf)
+    if streams:
+        stream["left"], stream["next_s"] = c.session["chunks"], c.session["first_s"]
+    calendar = 2 * (replicas * (widest + 1) + stages)
+    return State(
+        whole=whole,
+        real=real,
+        ingress_counts=np.zeros(len(c.bounds_s) + 1, dtype=np.int64),
+        stage=_records(_AT_STAGE, stages, slow=1.0, idle_head=NONE, idle_tail=NONE),
+        stream=stream,
+        pin=_records(_PIN, (stages, sessions if c.stage["pinned"].any() else 0), replica=NONE),
+        item=_records(_ITEM, items, session=NONE),
+        ended_s=np.zeros((ends, items)),
+        visit=_records(_VISIT, (stages, items), behind=NONE),
+        out_s=np.zeros((stages + 2, items)),
+        out_item=np.zeros((stages + 2, items), dtype=np.int64),
+        out_n=np.zeros(stages + 2, dtype=np.int64),
+        candidates=np.zeros(stages * items, dtype=np.int64),
+        tally_arrival_s=np.zeros(ITEMS_PER_SLICE),
+        tally_latency_s=np.zeros(ITEMS_PER_SLICE),
+        tally_outcome=np.zeros(ITEMS_PER_SLICE, dtype=np.uint8),
+        due_s=np.zeros((stages, calendar)),
+        due_code=np.zeros((stages, calendar), dtype=np.int64),
+        queue=_records(_QUEUE, 2 * stages + replicas, head=NONE, tail=NONE),
+        replica=_records(_REPLICA, replicas, **_NEW_REPLICA),
+        latency_counts=np.zeros((replicas, len(LATENCY_BOUNDS_S) + 1), dtype=np.int64),
+        slot=_records(_SLOT, replicas * widest, head=NONE, next=NONE),
+        group=_records(_GROUP, placements),
+        members=np.full((placements, replicas), NONE, dtype=np.int64),
+        rank=_records(_RANK, (placements, levels), head=NONE, tail=NONE),
+    )
+
+
+_NEW_REPLICA = {
+    "phase": GONE, "above": NONE, "below": NONE, "member_at": NONE,
+    "handed_over_s": np.inf, "alone_s": np.inf, "ended_at_s": np.inf,
+}  # fmt: skip
+
+
+def with_items(state: State) -> State:
+    """Return the state with room for twice as many items; between slices of time only."""
+    old, new = len(state.item), 2 * len(state.item)
+    numbers = np.arange(state.whole[OLDEST], state.whole[OFFERED] + 1)
+
+    def moved(array: NDArray[Any]) -> NDArray[Any]:
+        bigger = np.zeros((*array.shape[:-1], new), dtype=array.dtype)
+        bigger[..., numbers % new] = array[..., numbers % old]
+        return bigger
+
+    return state._replace(
+        item=moved(state.item),
+        ended_s=moved(state.ended_s),
+        visit=moved(state.visit),
+        out_s=_longer(state.out_s),
+        out_item=_longer(state.out_item),
+        candidates=_longer(state.candidates),
+    )
+
+
+def with_replicas(state: State) -> State:
+    """Return the state with room for twice as many replicas."""
+    old = len(state.replica)
+    return state._replace(
+        replica=np.concatenate([state.replica, _records(_REPLICA, old, **_NEW_REPLICA)]),
+        latency_counts=np.concatenate([state.latency_counts, np.zeros_like(state.latency_counts)]),
+        slot=np.concatenate([state.slot, _records(_SLOT, len(state.slot), head=NONE, next=NONE)]),
+        queue=np.concatenate([state.queue, _records(_QUEUE, old, head=NONE, tail=NONE)]),
+        members=_longer(state.members),
+        due_s=_longer(state.due_s),
+        due_code=_longer(state.due_code),
+    )
+
+
+def _records(kind: np.dtype[np.void], shape: int | tuple[int, ...], **values: float) -> Records:
+    """Records whose fields are 0, but for those in `values`."""
+    records = np.zeros(shape, dtype=kind)
+    for name, value in values.items():
+        records[name] = value
+    return records
+
+
+def _longer(array: NDArray[Any]) -> NDArray[Any]:
+    """The array with its last axis twice as long."""
+    return np.concatenate([array, np.zeros_like(array)], axis=-1)
