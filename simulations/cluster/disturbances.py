@@ -21,6 +21,10 @@ class Disturbances:
     seed: int
     on: dict[int, Fault] = field(default_factory=dict)
 
+    def now(self) -> "Disturbances":
+        """Return those that are on now, whatever begins or ends later."""
+        return Disturbances(seed=self.seed, on=dict(self.on))
+
     def lost(self, key: PipelineKey) -> bool:
         """Whether nothing of a pipeline's metrics is answered."""
         return any(_is_about(fault.metrics_lost, key) for fault in self.on.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from profiler.sources.combine import Pod, combine_buckets, combine_ratio, combin
 from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
 from simulations.cluster.expressions import EXPRESSIONS, Expression, Pods, upper_bounds_s
 from simulations.cluster.scrapes import LOOKBACK_S, Floats
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 MAX_AGE_SHARE = 0.75
 """Of the window: a pod whose newest sample is older counts as stale, as for `profiler.sources.prometheus`."""
@@ -22,26 +26,26 @@ def presets() -> Mapping[str, Preset]:
     return load_presets()
 
 
-class Readings(Mapping[Quantity, Reading]):
-    """The readings of one placement, made when somebody looks at them: most policies never do."""
+class OnDemand(Mapping[Key, Value]):
+    """A mapping that is made when somebody looks at it: most policies look at little of what they are told."""
 
-    def __init__(self, make: Callable[[], Mapping[Quantity, Reading]]) -> None:
+    def __init__(self, make: Callable[[], Mapping[Key, Value]]) -> None:
         self._make = make
-        self._made: Mapping[Quantity, Reading] | None = None
+        self._made: Mapping[Key, Value] | None = None
 
-    def _readings(self) -> Mapping[Quantity, Reading]:
+    def _all(self) -> Mapping[Key, Value]:
         if self._made is None:
             self._made = self._make()
         return self._made
 
-    def __getitem__(self, quantity: Quantity) -> Reading:
-        return self._readings()[quantity]
+    def __getitem__(self, key: Key) -> Value:
+        return self._all()[key]
 
-    def __iter__(self) -> Iterator[Quantity]:
-        return iter(self._readings())
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._all())
 
     def __len__(self) -> int:
-        return len(self._readings())
+        return len(self._all())
 
 
 def placement_readings(

@@ -4,9 +4,10 @@ All targets of a pipeline are scraped at the same instants. A level (a queue, sa
 scrapes as well, so that a mean over any window is a difference of two scrapes.
 """
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,87 +72,114 @@ class ScrapeHistory:
         while len(self._rows) > 2 and self._rows[1].t_s < t_s - self._keep_s:
             self._rows.popleft()
 
-    def window(self, numbers: NDArray[np.intp], now_s: float, window_s: float) -> "Window":
-        """Return what these targets say about (now_s − window_s, now_s]."""
-        return Window(self._rows, self._first, self._columns, numbers, now_s, window_s)
+    def view(self) -> "Scrapes":
+        """Return what is there now; later scrapes change nothing of it."""
+        return Scrapes(rows=tuple(self._rows), first=self._first, columns=self._columns)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
-    """The samples of some targets within a window, shapes (targets, columns); NaN where a target has none.
+    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN where one has none.
 
-    Everything is taken at the making, so that later scrapes change nothing.
+    `ages_s`, shape (targets,), are those of the newest samples, infinite where there never was one. `rates` are
+    PromQL's, `increases` are the counters' own; `means`, `mean_squares`, `busy_shares` (of the scrapes, those above
+    zero) and `slopes` (per second, least squares) are of levels, `last` are their newest samples.
     """
 
-    def __init__(
+    ages_s: Floats
+    rates: Floats
+    increases: Floats
+    means: Floats
+    mean_squares: Floats
+    busy_shares: Floats
+    slopes: Floats
+    last: Floats
+
+    def of(self, rows: Sequence[int]) -> "Window":
+        """Return some of the targets."""
+        chosen = np.array(rows, dtype=np.intp)
+        return Window(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scrapes:
+    """The scrapes up to an instant, the newest last; `first` has the first scrape of each target."""
+
+    rows: tuple[Samples, ...]
+    first: Mapping[int, int]
+    columns: tuple[int, int]
+
+    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> Window:
+        """Return what these targets say about (now_s − window_s, now_s]; now is not before the newest scrape."""
+        chosen = np.array(numbers, dtype=np.intp)
+        window = self._empty(len(chosen))
+        if not self.rows or not len(chosen):
+            return window
+        newest = self.rows[-1]
+        scraped = np.array([self.first.get(number, newest.scrape + 1) for number in numbers])
+        told = scraped <= newest.scrape
+        window.ages_s[told] = now_s - newest.t_s
+        if now_s - newest.t_s < LOOKBACK_S:
+            window.last[told] = newest.levels[chosen[told]]
+        inside = bisect_right(self.rows, now_s - window_s, key=lambda row: row.t_s)
+        begins = np.maximum(scraped - self.rows[0].scrape, inside)
+        for begin in np.unique(begins[told & (begins < len(self.rows))]).tolist():
+            targets = np.flatnonzero(told & (begins == begin))
+            self._fill(window, targets, chosen[targets], begin, now_s, window_s)
+        return window
+
+    def _empty(self, targets: int) -> Window:
+        counters, levels = self.columns
+
+        def nothing(columns: int) -> Floats:
+            return np.full((targets, columns), np.nan)
+
+        return Window(
+            ages_s=np.full(targets, np.inf),
+            rates=nothing(counters),
+            increases=nothing(counters),
+            means=nothing(levels),
+            mean_squares=nothing(levels),
+            busy_shares=nothing(levels),
+            slopes=nothing(levels),
+            last=nothing(levels),
+        )
+
+    def _fill(
         self,
-        rows: "deque[Samples]",
-        first_scrapes: Mapping[int, int],
-        columns: tuple[int, int],
+        window: Window,
+        targets: NDArray[np.intp],
         numbers: NDArray[np.intp],
+        begin: int,
         now_s: float,
         window_s: float,
     ) -> None:
-        self.window_s = window_s
-        count = len(numbers)
-        self.ages_s: Floats = np.full(count, np.inf)
-        self.rates: Floats = np.full((count, columns[0]), np.nan)
-        self.increases: Floats = np.full((count, columns[0]), np.nan)
-        self.means: Floats = np.full((count, columns[1]), np.nan)
-        self.mean_squares: Floats = np.full((count, columns[1]), np.nan)
-        self.busy_shares: Floats = np.full((count, columns[1]), np.nan)
-        self.slopes: Floats = np.full((count, columns[1]), np.nan)
-        self.last: Floats = np.full((count, columns[1]), np.nan)
-        newest = next((row for row in reversed(rows) if row.t_s <= now_s), None)
-        if newest is None or not count:
-            return
-        scraped = np.array([first_scrapes.get(int(number), newest.scrape + 1) for number in numbers])
-        told = scraped <= newest.scrape
-        self.ages_s[told] = now_s - newest.t_s
-        if now_s - newest.t_s < LOOKBACK_S:
-            self.last[told] = newest.levels[numbers[told]]
-        oldest = rows[0].scrape
-        inside = next((row.scrape for row in rows if row.t_s > now_s - window_s), newest.scrape + 1)
-        begins = np.maximum(scraped, inside)
-        for begin in np.unique(begins[told & (begins <= newest.scrape)]):
-            chosen = np.flatnonzero(told & (begins == begin))
-            self._take(chosen, numbers[chosen], rows[int(begin) - oldest], newest, rows, now_s)
-
-    def _take(
-        self,
-        chosen: NDArray[np.intp],
-        numbers: NDArray[np.intp],
-        first: Samples,
-        newest: Samples,
-        rows: "deque[Samples]",
-        now_s: float,
-    ) -> None:
-        """Fill in the targets whose samples in the window are those from `first` to `newest`."""
+        """Fill in the targets whose samples in the window are those from row `begin` on."""
+        first, newest = self.rows[begin], self.rows[-1]
+        earlier = self.rows[begin - 1] if begin else None
         samples = newest.scrape - first.scrape + 1
-        index = first.scrape - rows[0].scrape
-        earlier = rows[index - 1] if index else None
-
         within = newest.sums[numbers]
         if earlier is not None:
             known = numbers < len(earlier.sums)
             within[known] -= earlier.sums[numbers[known]]
         sums, moments, squares, present = np.split(within, 4, axis=1)
-        self.means[chosen] = sums / samples
-        self.mean_squares[chosen] = squares / samples
-        self.busy_shares[chosen] = present / samples
+        window.means[targets] = sums / samples
+        window.mean_squares[targets] = squares / samples
+        window.busy_shares[targets] = present / samples
         if samples < 2:
             return
         before = (0.0, 0.0) if earlier is None else earlier.times
         t_sum, t_squares = newest.times[0] - before[0], newest.times[1] - before[1]
-        self.slopes[chosen] = (samples * moments - t_sum * sums) / (samples * t_squares - t_sum * t_sum)
+        window.slopes[targets] = (samples * moments - t_sum * sums) / (samples * t_squares - t_sum * t_sum)
         start, end = first.counters[numbers], newest.counters[numbers]
-        self.increases[chosen] = end - start
-        self.rates[chosen] = rate(
+        window.increases[targets] = end - start
+        window.rates[targets] = rate(
             start,
             end,
             first_s=first.t_s,
             last_s=newest.t_s,
             samples=samples,
-            from_s=now_s - self.window_s,
+            from_s=now_s - window_s,
             until_s=now_s,
         )
 

@@ -1,12 +1,11 @@
 """What serves one pipeline, and what Prometheus has scraped of it."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.core.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.cluster.expressions import Counter, Level
-from simulations.cluster.scrapes import ScrapeHistory, Window
+from simulations.cluster.scrapes import ScrapeHistory, Scrapes
 from simulations.cluster.workloads import Pod
 from simulations.engine.pipeline import PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
@@ -48,25 +47,25 @@ class Serving:
         levels = [counters.queued, counters.in_service, counters.sessions]
         self._replicas.record(
             now_s,
-            np.concatenate([np.column_stack(columns), counters.latency_counts], axis=1),
-            np.column_stack(levels).astype(np.float64),
+            np.concatenate([np.array(columns).T, counters.latency_counts], axis=1),
+            np.array(levels, dtype=np.float64).T,
             lambda number: self._found(number, now_s),
         )
         ingress = self.engine.ingress()
         self._ingress.record(
             now_s,
-            np.array([[ingress.offered, *ingress.latency_counts]], dtype=np.float64),
-            np.array([[ingress.active_streams]], dtype=np.float64),
+            np.concatenate([[float(ingress.offered)], ingress.latency_counts])[np.newaxis],
+            np.array([[float(ingress.active_streams)]]),
             lambda number: True,  # noqa: ARG005 - the ingress is there before the load
         )
 
-    def replica_window(self, numbers: NDArray[np.intp], now_s: float, window_s: float) -> Window:
-        """Return what these replicas say."""
-        return self._replicas.window(numbers, now_s, window_s)
+    def replica_scrapes(self) -> Scrapes:
+        """Return what was scraped of the replicas, by their numbers."""
+        return self._replicas.view()
 
-    def ingress_window(self, now_s: float, window_s: float) -> Window:
-        """Return what the ingress says, in one row."""
-        return self._ingress.window(np.zeros(1, dtype=np.intp), now_s, window_s)
+    def ingress_scrapes(self) -> Scrapes:
+        """Return what was scraped of the ingress, which is number 0."""
+        return self._ingress.view()
 
     def _found(self, number: int, now_s: float) -> bool:
         """Whether Prometheus has discovered a replica: it looks for pods that run, ready or not."""

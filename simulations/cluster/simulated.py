@@ -6,7 +6,7 @@ them, pods that report only after a while. Time is virtual: 0 when the load begi
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from simulations.cluster.expressions import EXPRESSIONS, SUMMARY_WINDOW_S
 from simulations.cluster.metrics import Metrics
 from simulations.cluster.nodes import PROVISIONING_S, Pool, UnsupportedScenario
 from simulations.cluster.queries import ActiveStreams, IngressQuery, parse_query
+from simulations.cluster.readings import OnDemand
 from simulations.cluster.serving import Serving
 from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
 from simulations.engine.pipeline import PipelineEngine
@@ -129,7 +130,8 @@ class SimulatedCluster:
     def snapshot(self) -> DetailedSnapshot:
         """Return the world as a policy sees it now."""
         metrics = Metrics(
-            disturbances=self._disturbances,
+            self._serving,
+            self._disturbances,
             now_s=self.now_s,
             grace_s=REPORTING_VISITS * self._scrape_interval_s,
         )
@@ -146,7 +148,7 @@ class SimulatedCluster:
                 for name, spec in self._pool_specs.items()
             },
             replicas=self._replica_readings(metrics),
-            ingress=self._ingress_readings(metrics),
+            ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._specs.values()))),
         )
 
     def apply(self, decision: Decision) -> None:
@@ -354,7 +356,6 @@ class SimulatedCluster:
     # -- what is seen
 
     def _pipeline_state(self, spec: PipelineSpec, metrics: Metrics) -> PipelineState:
-        serving = self._serving[spec.key]
         workloads = {
             (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
             for stage in spec.stages
@@ -369,7 +370,7 @@ class SimulatedCluster:
             },
             samples={
                 (stage.name, placement.pool): metrics.samples(
-                    serving, stage, placement, workloads[stage.name, placement.pool]
+                    spec, stage, placement, workloads[stage.name, placement.pool]
                 )
                 for stage in spec.stages
                 for placement in stage.placements
@@ -386,29 +387,33 @@ class SimulatedCluster:
         )
 
     def _answer(self, metrics: Metrics, text: str) -> Reading:
-        query = self._queries[text]
-        return metrics.scalar(self._serving[query.pipeline], query, text)
+        return metrics.scalar(self._queries[text], text)
 
-    def _replica_readings(self, metrics: Metrics) -> dict[PlacementName, tuple[ReplicaReading, ...]]:
-        readings = {}
-        for spec in self._specs.values():
-            for stage in spec.stages:
-                window_s = stage.metrics_window_s if self._window_s is None else self._window_s
-                for placement in stage.placements:
-                    workload = self._targets.get((spec.key, placement.target.name))
-                    if workload is not None:
-                        readings[spec.key, stage.name, placement.pool] = metrics.replicas(
-                            self._serving[spec.key], placement, workload, window_s
-                        )
-        return readings
+    def _replica_readings(self, metrics: Metrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
+        asked = [
+            (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
+            for spec in self._specs.values()
+            for stage in spec.stages
+            for placement in stage.placements
+            if (workload := self._targets.get((spec.key, placement.target.name))) is not None
+        ]
+        window_s = self._window_s
+        return OnDemand(
+            lambda: {
+                (key, stage.name, placement.pool): metrics.replicas(
+                    key, placement, ready, stage.metrics_window_s if window_s is None else window_s
+                )
+                for key, stage, placement, ready in asked
+            }
+        )
 
-    def _ingress_readings(self, metrics: Metrics) -> dict[PipelineKey, IngressReading]:
+    def _ingress_readings(self, metrics: Metrics, specs: Sequence[PipelineSpec]) -> dict[PipelineKey, IngressReading]:
         readings = {}
-        for key, spec in self._specs.items():
+        for spec in specs:
             window_s = spec.stages[0].metrics_window_s if self._window_s is None else self._window_s
-            reading = metrics.ingress(self._serving[key], window_s)
+            reading = metrics.ingress(spec.key, window_s)
             if reading is not None:
-                readings[key] = reading
+                readings[spec.key] = reading
         return readings
 
 

@@ -33,7 +33,7 @@ def pods(*, slots: int | None = 100) -> Pods:
             np.array([[levels[column] for column in Level]]),
             lambda number: True,
         )
-    window = made.window(np.zeros(1, dtype=np.intp), 90.0, 60.0)
+    window = made.view().window([0], 90.0, 60.0)
     return Pods(
         window=window,
         summary=window,

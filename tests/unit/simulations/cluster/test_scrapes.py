@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profiler.sources.combine import histogram_quantile
 from simulations.cluster.scrapes import LOOKBACK_S, Floats, ScrapeHistory, Window, quantiles, rate
 
-ONE = np.zeros(1, dtype=np.intp)
+ONE = [0]
 
 
 def column(*values: float) -> Floats:
@@ -40,7 +40,7 @@ def steady(rate_rps: float = 10.0, until_s: float = 60.0, level: float = 0.0) ->
 
 
 def test_a_steady_counter_has_its_rate() -> None:
-    assert steady().window(ONE, 60.0, 30.0).rates[0, 0] == pytest.approx(10.0)
+    assert steady().view().window(ONE, 60.0, 30.0).rates[0, 0] == pytest.approx(10.0)
 
 
 def test_a_rate_is_extrapolated_to_the_ends_of_the_window_as_prometheus_does() -> None:
@@ -60,25 +60,28 @@ def test_a_rate_is_not_extrapolated_to_below_zero() -> None:
 
 
 def test_one_sample_is_no_rate_but_a_level() -> None:
-    window = steady(level=4.0).window(ONE, 60.0, 1.0)
+    window = steady(level=4.0).view().window(ONE, 60.0, 1.0)
 
     assert math.isnan(window.rates[0, 0])
     assert window.means[0, 0] == window.last[0, 0] == 4.0
 
 
 def test_a_step_in_load_moves_the_rate_by_the_share_of_the_window_that_has_it() -> None:
-    made = history([(t, [10.0 * t + 90.0 * max(0, t - 30)], [0.0]) for t in range(61)])
+    def seen_at(now_s: int) -> float:
+        made = history([(t, [10.0 * t + 90.0 * max(0, t - 30)], [0.0]) for t in range(now_s + 1)])
+        return float(made.view().window(ONE, now_s, 20.0).rates[0, 0])
 
-    seen = [made.window(ONE, now_s, 20.0).rates[0, 0] for now_s in (30, 35, 40, 50, 60)]
+    seen = [seen_at(now_s) for now_s in (30, 35, 40, 50, 60)]
 
     assert seen == pytest.approx([10.0, 32.5, 55.0, 100.0, 100.0], rel=0.06)
 
 
 def test_a_target_has_no_samples_before_it_is_found() -> None:
-    made = history([(t, [10.0 * t] * 2, [1.0] * 2) for t in range(21)], found_s={1: 12.0})
-    both = np.arange(2, dtype=np.intp)
+    def seen_at(now_s: int, window_s: float) -> Window:
+        made = history([(t, [10.0 * t] * 2, [1.0] * 2) for t in range(now_s + 1)], found_s={1: 12.0})
+        return made.view().window([0, 1], now_s, window_s)
 
-    early, late = made.window(both, 11.0, 10.0), made.window(both, 20.0, 15.0)
+    early, late = seen_at(11, 10.0), seen_at(20, 15.0)
 
     assert early.ages_s.tolist() == [0.0, math.inf]
     assert np.isnan(early.rates[:, 0]).tolist() == [False, True]
@@ -89,19 +92,28 @@ def test_a_target_has_no_samples_before_it_is_found() -> None:
 def test_a_target_that_joins_later_has_a_mean_of_its_own_samples() -> None:
     made = history([(t, [0.0] * (1 + (t >= 10)), [2.0, 6.0][: 1 + (t >= 10)]) for t in range(21)])
 
-    assert made.window(np.arange(2, dtype=np.intp), 20.0, 15.0).means[:, 0].tolist() == [2.0, 6.0]
+    assert made.view().window([0, 1], 20.0, 15.0).means[:, 0].tolist() == [2.0, 6.0]
 
 
 def test_without_new_scrapes_samples_grow_old_and_then_there_are_none() -> None:
     made = steady()
 
-    window = made.window(ONE, 80.0, 30.0)
+    window = made.view().window(ONE, 80.0, 30.0)
     assert window.ages_s[0] == pytest.approx(20.5)
     # Ten samples are left in the window: their increase is spread over all of it, extended by half an interval.
     assert window.rates[0, 0] == pytest.approx(10.0 * (9 + 0.5 + 0.5) / 30)
-    assert math.isnan(made.window(ONE, 95.0, 30.0).rates[0, 0])
-    assert made.window(ONE, 60.0 + LOOKBACK_S - 1, 30.0).last[0, 0] == 0.0
-    assert math.isnan(made.window(ONE, 60.0 + LOOKBACK_S, 30.0).last[0, 0])
+    assert math.isnan(made.view().window(ONE, 95.0, 30.0).rates[0, 0])
+    assert made.view().window(ONE, 60.0 + LOOKBACK_S - 1, 30.0).last[0, 0] == 0.0
+    assert math.isnan(made.view().window(ONE, 60.0 + LOOKBACK_S, 30.0).last[0, 0])
+
+
+def test_a_view_is_of_its_instant_whatever_comes_later() -> None:
+    made = steady(until_s=40.0)
+    view = made.view()
+    made.record(100.5, column(0.0), column(9.0), lambda number: True)
+    made.record(200.5, column(0.0), column(9.0), lambda number: True)
+
+    assert view.window(ONE, 40.0, 30.0).rates[0, 0] == pytest.approx(10.0)
 
 
 @given(st.lists(st.floats(0, 50), min_size=5, max_size=40), st.integers(2, 30))
@@ -110,7 +122,7 @@ def test_means_squares_and_slopes_over_a_window_are_those_of_its_samples(levels:
     now_s = len(levels) - 0.5
     inside = [(t + 0.25, level) for t, level in enumerate(levels) if t + 0.25 > now_s - window_s]
 
-    window: Window = made.window(ONE, now_s, window_s)
+    window: Window = made.view().window(ONE, now_s, window_s)
 
     values = np.array([level for _, level in inside])
     assert window.means[0, 0] == pytest.approx(values.mean(), abs=1e-9)
