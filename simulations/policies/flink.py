@@ -5,9 +5,10 @@ ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flin
 
 Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. What it completes is
 its input rate. A stage without predecessor is a source: its waiting items are the lag, and what it is offered is its
-input and the growth of that lag, in which items that it refuses count as well. A join sees an item once, so its rate is that of one branch,
-where Flink adds up inputs. Adding a replica restarts nobody, so the restart time is 0 where a job's is 5 minutes. Items
-are lost after seconds here, so that what the original does about minutes of backlog never comes into play.
+input and the growth of that lag, in which items that it refuses count as well. A join sees an item once, so its rate is
+that of one branch, where Flink adds up inputs. Adding a replica restarts nobody, so the restart time is 0 where a job's
+is 5 minutes. Items are lost after seconds here, so that what the original does about minutes of backlog never comes
+into play.
 """
 
 import math

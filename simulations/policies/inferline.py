@@ -258,9 +258,9 @@ class Inferline:
 
 def entry_rates(load: Schedule, spec: PipelineSpec, until_s: float) -> NDArray[np.float64]:
     """Return the items per second that a load offers at the entry, one entry per second until `until_s`."""
-    edges = np.arange(0.0, np.floor(until_s) + 1.0)
+    seconds = np.arange(int(until_s), dtype=np.float64)
     if spec.unit is DemandUnit.STREAMS:
-        level = load.active(edges[:-1] + 0.5).astype(np.float64)
+        level = load.active(seconds + 0.5)
     else:
-        level = np.histogram(load.start_s, edges)[0].astype(np.float64)
-    return level * spec.items_per_unit_s
+        level = np.diff(np.searchsorted(load.start_s, [*seconds, len(seconds)]))
+    return np.asarray(level * spec.items_per_unit_s, dtype=np.float64)

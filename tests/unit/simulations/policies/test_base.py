@@ -5,11 +5,11 @@ from rivals import CAPTIONS, a_detailed
 
 from controller.core.decision import Outcome
 from controller.core.policy import Policy
-from controller.core.snapshot import TargetMissing
+from controller.core.snapshot import PipelineState, TargetMissing
 from simulations.policies.base import decision_of
 
 
-def bounded() -> object:
+def bounded() -> PipelineState:
     return a_state(
         a_spec(a_stage("vad", a_placement("cpu", bounds=(2, 5)))), replicas={VAD: a_target(3, ready=2, terminating=1)}
     )

@@ -4,6 +4,8 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_pool, a_stage, a_state, a_target, pools
 from rivals import a_detailed, a_reading, a_workload, at, desired
 
+from controller.core.snapshot import TargetState
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.dynamo import (
     Dynamo,
     DynamoSettings,
@@ -113,7 +115,7 @@ def test_the_profile_is_the_rate_at_which_one_replica_reaches_its_target() -> No
     assert profiled(work, 0.04)[0] == pytest.approx(20.0)
 
 
-def world(rate_rps: float, replicas: object, *, instances: int = 20) -> object:
+def world(rate_rps: float, replicas: int | TargetState, *, instances: int = 20) -> DetailedSnapshot:
     state = a_state(replicas={VAD: 1, ENCODER: replicas, ENCODER_GPU: 0})
     ready = replicas if isinstance(replicas, int) else replicas.ready
     return a_detailed(
@@ -126,7 +128,7 @@ def world(rate_rps: float, replicas: object, *, instances: int = 20) -> object:
     )
 
 
-def answers(dynamo: Dynamo, snapshot: object, until_s: int) -> list[int]:
+def answers(dynamo: Dynamo, snapshot: DetailedSnapshot, until_s: int) -> list[int]:
     return [desired(dynamo, at(snapshot, NOW_S + t))[ENCODER] for t in range(0, until_s + 1, 5)]
 
 

@@ -4,9 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import a_placement, a_spec, a_stage, a_state
+from builders import VAD, a_placement, a_spec, a_stage, a_state
 from rivals import a_detailed, a_reading, at, desired
 
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.flink import (
     Flink,
     FlinkSettings,
@@ -19,7 +20,6 @@ from simulations.policies.flink import (
 from simulations.policies.workloads import Workload, first_placements
 
 FREE = FlinkSettings(max_scale_down_factor=1.0, max_scale_up_factor=1e9, catch_up_s=0.0)
-KEYS = [("source", "cpu"), ("sink", "cpu")]
 
 
 def vertex(parallelism: int, target_rps: float, true_rps: float, *, catch_up_rps: float = 0.0) -> VertexRates:
@@ -103,7 +103,7 @@ def test_it_acts_outside_the_band_of_four_to_ten_tenths(true_rps: float, outside
     assert outside_bounds(vertex(1, 100.0, true_rps), FlinkSettings()) is outside
 
 
-def world(rate_rps: float, busy: float, replicas: int, *, served_rps: float | None = None) -> object:
+def world(rate_rps: float, busy: float, replicas: int, *, served_rps: float | None = None) -> DetailedSnapshot:
     spec = a_spec(a_stage("source", a_placement("cpu")), a_stage("sink", a_placement("cpu"), after=["source"]))
     source, sink = spec.placement_keys()
     state = a_state(spec, replicas={source: replicas, sink: 1})
@@ -136,7 +136,5 @@ def test_a_reduction_waits_and_is_then_the_least_that_was_asked_for_meanwhile() 
 
 def test_a_stage_without_readings_stops_the_whole_job() -> None:
     flink = Flink(FlinkSettings(metrics_window_s=0.0, stabilization_s=0.0))
-    half = a_detailed(
-        a_state(replicas={("vad", "cpu"): 2}), replicas={("vad", "cpu"): [a_reading(utilization=1.0)] * 2}
-    )
-    assert desired(flink, half)[("vad", "cpu")] == 2
+    half = a_detailed(a_state(replicas={VAD: 2}), replicas={VAD: [a_reading(utilization=1.0)] * 2})
+    assert desired(flink, half)[VAD] == 2

@@ -7,6 +7,8 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_pool, a_state, a_target, pools
 from rivals import a_detailed, a_reading, desired
 
+from controller.core.snapshot import TargetState
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.inferno import (
     Allocation,
     Inferno,
@@ -48,8 +50,7 @@ def first_token_s(queue: QueueState) -> float:
 
 @pytest.mark.parametrize(("batch", "replicas"), [(32, (2, 7)), (52, (1, 5)), (128, (1, 5))])
 def test_published_replicas_for_250_and_1250_requests_a_minute(batch: int, replicas: tuple[int, int]) -> None:
-    items = np.arange(1, batch + 1)
-    rates = items / np.array([prefill_s(n) + OUTPUT * decode_s(n) for n in items])
+    rates = np.array([n / (prefill_s(n) + OUTPUT * decode_s(n)) for n in range(1, batch + 1)])
     by_token = largest_rate(rates, 0.020, token_s)
     by_first = largest_rate(rates, 1.5, first_token_s)
     assert by_token is not None
@@ -110,8 +111,13 @@ def test_what_does_not_fit_whole_gets_nothing_or_what_is_left() -> None:
 
 
 def world(
-    rate_rps: float, *, inferentia: object = 2, gpu: object = 0, instances: int = 20, reporting: int = 2
-) -> object:
+    rate_rps: float,
+    *,
+    inferentia: int | TargetState = 2,
+    gpu: int | TargetState = 0,
+    instances: int = 20,
+    reporting: int = 2,
+) -> DetailedSnapshot:
     state = a_state(replicas={VAD: 1, ENCODER: inferentia, ENCODER_GPU: gpu})
     return a_detailed(
         state,

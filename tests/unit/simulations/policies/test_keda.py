@@ -3,10 +3,11 @@
 from builders import ENCODER, VAD, a_state
 from rivals import a_detailed, a_reading, at, desired
 
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.keda import Keda, KedaSettings
 
 
-def world(ongoing: float, replicas: int, *, reporting: int | None = None) -> object:
+def world(ongoing: float, replicas: int, *, reporting: int | None = None) -> DetailedSnapshot:
     count = replicas if reporting is None else reporting
     readings = [a_reading(queued=ongoing / count, in_service=0)] * count if count else []
     return a_detailed(a_state(replicas={VAD: 1, ENCODER: replicas}), replicas={ENCODER: readings})

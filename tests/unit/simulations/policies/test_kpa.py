@@ -6,6 +6,7 @@ import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage, a_state
 from rivals import a_detailed, a_reading, at, desired
 
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.kpa import Kpa, KpaScaler, KpaSettings
 
 TESTS = KpaSettings(max_scale_up_rate=10.0, max_scale_down_rate=10.0)
@@ -70,7 +71,7 @@ def test_scale_down_delay() -> None:
     assert scaler.scale(302.0, stable=0, panic=0, ready=0) == 0
 
 
-def world(concurrency: float, ready: int) -> object:
+def world(concurrency: float, ready: int) -> DetailedSnapshot:
     placement = a_placement("inferentia")
     placement = replace(placement, prior=replace(placement.prior, batch_sizes=(10,)))
     state = a_state(

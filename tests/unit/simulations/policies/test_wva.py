@@ -4,6 +4,7 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_state, a_target
 from rivals import a_detailed, a_reading, at, desired
 
+from simulations.policies.base import DetailedSnapshot
 from simulations.policies.wva import ReplicaLoad, Variant, Wva, WvaSettings, saturation, targets
 
 SETTINGS = WvaSettings()
@@ -84,7 +85,7 @@ def test_a_variant_that_reports_nothing_is_not_chosen() -> None:
     assert targets([dark, *variants(LOW)], SETTINGS) == {"v1-expensive": 2, "v2-cheap": 3, "v3-medium": 2}
 
 
-def encoder(queued: float, replicas: int) -> object:
+def encoder(queued: float, replicas: int) -> DetailedSnapshot:
     state = a_state(replicas={VAD: 1, ENCODER: replicas, ENCODER_GPU: 0})
     return a_detailed(state, replicas={ENCODER: [a_reading(queued=queued)] * replicas, VAD: [a_reading()]})
 
