@@ -1,6 +1,7 @@
 """The clairvoyant bound of a scenario, for each what-if and seed, on the load and the resources that the runs have."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -68,7 +69,12 @@ def bound_all(
             found.append(bound_one(scenario, request))
             progress()
         return tuple(found)
-    with ProcessPoolExecutor(min(jobs, len(requests)), mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        min(jobs, len(requests)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # an interrupt is this process's to handle
+    ) as pool:
         waiting = [pool.submit(bound_one, scenario, request) for request in requests]
         try:
             for future in waiting:
