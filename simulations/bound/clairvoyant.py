@@ -54,7 +54,8 @@ REQUIRED_SHARE = 0.995
 """Of the scored windows, how many a schedule must meet."""
 
 _MAX_SEGMENTS = 600
-_EXCUSE_CYCLES_S = 30.0
+_EXCUSE_CYCLES_S = 120.0
+"""Two cycles of the slowest policy there is."""
 _WHOLE = 1e-9
 
 
@@ -172,7 +173,7 @@ class _World:
         parts = max(1, min(parts, _MAX_SEGMENTS // max(self.windows, 1)))
         length_s = clock.window_s / parts
         count = math.ceil(round((clock.duration_s - clock.warmup_s) / length_s, 9))
-        return np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s)
+        return np.asarray(np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s))
 
     def supplies(self) -> Iterable[Supply]:
         """Yield what is to be had of every placement."""

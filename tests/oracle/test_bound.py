@@ -200,7 +200,7 @@ def meets(case: Case, paths: list[list[Path]], *, lazy: bool) -> bool:
     ends_at = {}
     for number in arrivals:
         passes = [
-            stage.pass_ratio >= 1 or verdict(case.seed, k, number) * 2.0**-64 < stage.pass_ratio
+            bool(stage.pass_ratio >= 1 or verdict(case.seed, k, number) * 2.0**-64 < stage.pass_ratio)
             for k, stage in enumerate(stages)
         ]
         ends_at[number] = passes.index(False) if False in passes else len(stages)

@@ -9,7 +9,7 @@ import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec
-from optimizer.model import ServiceLaw, Sla
+from optimizer.model import PipelineKey, ServiceLaw, Sla
 from simulations.bound.clairvoyant import Bound, Change, clairvoyant_bound
 from simulations.scenario import Fault
 from simulations.schedule import Schedule
@@ -161,8 +161,8 @@ def test_a_price_counts_from_when_it_holds() -> None:
 
 def test_after_a_rise_in_price_spend_is_excused_for_a_while() -> None:
     spec = pipeline(budget_per_hour=1.5)
-    dearer = Change(at_s=120.0, pipelines=(spec,), pools=(pool(price=2.0),))
-    cheap_again = Change(at_s=180.0, pipelines=(spec,), pools=(pool(),))
+    dearer = Change(at_s=20.0, pipelines=(spec,), pools=(pool(price=2.0),))
+    cheap_again = Change(at_s=100.0, pipelines=(spec,), pools=(pool(),))
     assert bound(spec, changes=[dearer, cheap_again]).cost is not None
     assert bound(spec, changes=[dearer]).cost is None
 
@@ -216,10 +216,11 @@ def test_a_share_of_the_items_may_be_late() -> None:
 
 
 def test_pipelines_share_a_pool() -> None:
-    specs = [replace(pipeline(), key=key, name=key) for key in ("a", "b")]
+    a, b = PipelineKey("speech/a"), PipelineKey("speech/b")
+    specs = [replace(pipeline(), key=key) for key in (a, b)]
     answers = [
         clairvoyant_bound(
-            specs, [pool(instances=count)], {"a": load(10.0), "b": load(10.0)}, CLOCK, seeds={"a": 1, "b": 2}
+            specs, [pool(instances=count)], {a: load(10.0), b: load(10.0)}, CLOCK, seeds={a: 1, b: 2}
         ).cost
         for count in (2, 1)
     ]
