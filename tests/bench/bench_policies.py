@@ -1,0 +1,125 @@
+"""Every policy on steady, bursty and daily load, as documented and as trained, beside the clairvoyant bound.
+
+Run `python tests/bench/bench_policies.py [--scenario steady]… [--policy NAME]… [--seeds 1,2] [--jobs 2]`.
+
+The bound is the cheapest cost over schedules that know load and faults, respect caps, capacity and start-up, and meet
+the SLA in at least 99.5 % of the scored windows. `windows` is the share of all scored windows within the SLA, `calm` of
+those outside faults (these scenarios have none). `cut` are sessions that were moved while under way, `changes` sums the
+replicas by which what is asked for changed, `over cap` counts intervals of spend above the budget. A run is dominated by
+another that is at least as cheap and meets the SLA in as many windows, and is better in one of both, both without
+spending above the cap. Numbers are means over the seeds. `trained` settings come from
+`simulations/policies/trained.json`, found by `python -m simulations.training` on load that is not in these scenarios.
+"""
+
+import sys
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from controller.commands.terminal import Page
+from simulations.experiment import planned_runs, run_all
+from simulations.hindsight import BoundRequest, bound_all
+from simulations.policies.catalogue import POLICIES
+from simulations.provenance import provenance
+from simulations.results import Experiment, Run, Tuning, dominated_by
+from simulations.scenario import load_scenario
+
+SCENARIOS = ("steady", "bursty", "daily")
+SLUICE = "sluice"
+MOST_OVER_BOUND = {"steady": 1.10, "daily": 1.10}
+LEAST_WINDOWS = 0.995
+COLUMNS = (
+    "policy",
+    "settings",
+    ">cost",
+    ">x bound",
+    ">windows",
+    ">calm",
+    ">cut",
+    ">changes",
+    ">over cap",
+    ">wall",
+    "dominated by",
+)
+
+
+def experiment(name: str, policies: tuple[str, ...], seeds: tuple[int, ...] | None, jobs: int) -> Experiment:
+    """Run the policies and find the bounds of one scenario."""
+    scenario = load_scenario(Path(str(resources.files("simulations.scenarios"))) / name / "scenario.yaml")
+    requests = planned_runs(scenario, policies=policies, what_ifs=(), seeds=seeds)
+    used = tuple(dict.fromkeys(request.seed for request in requests))
+    return Experiment(
+        scenario=scenario.file.name,
+        seeds=used,
+        results=run_all(scenario, requests, jobs=jobs),
+        bounds=bound_all(scenario, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs),
+        self_checks=(),
+        provenance=provenance(scenario, sys.argv),
+    )
+
+
+def number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def row(run: Run, runs: tuple[Run, ...]) -> tuple[str, ...]:
+    wall_s = sum(result.wall_s for result in run.results) / len(run.results)
+    return (
+        run.policy,
+        run.tuning.value,
+        number(run.mean("cost"), ".2f"),
+        number(run.cost_over_bound, ".2f"),
+        number(run.mean("sla_windows_met"), ".1%"),
+        number(run.mean("sla_windows_met_calm"), ".1%"),
+        number(run.mean("sessions_cut"), ".0f"),
+        number(run.mean("replica_changes"), ".0f"),
+        number(run.mean("cap_violations"), ".1f"),
+        f"{wall_s:.1f} s",
+        ", ".join(f"{other.policy} {other.tuning.value}" for other in dominated_by(run, runs)),
+    )
+
+
+def verdict(found: Experiment) -> str | None:
+    """Return what Sluice was to reach here and whether it did, None where it was not run."""
+    runs = found.runs()
+    mine = [run for run in runs if run.policy == SLUICE]
+    if not mine:
+        return None
+    own = next((run for run in mine if run.tuning is Tuning.DEFAULT), mine[0])
+    ahead = [other for other in dominated_by(own, runs) if other.policy != SLUICE]
+    met, ratio, most = own.mean("sla_windows_met"), own.cost_over_bound, MOST_OVER_BOUND.get(found.scenario)
+    parts = [f"dominated by {', '.join(other.policy for other in ahead)}" if ahead else "dominated by none"]
+    if most is not None:
+        good = ratio is not None and ratio <= most and met is not None and met >= LEAST_WINDOWS
+        wanted = f"at most {most:.2f} x bound at {LEAST_WINDOWS:.1%} of the windows"
+        parts.append(f"{wanted}: {'reached' if good else 'missed'}")
+    return f"sluice on {found.scenario}: {number(ratio, '.2f')} x bound, {number(met, '.1%')}; {'; '.join(parts)}"
+
+
+@click.command()
+@click.option("--scenario", "scenarios", multiple=True, type=click.Choice(SCENARIOS))
+@click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)))
+@click.option("--seeds", help="comma-separated; default: the scenario's")
+@click.option("--jobs", type=click.IntRange(min=1), default=2)
+def main(scenarios: tuple[str, ...], policies: tuple[str, ...], seeds: str | None, jobs: int) -> None:
+    chosen = None if seeds is None else tuple(int(seed) for seed in seeds.split(","))
+    page = Page()
+    for name in scenarios or SCENARIOS:
+        found = experiment(name, policies or tuple(POLICIES), chosen, jobs)
+        runs = found.runs()
+        bound = found.bound_cost(None)
+        page.say(f"{name}: seeds {', '.join(map(str, found.seeds))}; bound {number(bound, '.2f')} USD", style="bold")
+        page.table(COLUMNS, (row(run, runs) for run in runs))
+        sentence = verdict(found)
+        if sentence is not None:
+            page.say(sentence)
+        page.say()
+    page.say(
+        "The bound: the cheapest cost over schedules that know load and faults, respect caps, capacity and start-up,"
+    )
+    page.say("and meet the SLA in at least 99.5 % of the scored windows.")
+
+
+if __name__ == "__main__":
+    main()
