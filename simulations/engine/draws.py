@@ -1,18 +1,41 @@
 """Random numbers that are functions of what they are for, so that no order of events changes them."""
 
-import numpy as np
+import math
 
-from optimizer.compiled import compiled
+import numpy as np
+from numpy.typing import NDArray
+
+from simulations.engine.borrowed import borrowing
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _STAGE = np.uint64(0xD1B54A32D192ED03)
 _NUMBER = np.uint64(0x8CB92BA72F3D8DD7)
+_JUMP = np.uint64(0x8EBC6AF09C88C6E3)  # from one attempt to the next, past all the words of the first
 _TO_UNIT = 2.0**-53
 
+_LAYERS = 256
+_TAIL, _AREA = 3.6541528853610088, 0.00492867323399  # where the tail begins, and the area of each layer
 
-@compiled
+
+def _edges() -> NDArray[np.float64]:
+    """Return the right edges of the layers under the normal density, the widest first, 0 last."""
+
+    def density(x: float) -> float:
+        return math.exp(-0.5 * x * x)
+
+    edges = [_AREA / density(_TAIL), _TAIL]
+    while len(edges) < _LAYERS:
+        edges.append(math.sqrt(-2 * math.log(_AREA / edges[-1] + density(edges[-1]))))
+    return np.array([*edges, 0.0])
+
+
+_EDGE = _edges()
+_RATIO = _EDGE[1:] / _EDGE[:-1]
+
+
+@borrowing
 def mix(z: np.uint64) -> np.uint64:
     """Return the finaliser of splitmix64 (Steele, Lea and Flood 2014): a good hash of 64 bits."""
     z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -20,43 +43,68 @@ def mix(z: np.uint64) -> np.uint64:
     return z ^ (z >> np.uint64(31))
 
 
-@compiled
+@borrowing
 def uniform(word: np.uint64) -> float:
     """Return the number in (0, 1) that a random word stands for."""
     return (np.float64(word >> np.uint64(11)) + 0.5) * _TO_UNIT
 
 
-@compiled
+@borrowing
 def verdict(seed: int, stage: int, number: int) -> np.uint64:
     """Return the word that decides whether a stage ends the way of an item, the one that the data plane draws."""
     word = np.uint64(seed) * GOLDEN + np.uint64(stage) * _STAGE + np.uint64(number) * _NUMBER
     return mix(mix(word))
 
 
-@compiled
-def gamma(cv: float, seed: np.uint64, number: int) -> float:
-    """Return a gamma variable of mean 1 (Marsaglia and Tsang 2000), a function of `seed` and `number`; cv above 0."""
-    shape = 1.0 / (cv * cv)
-    boosted = shape < 1.0
-    d = (shape + 1.0 if boosted else shape) - 1.0 / 3.0
-    c = 1.0 / np.sqrt(9.0 * d)
-    state = mix(seed + np.uint64(number) * GOLDEN)
+@borrowing
+def normal(state: np.uint64) -> float:
+    """Return a standard normal variable (ziggurat: Marsaglia and Tsang 2000, as in Doornik 2005), a function of `state`."""
     while True:
         state += GOLDEN
-        first = uniform(mix(state))
+        word = mix(state)
+        u = 2.0 * uniform(word) - 1.0
+        layer = np.int64(word & np.uint64(_LAYERS - 1))
+        if abs(u) < _RATIO[layer]:
+            return float(u * _EDGE[layer])
         state += GOLDEN
         second = uniform(mix(state))
-        x = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)
+        if layer == 0:
+            state += GOLDEN
+            a, b = np.log(second) / _TAIL, np.log(uniform(mix(state)))
+            if -2.0 * b >= a * a:
+                return float(a - _TAIL if u < 0 else _TAIL - a)
+            continue
+        x = u * _EDGE[layer]
+        low = np.exp(-0.5 * (_EDGE[layer] * _EDGE[layer] - x * x))
+        high = np.exp(-0.5 * (_EDGE[layer + 1] * _EDGE[layer + 1] - x * x))
+        if high + second * (low - high) < 1.0:
+            return float(x)
+
+
+def gamma_constants(cv: float) -> tuple[float, float, float]:
+    """Return what `gamma` needs for a coefficient of variation above 0."""
+    shape = cv**-2
+    d = shape - 1 / 3 if shape >= 1 else shape + 2 / 3
+    return d, (9 * d) ** -0.5, 0.0 if shape >= 1 else cv * cv
+
+
+@borrowing
+def gamma(d: float, c: float, power: float, seed: np.uint64, number: int) -> float:
+    """Return a gamma variable of mean 1 (Marsaglia and Tsang 2000), a function of `seed` and `number`.
+
+    `d`, `c` and `power` are those of `gamma_constants`.
+    """
+    state = mix(seed + np.uint64(number) * GOLDEN)
+    while True:
+        x = normal(state)
+        state += _JUMP
         v = 1.0 + c * x
         if v <= 0.0:
             continue
         v = v * v * v
-        state += GOLDEN
         u = uniform(mix(state))
         if u < 1.0 - 0.0331 * x * x * x * x or np.log(u) < 0.5 * x * x + d * (1.0 - v + np.log(v)):
             break
-    value = d * v
-    if boosted:
-        state += GOLDEN
-        value *= uniform(mix(state)) ** (1.0 / shape)
-    return float(value / shape)
+    if power == 0.0:
+        return float(v * d / (d + 1.0 / 3.0))
+    return float(d * v * uniform(mix(state + _JUMP)) ** power * power)

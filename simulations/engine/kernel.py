@@ -7,13 +7,12 @@ event at the instant of an arrival comes first. Nothing depends on where slices 
 
 import numpy as np
 
-from optimizer.compiled import compiled
+from simulations.engine.borrowed import borrowing, woven
 from simulations.engine import state as at
 from simulations.engine.draws import gamma, mix, uniform, verdict
 from simulations.engine.state import LATENCY_BOUNDS_S, Constants, Counts, Floats, State
 from simulations.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
 
-_MAX_REFUSALS = 3
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _FULL, _NOBODY = -1, -2
 _INF = np.inf
@@ -30,7 +29,7 @@ NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, LATENCY_SUM_S = (
 # -- the order in which replicas of a placement take turns
 
 
-@compiled
+@woven
 def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, weight: float) -> None:
     """Put a replica among those of equal load; who has saved up most is first."""
     own = credit - s.rank[placement, rank].gain * weight
@@ -55,7 +54,7 @@ def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, we
         s.group[placement].lowest = rank
 
 
-@compiled
+@woven
 def _delist(s: State, placement: int, rank: int, replica: int, weight: float) -> float:
     """Take a replica out; return what it has saved up."""
     richer, poorer = s.replica[replica].above, s.replica[replica].below
@@ -71,17 +70,17 @@ def _delist(s: State, placement: int, rank: int, replica: int, weight: float) ->
     return float(s.replica[replica].credit + s.rank[placement, rank].gain * weight)
 
 
-@compiled
+@woven
 def _ranks(c: Constants, stage: int) -> bool:
     return c.stage[stage].pinned == 0 and c.stage[stage].routing <= at.ROUND_ROBIN
 
 
-@compiled
+@woven
 def _load(s: State, replica: int, queues: int) -> int:
     return int(s.queue[queues + replica].n + s.replica[replica].in_service)
 
 
-@compiled
+@borrowing
 def join_routing(c: Constants, s: State, replica: int) -> None:
     """A replica begins to take items."""
     placement = s.replica[replica].placement
@@ -97,7 +96,7 @@ def join_routing(c: Constants, s: State, replica: int) -> None:
             _idle(s, stage, replica * widest + slot)
 
 
-@compiled
+@borrowing
 def leave_routing(c: Constants, s: State, replica: int) -> None:
     """A replica takes no more items that are not pinned to it."""
     placement = s.replica[replica].placement
@@ -116,7 +115,7 @@ def leave_routing(c: Constants, s: State, replica: int) -> None:
         _delist(s, placement, rank, replica, c.placement[placement].weight)
 
 
-@compiled
+@woven
 def _idle(s: State, stage: int, slot: int) -> None:
     """A batch slot of a stage with Pull waits for its turn."""
     s.slot[slot].next = -1
@@ -127,7 +126,7 @@ def _idle(s: State, stage: int, slot: int) -> None:
     s.stage[stage].idle_tail = slot
 
 
-@compiled
+@woven
 def _next_in_turn(c: Constants, s: State, stage: int) -> int:
     """The least loaded for its weight (RoundRobin: all tie); those that tie take turns by smooth weighted round robin."""
     first, last = c.stage[stage].first, c.stage[stage].last
@@ -159,7 +158,7 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
     return int(chosen)
 
 
-@compiled
+@borrowing
 def _by_lot(c: Constants, s: State, stage: int) -> int:
     """Any replica, in proportion to its weight."""
     first, last = c.stage[stage].first, c.stage[stage].last
@@ -183,7 +182,7 @@ def _by_lot(c: Constants, s: State, stage: int) -> int:
     return _NOBODY  # rounding: nobody draws what is beyond the last
 
 
-@compiled
+@borrowing
 def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> int:
     """The least loaded replica for its weight that has not refused yet."""
     chosen, lowest = _FULL, _INF
@@ -202,7 +201,7 @@ def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> i
 # -- sessions
 
 
-@compiled
+@borrowing
 def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
     """Pin a stream to the replica with the fewest sessions for its weight; _FULL or _NOBODY when there is none."""
     first, last = c.stage[stage].first, c.stage[stage].last
@@ -232,7 +231,7 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
     return int(found)
 
 
-@compiled
+@borrowing
 def _let_go(c: Constants, s: State, session: int, t: float) -> None:
     """Give back the stream's slots. Its pins stay: chunks may still be on their way."""
     for stage in range(len(c.stage)):
@@ -250,7 +249,7 @@ def _let_go(c: Constants, s: State, session: int, t: float) -> None:
     s.stream[session].missing = 0
 
 
-@compiled
+@borrowing
 def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
     """Look for the pins that a stream lacks; turn a new one away that a stage has no room for."""
     new = s.stream[session].give_up_s < _INF
@@ -272,7 +271,7 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
         s.whole[at.ADMITTED] -= 1
 
 
-@compiled
+@borrowing
 def find_missing(c: Constants, s: State, t: float) -> None:
     """A replica is new: all streams that lack a pin look again."""
     if s.whole[at.MISSING] == 0:
@@ -282,7 +281,7 @@ def find_missing(c: Constants, s: State, t: float) -> None:
             _find_slots(c, s, session, t)
 
 
-@compiled
+@borrowing
 def cut(c: Constants, s: State, replica: int, t: float) -> None:
     """All streams that are pinned to a replica lose it and look for another."""
     stage = c.placement[s.replica[replica].placement].owner
@@ -303,7 +302,7 @@ def cut(c: Constants, s: State, replica: int, t: float) -> None:
 # -- what enters
 
 
-@compiled
+@borrowing
 def _enter(c: Constants, s: State, until_s: float) -> float:
     """Offer what the schedule has, up to `until_s` or until the slice is full; return how far it came."""
     w, mask = s.whole, len(s.item) - 1
@@ -412,7 +411,7 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
     return until_s
 
 
-@compiled
+@woven
 def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: int) -> None:
     """An item has its outcome: count it, and hand it to the tally."""
     w = s.whole
@@ -423,7 +422,7 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
     w[at.SETTLED] = k + 1
     if kind == SERVED:
         w[at.SERVED_ITEMS] += 1
-        s.ingress_counts[np.searchsorted(c.bounds_s, latency_s)] += 1
+        s.ingress_counts[_bucket(c.bounds_s, latency_s)] += 1
         s.real[LATENCY_SUM_S] += latency_s
     elif kind == FILTERED:
         w[at.FILTERED_ITEMS] += 1
@@ -438,7 +437,21 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
 # -- one stage
 
 
-@compiled
+@woven
+def _bucket(bounds_s: Floats, value_s: float) -> int:
+    """Return how many bounds are below a value."""
+    low, count = 0, len(bounds_s)
+    while count > 0:
+        half = count // 2
+        if bounds_s[low + half] < value_s:
+            low += half + 1
+            count -= half + 1
+        else:
+            count = half
+    return low
+
+
+@woven
 def _push(due_s: Floats, code: Counts, n: int, t: float, what: int) -> None:
     """Put an entry into a heap of `n`."""
     k = n
@@ -453,7 +466,7 @@ def _push(due_s: Floats, code: Counts, n: int, t: float, what: int) -> None:
     code[k] = what
 
 
-@compiled
+@woven
 def _pop(due_s: Floats, code: Counts, n: int) -> None:
     """Take the first entry out of a heap of `n`."""
     t, what = due_s[n - 1], code[n - 1]
@@ -473,7 +486,7 @@ def _pop(due_s: Floats, code: Counts, n: int) -> None:
     code[k] = what
 
 
-@compiled
+@woven
 def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
     """An item goes to the end of a queue of its stage."""
     s.visit[stage, item & mask].behind = -1
@@ -485,16 +498,17 @@ def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
     s.queue[queue].n += 1
 
 
-@compiled
-def _refused(c: Constants, s: State, item: int, t: float, mask: int) -> None:
+@borrowing
+def _refused(s: State, item: int, t: float) -> None:
     """A stage has no room for an item: it is lost."""
+    mask = len(s.item) - 1
     s.item[item & mask].lost_s = min(s.item[item & mask].lost_s, t)
     s.item[item & mask].holds -= 1
     s.candidates[s.whole[at.CANDIDATES]] = item
     s.whole[at.CANDIDATES] += 1
 
 
-@compiled
+@woven
 def _room(c: Constants, s: State, replica: int) -> bool:
     """Whether an item of no stream finds room in a replica: in its queue, and in its memory where it has to hold a slot."""
     placement, queues = s.replica[replica].placement, 2 * len(c.stage)
@@ -507,38 +521,12 @@ def _room(c: Constants, s: State, replica: int) -> bool:
     )
 
 
-@compiled
-def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int, tried: Counts) -> int:
-    """The queue that an item joins, or -1: it is lost."""
-    stages = len(c.stage)
-    queues = 2 * stages
-    chosen = _NOBODY
-    if c.stage[stage].pinned == 1:
-        session = s.item[item & mask].session
-        chosen = np.int64(s.pin[stage, session].replica)
-        if chosen < 0 or s.pin[stage, session].since_s > t:
-            chosen = _another(c, s, stage, tried, 0)
-            if chosen == _FULL:
-                return stages + stage
-            if c.session[session].end_s > t:
-                _refused(c, s, item, t, mask)
-                return -1
-        s.replica[chosen].arrived += 1
-        if not _room(c, s, chosen):
-            s.replica[chosen].refused += 1
-            _refused(c, s, item, t, mask)
-            return -1
-        return int(queues + chosen)
-    routing = c.stage[stage].routing
-    if routing == at.PULL:
-        return stage
-    chosen = _by_lot(c, s, stage) if routing == at.RANDOM else _next_in_turn(c, s, stage)
-    if chosen == _NOBODY:
-        return stages + stage
-    s.replica[chosen].arrived += 1
-    if _room(c, s, chosen):
-        return int(queues + chosen)
-    if routing == at.LEAST_LOADED:  # it was counted as one more
+@borrowing
+def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen: int) -> int:
+    """The queue of another replica for an item that `chosen` has refused, or -1: it is lost."""
+    queues, tried = 2 * len(c.stage), s.tried
+    ranked = c.stage[stage].routing == at.LEAST_LOADED
+    if ranked:  # it was counted as one more
         placement = s.replica[chosen].placement
         load = _load(s, chosen, queues)
         _enlist(
@@ -549,10 +537,10 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int, t
             _delist(s, placement, load + 1, chosen, c.placement[placement].weight),
             c.placement[placement].weight,
         )
-    for count in range(1, _MAX_REFUSALS + 1):
+    for count in range(1, at.MAX_REFUSALS + 1):
         s.replica[chosen].refused += 1
         tried[count - 1] = chosen
-        if count == _MAX_REFUSALS:
+        if count == at.MAX_REFUSALS:
             break
         chosen = _another(c, s, stage, tried, count)
         if chosen < 0:
@@ -560,7 +548,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int, t
         s.whole[at.RETRIES] += 1
         s.replica[chosen].arrived += 1
         if _room(c, s, chosen):
-            if routing == at.LEAST_LOADED:
+            if ranked:
                 placement = s.replica[chosen].placement
                 load = _load(s, chosen, queues)
                 _enlist(
@@ -572,11 +560,45 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int, t
                     c.placement[placement].weight,
                 )
             return int(queues + chosen)
-    _refused(c, s, item, t, mask)
+    _refused(s, item, t)
     return -1
 
 
-@compiled
+@woven
+def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -> int:
+    """The queue that an item joins, or -1: it is lost."""
+    stages = len(c.stage)
+    queues = 2 * stages
+    chosen = _NOBODY
+    if c.stage[stage].pinned == 1:
+        session = s.item[item & mask].session
+        chosen = np.int64(s.pin[stage, session].replica)
+        if chosen < 0 or s.pin[stage, session].since_s > t:
+            chosen = _another(c, s, stage, s.tried, 0)
+            if chosen == _FULL:
+                return stages + stage
+            if c.session[session].end_s > t:
+                _refused(s, item, t)
+                return -1
+        s.replica[chosen].arrived += 1
+        if not _room(c, s, chosen):
+            s.replica[chosen].refused += 1
+            _refused(s, item, t)
+            return -1
+        return int(queues + chosen)
+    routing = c.stage[stage].routing
+    if routing == at.PULL:
+        return stage
+    chosen = _by_lot(c, s, stage) if routing == at.RANDOM else _next_in_turn(c, s, stage)
+    if chosen == _NOBODY:
+        return stages + stage
+    s.replica[chosen].arrived += 1
+    if _room(c, s, chosen):
+        return int(queues + chosen)
+    return _try_others(c, s, stage, item, t, chosen)
+
+
+@borrowing
 def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: int, until_s: float) -> None:
     """Let a stage serve what it holds and the `n` items that arrive, up to `until_s`."""
     mask = len(s.item) - 1
@@ -587,7 +609,6 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     visit = s.visit[stage]
     pull = c.stage[stage].routing == at.PULL and c.stage[stage].pinned == 0
     ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
-    tried = np.empty(_MAX_REFUSALS, dtype=np.int64)
     patience_s = c.numbers[0] - c.numbers[2] * c.stage[stage].depth
     out_s, out_item, out_n = s.out_s[stage], s.out_item[stage], s.out_n[stage]
     end = c.stage[stage].end
@@ -620,7 +641,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                     place = item & mask
                     following = visit[place].behind
                     spent_s = t - visit[place].entered_s
-                    s.latency_counts[replica, np.searchsorted(_BOUNDS_S, spent_s)] += 1
+                    s.latency_counts[replica, _bucket(_BOUNDS_S, spent_s)] += 1
                     s.replica[replica].latency_sum_s += spent_s
                     if t > s.item[place].arrival_s + patience_s:
                         s.item[place].holds -= 1
@@ -669,7 +690,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
             item = in_item[i]
             i += 1
             visit[item & mask].entered_s = t
-            queue = _route(c, s, stage, item, t, mask, tried)
+            queue = _route(c, s, stage, item, t, mask)
             if queue < 0:
                 continue
             if queue >= queues and s.replica[queue - queues].phase == at.DRAINING:
@@ -718,8 +739,14 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
             service_s = (c.placement[placement].fixed_s + size * c.placement[placement].per_item_s) * s.stage[
                 stage
             ].slow
-            if c.placement[placement].cv > 0.0:
-                service_s *= gamma(c.placement[placement].cv, s.replica[replica].drawn, s.replica[replica].started)
+            if c.placement[placement].varies == 1:
+                service_s *= gamma(
+                    c.placement[placement].shape_d,
+                    c.placement[placement].shape_c,
+                    c.placement[placement].power,
+                    s.replica[replica].drawn,
+                    s.replica[replica].started,
+                )
             s.replica[replica].started += 1
             s.slot[slot].n = size
             s.slot[slot].head = head
@@ -736,7 +763,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     s.out_n[stage] = out_n
 
 
-@compiled
+@woven
 def note_end(s: State, replica: int, queues: int, t: float) -> None:
     """Note when a draining replica ended, if that was before `t`: handed over, without items and sessions."""
     if _load(s, replica, queues) == 0 and s.replica[replica].ended_at_s == _INF:
@@ -748,11 +775,12 @@ def note_end(s: State, replica: int, queues: int, t: float) -> None:
 # -- all stages
 
 
-@compiled
+@borrowing
 def _gather(c: Constants, s: State, stage: int) -> int:
     """Bring together what arrives at a stage with more than one before it, as the last branch of each item does."""
     stages, mask = len(c.stage), len(s.item) - 1
-    taken = np.zeros(stages, dtype=np.int64)
+    taken = s.taken
+    taken[:] = 0
     n = 0
     while True:
         soonest, of = _INF, -1
@@ -773,7 +801,7 @@ def _gather(c: Constants, s: State, stage: int) -> int:
             n += 1
 
 
-@compiled
+@borrowing
 def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
     """Give every item its outcome that has one by `now_s`, and free the places of those that are nowhere any more."""
     w, mask = s.whole, len(s.item) - 1
@@ -824,13 +852,13 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
     _hand_in(s, tally)
 
 
-@compiled
+@borrowing
 def _hand_in(s: State, tally: TallyArrays) -> None:
     observe(tally, s.whole[at.SETTLED], s.tally_arrival_s, s.tally_latency_s, s.tally_outcome)
     s.whole[at.SETTLED] = 0
 
 
-@compiled
+@borrowing
 def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at: int, items: Counts, n: int) -> bool:
     """Let time pass up to `until_s`; False when that takes room for more items.
 
@@ -868,7 +896,7 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
     return True
 
 
-@compiled
+@borrowing
 def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> int:
     """Let items that have lost their replica, or waited for one, enter anew; return how many have not waited too long."""
     mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
@@ -883,7 +911,7 @@ def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> 
     return count
 
 
-@compiled
+@borrowing
 def held(c: Constants, s: State, replica: int, items: Counts) -> int:
     """Take out all that a replica serves and has in its queue, oldest first; return how much it is."""
     stage, mask, n = c.placement[s.replica[replica].placement].owner, len(s.item) - 1, 0
@@ -901,7 +929,7 @@ def held(c: Constants, s: State, replica: int, items: Counts) -> int:
     return n
 
 
-@compiled
+@borrowing
 def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
     """Empty a queue into `items` behind the first `n`; return how many there are."""
     mask = len(s.item) - 1
@@ -913,7 +941,7 @@ def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
     return n
 
 
-@compiled
+@borrowing
 def in_flight(s: State) -> int:
     """Hand over to the buffers of the tally what has no outcome yet, with its age; return how much it is."""
     w, mask, n = s.whole, len(s.item) - 1, 0

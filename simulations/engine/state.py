@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.model import Routing
-from simulations.engine.draws import mix
+from simulations.engine.draws import gamma_constants
 from simulations.schedule import Schedule, chunk_phases
 from simulations.scoring import LOST_AFTER_SLAS
 
@@ -25,6 +25,8 @@ LATENCY_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 
 
 DEFAULT_QUEUE_LIMIT = 512
 ITEMS_PER_SLICE = 2048
+MAX_REFUSALS = 3
+"""An item is lost when so many replicas have refused it."""
 _FIRST_ITEMS = 4 * ITEMS_PER_SLICE
 _FIRST_REPLICAS = 16
 
@@ -96,7 +98,10 @@ _PLACEMENT = np.dtype(
         ("wait_s", np.float64),
         ("fixed_s", np.float64),
         ("per_item_s", np.float64),
-        ("cv", np.float64),
+        ("varies", np.int64),
+        ("shape_d", np.float64),  # of the gamma distribution: see `draws.gamma_constants`
+        ("shape_c", np.float64),
+        ("power", np.float64),
     ]
 )
 _SESSION = np.dtype(
@@ -199,6 +204,8 @@ class State(NamedTuple):
     out_item: Counts
     out_n: Counts  # (S + 2,)
     candidates: Counts  # (S C,) items that may have come to an end
+    taken: Counts  # (S,) working space: how much of what leaves each stage a join has
+    tried: Counts  # working space: who has refused an item
     tally_arrival_s: Floats
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
@@ -289,7 +296,10 @@ def constants_of(
     placement_records["wait_s"] = [prior.batch_wait_s for prior in placements]
     placement_records["fixed_s"] = [prior.service.fixed_s for prior in placements]
     placement_records["per_item_s"] = [prior.service.per_item_s for prior in placements]
-    placement_records["cv"] = [prior.service.cv for prior in placements]
+    for record, prior in zip(placement_records, placements, strict=True):
+        if prior.service.cv > 0:
+            record["varies"] = 1
+            record["shape_d"], record["shape_c"], record["power"] = gamma_constants(prior.service.cv)
     sessions = np.zeros(len(schedule), dtype=_SESSION)
     sessions["start_s"], sessions["end_s"], sessions["first_s"] = schedule.start_s, end_s, first_s
     sessions["chunks"] = chunks
@@ -338,6 +348,8 @@ def state_of(constants: Constants) -> State:
         out_item=np.zeros((stages + 2, items), dtype=np.int64),
         out_n=np.zeros(stages + 2, dtype=np.int64),
         candidates=np.zeros(stages * items, dtype=np.int64),
+        taken=np.zeros(stages, dtype=np.int64),
+        tried=np.zeros(MAX_REFUSALS, dtype=np.int64),
         tally_arrival_s=np.zeros(ITEMS_PER_SLICE),
         tally_latency_s=np.zeros(ITEMS_PER_SLICE),
         tally_outcome=np.zeros(ITEMS_PER_SLICE, dtype=np.uint8),
