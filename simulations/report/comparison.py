@@ -56,7 +56,6 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
     return table(
         (
             "#what if",
-            "what changes",
             Markup.of("cost ", element("small", "(whisker: seeds; mark: bound)")),
             ">against as it is",
             ">× bound",
@@ -163,8 +162,7 @@ def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tupl
     before = None if baseline is None or baseline is run else baseline.mean("cost")
     change = phrases.MISSING if before is None or not before or cost is None else phrases.change(cost / before - 1)
     return (
-        element("a", run.what_if or "as it is", href=f"#{anchor(run)}"),
-        element("div", words, class_="wide"),
+        Markup.of(element("a", run.what_if or "as it is", href=f"#{anchor(run)}"), element("small", words)),
         Markup.of(_cell(run, "cost", phrases.money), _bar(cost, costs, run.bound, top)),
         change,
         phrases.ratio(run.cost_over_bound),

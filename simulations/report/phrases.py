@@ -14,7 +14,8 @@ def money(usd: float | None) -> str:
     """Return an amount of USD."""
     if usd is None:
         return MISSING
-    return f"${usd:,.2f}" if abs(usd) >= 1 or usd == 0 else f"${usd:.3f}"
+    whole_cents = abs(usd * 100 - round(usd * 100)) < 1e-6
+    return f"${usd:,.2f}" if abs(usd) >= 1 or whole_cents else f"${usd:.3f}"
 
 
 def share(value: float | None) -> str:

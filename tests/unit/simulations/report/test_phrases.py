@@ -26,7 +26,16 @@ def test_a_share_never_looks_like_all_or_nothing_when_it_is_not(value: float | N
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(None, "–"), (0.0, "$0.00"), (0.0421, "$0.042"), (9.899, "$9.90"), (1234.5, "$1,234.50")]
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.0, "$0.00"),
+        (0.0421, "$0.042"),
+        (0.5, "$0.50"),
+        (0.758, "$0.758"),
+        (9.899, "$9.90"),
+        (1234.5, "$1,234.50"),
+    ],
 )
 def test_money(value: float | None, text: str) -> None:
     assert phrases.money(value) == text
