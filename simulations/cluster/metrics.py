@@ -99,13 +99,11 @@ class Metrics:
         if self._disturbances.lost(pipeline):
             return ()
         shown = [pod for pod in ready if not self._disturbances.hides(pipeline, pod.name)]
-        window = self._told[pipeline].window(shown, window_s)
-        p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :]).tolist()
-        rates, means = window.rates.tolist(), window.means.tolist()
+        told = self._told[pipeline].replicas(window_s)
         noise = self._disturbances.noise(pipeline, f"replicas of {placement.target}", self._now_s)
         readings = []
-        for row, pod in enumerate(shown):
-            own, level = rates[row], means[row]
+        for pod in shown:
+            own, level, p95_s = told[pod.number]
             if math.isnan(own[Counter.ARRIVED]):
                 continue
             assert pod.ready_s is not None
@@ -119,7 +117,7 @@ class Metrics:
                     queued=level[Level.QUEUED] * factor[3],
                     in_service=level[Level.IN_SERVICE] * factor[4],
                     sessions=level[Level.SESSIONS] * factor[5],
-                    latency_p95_s=None if math.isnan(p95_s[row]) else p95_s[row] * factor[6],
+                    latency_p95_s=None if math.isnan(p95_s) else p95_s * factor[6],
                 )
             )
         return tuple(readings)
@@ -156,12 +154,25 @@ class _Told:
         self._rows = {number: row for row, number in enumerate(self._numbers)}
         self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
         self._windows: dict[float, Window] = {}
+        self._each: dict[float, dict[int | None, tuple[list[float], list[float], float]]] = {}
 
     def window(self, pods: Sequence[Pod], window_s: float) -> Window:
         """Return what these pods, which serve, say."""
+        return self._window(window_s).of([self._rows[pod.number] for pod in pods if pod.number is not None])
+
+    def replicas(self, window_s: float) -> Mapping[int | None, tuple[list[float], list[float], float]]:
+        """Return rates, mean levels and p95 of the latency of all pods that serve, by their numbers."""
+        if window_s not in self._each:
+            window = self._window(window_s)
+            p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :])
+            columns = window.rates.tolist(), window.means.tolist(), p95_s.tolist()
+            self._each[window_s] = dict(zip(self._numbers, zip(*columns, strict=True), strict=True))
+        return self._each[window_s]
+
+    def _window(self, window_s: float) -> Window:
         if window_s not in self._windows:
             self._windows[window_s] = self._replicas.window(self._numbers, self._now_s, window_s)
-        return self._windows[window_s].of([self._rows[pod.number] for pod in pods if pod.number is not None])
+        return self._windows[window_s]
 
     def ingress_window(self, window_s: float) -> Window:
         """Return what the ingress says, in one row."""

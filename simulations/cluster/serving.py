@@ -25,6 +25,7 @@ class Serving:
         self.engine = engine
         self.pods: list[Pod] = []
         self.draining = 0
+        self.published: float | None = None  # what may be admitted, before the ingress has read it
         self.slow: dict[StageName, float] = {}
         self._replicas = ScrapeHistory(
             keep_s=keep_s, counters=len(Counter) + 1 + len(LATENCY_BOUNDS_S), levels=len(Level)

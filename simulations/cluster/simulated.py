@@ -164,7 +164,10 @@ class SimulatedCluster:
                 self._changed = True
         polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
         for pipeline in decision.pipelines:
-            self._agenda.at(polled_s, partial(self._admit, pipeline.key, pipeline.admissible))
+            serving = self._serving[pipeline.key]
+            if pipeline.admissible != serving.published:
+                serving.published = pipeline.admissible
+                self._agenda.at(polled_s, partial(self._admit, pipeline.key, pipeline.admissible))
         self._observe()
 
     def advance(self, until_s: float) -> None:
