@@ -69,11 +69,9 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
 
 
 def _trust(experiment: Experiment, error_bar: Fidelity | None) -> Iterator[str]:
-    checks = len(experiment.self_checks)
     failed = [check.name for check in experiment.self_checks if not check.ok]
-    yield (
-        f"FAILED self-checks against theory, do not rely on these numbers: {phrases.listed(failed)}."
-        if failed
-        else f"All {checks} self-checks against theory passed."
-    )
+    if failed:
+        yield f"FAILED self-checks against theory, do not rely on these numbers: {phrases.listed(failed)}."
+    else:
+        yield f"{phrases.plural(len(experiment.self_checks), 'self-check')} against theory passed."
     yield fidelity.words(error_bar)

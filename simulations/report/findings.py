@@ -39,7 +39,7 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
     yield Figure(
         name="windows within the SLA",
         words=phrases.share(met),
-        note=_note(f"{phrases.share(calm)} away from faults", run, "sla_windows_met", phrases.share),
+        note=_note(_calm_words(run), run, "sla_windows_met", phrases.share),
         good=None if calm is None else calm >= required,
     )
     yield Figure(
@@ -79,10 +79,10 @@ def sentences(experiment: Experiment) -> Iterator[str]:
     run = subject(experiment)
     seeds = len(run.results)
     over = f", on average over {seeds} random loads of the same kind" if seeds > 1 else ""
-    calm = run.mean("sla_windows_met_calm")
-    away = "" if calm is None else f" ({phrases.share(calm)} away from faults)"
+    calm = _calm_words(run)
     yield (
-        f"{label(run)} kept the promise in {phrases.share(run.mean('sla_windows_met'))} of the windows{away} "
+        f"{label(run)} kept the promise in {phrases.share(run.mean('sla_windows_met'))} of the windows"
+        f"{f' ({calm})' if calm else ''} "
         f"for {phrases.money(run.mean('cost'))}{over}."
     )
     if run.bound is not None:
@@ -134,6 +134,12 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
         yield f"Spent above the cap, and so not compared: {phrases.listed(breakers)}."
 
 
+def _calm_words(run: Run) -> str:
+    """Return how it was away from faults, nothing where that is no other number."""
+    calm = run.mean("sla_windows_met_calm")
+    return "" if calm is None or calm == run.mean("sla_windows_met") else f"{phrases.share(calm)} away from faults"
+
+
 def _note(text: str, run: Run, measure: str, words: phrases.Words) -> str:
     seeds = phrases.spread(run.range(measure), words)
-    return f"{text}; {seeds} over the seeds" if seeds else text
+    return "; ".join(filter(None, [text, seeds and f"{seeds} over the seeds"]))

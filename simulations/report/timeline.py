@@ -23,7 +23,7 @@ def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[flo
     for pipeline in series.pipelines:
         bound = None if several else bound_per_hour
         blocks += [
-            several and element("h4", pipeline.pipeline),
+            several and element("h3", pipeline.pipeline),
             element("div", list(_pipeline(pipeline, axis, bound)), class_="charts"),
             element("div", list(_replicas(pipeline, axis, pools)), class_="charts small"),
         ]
@@ -34,17 +34,17 @@ def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[flo
 def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] | None) -> Iterator[Markup]:
     missed = [met is False for met in pipeline.met]
     yield figure(_load(pipeline, axis))
-    latencies = [value for value in pipeline.p95_s if value is not None]
+    latencies = scale.of_latencies([*(value for value in pipeline.p95_s if value is not None), pipeline.sla_s])
     yield figure(
         Chart(
             title="Latency against the SLA",
-            unit="p95 of the items of each window",
+            unit="p95 of the items of each window" + (", logarithmic" if latencies.log else ""),
             lines=(
                 Line(name="p95", values=pipeline.p95_s, style="latency"),
                 _level(f"SLA: p{pipeline.percentile:g} within {duration(pipeline.sla_s)}", pipeline.sla_s, axis, "sla"),
             ),
             axis=axis,
-            values=scale.of_latencies([*latencies, pipeline.sla_s]),
+            values=latencies,
             words=duration,
             missed=missed,
             missed_name="missed the SLA",
@@ -80,7 +80,8 @@ def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
     if pipeline.filtered_rps is not None and any(pipeline.filtered_rps):
         answered = [s + f for s, f in zip(pipeline.served_rps, pipeline.filtered_rps, strict=True)]
         lines.append(Line(name="answered or filtered as silence", values=answered, style="answered"))
-    lines.append(Line(name="answered", values=pipeline.served_rps, style="served"))
+    name = "answered" if pipeline.filtered_rps is not None else "answered (without what was filtered as silence)"
+    lines.append(Line(name=name, values=pipeline.served_rps, style="served"))
     for name, values, style in (
         ("turned away (shed)", pipeline.shed_rps, "shed"),
         ("lost", pipeline.lost_rps, "lost"),

@@ -1,5 +1,6 @@
 """A real browser for tests of pages, driven over the DevTools protocol: headless Chromium, no further packages."""
 
+import argparse
 import asyncio
 import base64
 import itertools
@@ -165,15 +166,35 @@ async def a_page(browser: str) -> AsyncIterator[Page]:
             pass
 
 
-async def _shoot(url: str, path: Path, width: int, height: int, *, dark: bool, scroll: str | None) -> None:
+async def _shoot(url: str, path: Path, *, width: int, height: int, dark: bool, element: str) -> None:
     with a_browser() as browser:
         async with a_page(browser) as page:
             await page.open(url, width=width, height=height, dark=dark)
-            if scroll is not None:
-                await page.evaluate(f"document.querySelector({scroll!r}).scrollIntoView()")
+            await page.evaluate(f"document.querySelector({element!r}).scrollIntoView()")
             await page.screenshot(path)
 
 
-def shoot(url: str, path: Path, *, width: int, height: int, dark: bool = False, scroll: str | None = None) -> None:
-    """Write a screenshot of a page, from the element `scroll` (a CSS selector) on."""
-    asyncio.run(_shoot(url, path, width, height, dark=dark, scroll=scroll))
+def main() -> None:
+    """Write a screenshot of a page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("image", type=Path)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--height", type=int, default=1400)
+    parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--element", default="body", help="CSS selector of what is to be at the top")
+    options = parser.parse_args()
+    asyncio.run(
+        _shoot(
+            options.page.resolve().as_uri(),
+            options.image,
+            width=options.width,
+            height=options.height,
+            dark=options.dark,
+            element=options.element,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,7 @@
 """What came out, in sentences."""
 
+from dataclasses import replace
+
 from experiments import a_result, an_experiment
 
 from simulations.report.findings import label, sentences, subject
@@ -24,6 +26,11 @@ def test_cost_promise_and_bound_are_told() -> None:
     assert "kept the promise in 99.6 % of the windows (99.8 % away from faults) for $10.00." in words
     assert "less than $8.00: this is 1.25 × that bound" in words
     assert "It never spent above the budget" in words
+
+
+def test_without_faults_nothing_is_said_of_calm() -> None:
+    calm = replace(a_result(met=0.95), sla_windows_met_calm=0.95)
+    assert "kept the promise in 95.0 % of the windows for $10.00." in told(an_experiment(calm))
 
 
 def test_who_beats_it_is_named_first() -> None:
