@@ -1,15 +1,53 @@
 """A live run as an experiment of one run, so that lab and simulator have the same report in HTML."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulations.lab.report import LiveRun
+from simulations.provenance import provenance
+from simulations.report.page import render
+from simulations.report.trust import Live
 from simulations.results import Change, DecisionEntry, Experiment, Provenance, RunResult, Tuning
 from simulations.run_series import run_series
+from simulations.scenario import Scenario
 from simulations.scoring import ItemScore, Sla, score_items
 
 _COUNTS = ("windows", "offered", "served", "filtered", "shed", "lost", "in_flight")
 _TOTALS = ("sla_windows_met", "sla_windows_met_calm", "sessions_cut", "cost", "replica_changes", "cap_violations")
+
+
+def live_page(
+    run: LiveRun,
+    report: Mapping[str, Any],
+    scenario: Scenario,
+    *,
+    seed: int,
+    policy: str,
+    command: Sequence[str],
+    max_lag_s: float,
+) -> str:
+    """Return the report of a live run as an HTML page.
+
+    Args:
+        run: what it left behind.
+        report: what `build_report` made of it.
+        scenario: what was run.
+        seed: of the load.
+        policy: who decided.
+        command: what to call to run it again.
+        max_lag_s: the lag of the load generator (p99) beyond which a run is invalid.
+    """
+    return render(
+        live_experiment(run, report, seed=seed, policy=policy, provenance=provenance(scenario, command)),
+        scenario,
+        error_bar=None,
+        live=Live(
+            kubernetes=run.kubernetes,
+            static_peak_cost=report["summary"]["static_peak_cost"],
+            generator_lag_p99_s=run.generator_lag_p99_s,
+            max_lag_s=max_lag_s,
+        ),
+    )
 
 
 def live_experiment(

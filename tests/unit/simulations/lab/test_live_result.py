@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from experiments import a_scenario
 from live_runs import (
     ASR_CPU,
     ASR_GPU,
@@ -19,7 +20,7 @@ from live_runs import (
 
 from controller.core.spec import PipelineSpec
 from optimizer.model import StageName
-from simulations.lab.live_result import live_experiment
+from simulations.lab.live_result import live_experiment, live_page
 from simulations.lab.report import build_report
 from simulations.ledger import Observation
 from simulations.results import Change, Experiment, Provenance
@@ -67,6 +68,25 @@ def test_of_several_pipelines_the_worst_counts() -> None:
     assert result.p95_s == 0.15
     assert [series.pipeline for series in result.series.pipelines] == ["speech/captions", "speech/notes"]
     assert [series.p95_s[0] for series in result.series.pipelines] == [0.1, 0.15]
+
+
+def test_it_has_a_page_of_its_own() -> None:
+    run = a_run(decisions=[a_decision(now_s=1_000_003.0, reason="more demand")], peak_instances={CPU: 3600.0})
+    page = live_page(
+        run,
+        build_report(run),
+        a_scenario(),
+        seed=7,
+        policy="sluice",
+        command=("sluice", "lab", "run", "scenario.yaml"),
+        max_lag_s=0.0005,
+    )
+    assert "on Kubernetes v1.36.3" in page
+    assert "Replicas of asr" in page
+    assert "more demand" in page
+    assert "would have cost $30.00" in page
+    assert "late by 1 ms (p99), more than the 0.5 ms that may be: the run is invalid" in page
+    assert "sluice lab run scenario.yaml" in page
 
 
 def test_lost_items_make_percentiles_infinite() -> None:
