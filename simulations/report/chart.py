@@ -245,13 +245,14 @@ def _area(path: str) -> str:
 
 
 def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
-    """Strokes along a height, over the windows that are marked."""
+    """Strokes along a height, over the windows that are marked; one of those drawn together is enough."""
     time, path, begun = axis.scale, "", None
-    for index, marked in enumerate([*windows, False]):
+    for begin, end in [*borders(len(windows), _COLUMNS), (len(windows), len(windows))]:
+        marked = any(windows[begin:end])
         if marked and begun is None:
-            begun = index
+            begun = begin
         elif not marked and begun is not None:
-            from_x, until_x = (round(SIDE * time.at(axis.edge(edge))) for edge in (begun, index))
+            from_x, until_x = (round(SIDE * time.at(axis.edge(edge))) for edge in (begun, begin))
             path += f"M{from_x} {y}H{max(until_x, from_x + 2)}"
             begun = None
     return path

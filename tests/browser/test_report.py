@@ -137,6 +137,18 @@ def test_alarms_can_be_read_in_light_and_dark(browser: str, tmp_path: Path) -> N
         assert {name: ratio for name, ratio in texts.items() if ratio < MIN_CONTRAST} == {}
 
 
+def test_it_is_printed_dark_on_light_whatever_the_screen_has(browser: str, whole: Path) -> None:
+    async def look(page: Page) -> dict[str, float]:
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        await page.call("Emulation.setEmulatedMedia", media="print", features=dark)
+        assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        found: dict[str, float] = await page.evaluate(TEXT_CONTRASTS)
+        return found
+
+    texts = looked_at(browser, whole, look)
+    assert {name: ratio for name, ratio in texts.items() if ratio < MIN_CONTRAST} == {}
+
+
 def test_dark_is_dark_and_light_is_light(browser: str, whole: Path) -> None:
     background = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((sum, v) => sum + +v, 0) / 3"
     assert evaluated(browser, whole, background, dark=False) > 200

@@ -74,7 +74,10 @@ def test_a_long_series_is_drawn_with_its_extremes(windows: int, outliers: dict[i
 
 
 def test_a_very_long_series_takes_no_more_room_than_a_long_one() -> None:
-    sizes = [len(figure(a_chart(*[float(i * 7919 % 11) for i in range(count)]))) for count in (2_000, 100_000)]
+    sizes = [
+        len(figure(a_chart(*[float(i * 7919 % 11) for i in range(count)], missed=(True, False) * (count // 2))))
+        for count in (2_000, 100_000)
+    ]
     assert sizes[1] < 1.5 * sizes[0] < 60_000
 
 
@@ -121,6 +124,13 @@ def test_missed_windows_are_marked_and_explained_where_there_are_any() -> None:
     assert 'class="mark missed" d="M250 994H750"' in markup
     assert "missed</li>" in markup
     assert "missed</li>" not in figure(a_chart(1.0, missed=(False,)))
+
+
+def test_a_single_missed_window_of_a_long_run_is_seen() -> None:
+    missed = tuple(index == 77_777 for index in range(100_000))
+    drawn = re.search(r'class="mark missed" d="M(\d+) 994H(\d+)"', figure(a_chart(*[1.0] * 100_000, missed=missed)))
+    assert drawn is not None
+    assert int(drawn[1]) <= 778 <= int(drawn[2])
 
 
 def test_who_does_not_see_the_chart_is_told_what_it_shows() -> None:
