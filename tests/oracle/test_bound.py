@@ -112,6 +112,30 @@ def a_tight_case(seed: int) -> Case:
     )
 
 
+def an_uneven_case(seed: int) -> Case:
+    """Busy windows beside quiet ones, quick starts, and an SLA long enough to carry work into the next window."""
+    rng = np.random.default_rng(seed)
+    service_s, windows = 0.25, 4
+    levels = rng.choice([0.5, 0.95, 1.08, 1.9], windows)
+    counts = np.round(levels * WINDOW_S / service_s).astype(int)
+    start_s = np.concatenate(
+        [WINDOW_S * k + (np.arange(count) + rng.random(count) / 2) * WINDOW_S / count for k, count in enumerate(counts)]
+    )
+    placement = a_placement(
+        "pool-0", service_s=service_s, bounds=(0, 2), startup_s=float(rng.choice([0.0, 2.0, 5.0, 10.0, 20.0]))
+    )
+    placement = replace(placement, prior=replace(placement.prior, service=ServiceLaw(fixed_s=service_s)))
+    return Case(
+        pipeline=a_spec(a_stage("stage", placement), sla_s=float(rng.choice([1.0, 3.0])), budget=1e6),
+        pools=(a_pool("pool-0").spec,),
+        schedule=Schedule(start_s=start_s, end_s=start_s),
+        clock=Clock(duration_s=windows * WINDOW_S, warmup_s=0.0, window_s=WINDOW_S),
+        slices=1,
+        required_share=0.995,
+        seed=seed,
+    )
+
+
 Path = tuple[int, ...]
 """How many replicas of a placement serve in each slice."""
 
@@ -262,6 +286,10 @@ def test_no_schedule_below_the_bound_meets_the_sla(part: int) -> None:
 
 def test_no_schedule_below_the_bound_meets_the_sla_where_replicas_are_busy() -> None:
     assert sum(below(a_tight_case(seed)) for seed in range(45)) >= 1000
+
+
+def test_no_schedule_below_the_bound_meets_the_sla_where_the_load_is_uneven() -> None:
+    assert sum(below(an_uneven_case(seed)) for seed in range(40)) >= 400
 
 
 def test_the_bound_is_near_the_cheapest_schedule_where_replicas_are_busy() -> None:
