@@ -29,6 +29,9 @@ it lets off:
   takes as long as at the fastest moment of a segment. Spot machines that are reclaimed may be replaced at once; slow
   starts are let off; lost metrics are nothing to who knows.
 
+How far below the cheapest schedule it lies depends on the load: what real queues need beyond the work itself, and that
+they cannot choose the few items that may be late, is not in it. With one or two replicas at a stage, that is much.
+
 Replicas that drain count towards `replicas.max`. A stream that has lost its replica gets its next slot at once.
 """
 
