@@ -99,7 +99,8 @@ def test_json_is_all_there_is_on_standard_output(simulator: Simulator, tmp_path:
     result = call("-o", "json", "--seeds", "4", "--policy", "hpa", "--out", str(tmp_path))
     document: dict[str, Any] = json.loads(result.stdout)
     assert document["seeds"] == [4]
-    assert [(run["policy"], run["what_if"]) for run in document["runs"]][:2] == [("hpa", None), ("hpa", "half-budget")]
+    runs = [(run["policy"], run["what_if"]) for run in document["runs"] if run["tuning"] == "default"]
+    assert runs == [("hpa", what_if) for what_if in (None, "half-budget", "no-inferentia", "double-load")]
     assert result.stderr == f"report: {(tmp_path / 'report.html').resolve()}\n"
 
 
