@@ -10,7 +10,6 @@ the hashes of what was read go to `simulations/policies/trained.json`; policies 
 import itertools
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -143,31 +142,31 @@ def best(scores: Sequence[Score]) -> int:
     return max(range(len(scores)), key=lambda index: (scores[index].windows_met, -scores[index].relative_cost))
 
 
-def train(names: Sequence[str], scenarios: Sequence[Scenario], *, count: int, jobs: int) -> dict[str, Any]:
-    """Return what the data file says of each of the policies `names`: settings, score, and what was tried."""
-    chosen = {name: candidates(POLICIES[name], count=count) for name in names}
-    tried = [(name, settings) for name in names for settings in chosen[name]]
-    by_scenario = []
-    for scenario in scenarios:
-        requests = [RunRequest(policy=name, seed=scenario.file.seeds[0], settings=settings) for name, settings in tried]
-        by_scenario.append(run_all(scenario, requests, jobs=jobs, progress=_tell))
-    runs = [list(results) for results in zip(*by_scenario, strict=True)]
-    found: dict[str, Any] = {}
-    for name in names:
-        family = POLICIES[name]
-        own = [results for (other, _), results in zip(tried, runs, strict=True) if other == name]
-        scores = [score(results, own[0]) for results in own]
-        winner = best(scores)
-        found[name] = {
-            "settings": family.values_of(chosen[name][winner]),
-            "score": asdict(scores[winner]),
-            "documented": asdict(scores[0]),
-            "candidates": [
-                {**_differing(family, settings), **asdict(own_score)}
-                for settings, own_score in zip(chosen[name], scores, strict=True)
-            ],
-        }
-    return found
+def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) -> dict[str, Any]:
+    """Return what the data file says of a policy: the best of `count` settings, its score, and all that was tried."""
+    family = POLICIES[name]
+    tried = candidates(family, count=count)
+    by_scenario = [
+        run_all(
+            scenario,
+            [RunRequest(policy=name, seed=scenario.file.seeds[0], settings=settings) for settings in tried],
+            jobs=jobs,
+            progress=_tell,
+        )
+        for scenario in scenarios
+    ]
+    runs = list(zip(*by_scenario, strict=True))
+    scores = [score(results, runs[0]) for results in runs]
+    winner = best(scores)
+    return {
+        "settings": family.values_of(tried[winner]),
+        "score": asdict(scores[winner]),
+        "documented": asdict(scores[0]),
+        "candidates": [
+            {"settings": _differing(family, settings), **asdict(own)}
+            for settings, own in zip(tried, scores, strict=True)
+        ],
+    }
 
 
 def training_scenarios() -> list[Scenario]:
@@ -178,8 +177,7 @@ def training_scenarios() -> list[Scenario]:
 
 def _differing(family: Family[Any], settings: Any) -> dict[str, Any]:
     documented = family.values_of(family.default)
-    values = family.values_of(settings)
-    return {"settings": {name: value for name, value in values.items() if value != documented[name]}}
+    return {name: value for name, value in family.values_of(settings).items() if value != documented[name]}
 
 
 def _tell(result: RunResult) -> None:
@@ -196,19 +194,22 @@ def main(policies: tuple[str, ...], count: int, jobs: int, out: Path | None) -> 
     """Search for the best settings of policies on training load and write them down."""
     path = out or Path(str(resources.files("simulations.policies") / TRAINED))
     scenarios = training_scenarios()
-    names = policies or tuple(POLICIES)
+    for name in policies or tuple(POLICIES):
+        command = f"python -m simulations.training --policy {name} --candidates {count}"
+        entry = {"command": command, **train(name, scenarios, count=count, jobs=jobs)}
+        _write(path, name, entry, scenarios)
+        click.echo(f"{name}: {entry['score']} {entry['settings']}")
+
+
+def _write(path: Path, name: str, entry: Mapping[str, Any], scenarios: Sequence[Scenario]) -> None:
     before = json.loads(path.read_text(encoding="utf-8"))["policies"] if path.is_file() else {}
-    found = {**before, **train(names, scenarios, count=count, jobs=jobs)}
-    command = ["python", "-m", "simulations.training", *sys.argv[1:]]
-    entries = {name: {"command": " ".join(command)} | found[name] if name in names else found[name] for name in found}
+    entries = {**before, name: entry}
     document = {
         "objective": OBJECTIVE,
         "scenarios": {scenario.file.name: dict(provenance(scenario, ()).sha256) for scenario in scenarios},
-        "policies": {name: entries[name] for name in POLICIES if name in entries},
+        "policies": {known: entries[known] for known in POLICIES if known in entries},
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for name in names:
-        click.echo(f"{name}: {found[name]['score']} {found[name]['settings']}")
 
 
 if __name__ == "__main__":

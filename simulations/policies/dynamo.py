@@ -4,10 +4,11 @@ After components/src/dynamo/planner/core/{throughput_scaling,load_scaling,budget
 config/defaults.py of ai-dynamo/dynamo.
 
 Mapping to speech: each stage's first placement is an engine type, an item a request, the latency target the stage's
-share of the end-to-end SLA. The original's profiling sweep, which finds the rate at which one engine's mean latency
-reaches the target, is done on this project's latency model of one replica. The GPU budget is the pool's instances. The
-predictors are those that need no model library: the original's default, ARIMA, is replaced by its Kalman filter. The
-reactive loop is off by default, as in the original.
+share of the end-to-end SLA. Load is counted at the ingress, the original's frontend, and reaches a stage by the
+declared pass ratios. The original's profiling sweep, which finds the rate at which one engine's mean latency reaches
+the target, is done on this project's latency model of one replica, bounded by its session slots as the original's is
+by its KV cache. The GPU budget is the pool's instances. The predictors are those that need no model library: the
+original's default, ARIMA, is replaced by its Kalman filter. The reactive loop is off by default, as in the original.
 """
 
 import math
@@ -18,9 +19,17 @@ from enum import Enum
 
 from controller.core.policy import Policy
 from controller.core.snapshot import PoolState
+from controller.core.spec import PipelineSpec
 from optimizer.latency import StageLoad, capacity_rps, predict
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.policies.workloads import Workload, ceil, first_placements, latency_targets
+from simulations.policies.workloads import (
+    Workload,
+    ceil,
+    first_placements,
+    latency_targets,
+    offered_rates,
+    slots_rate_rps,
+)
 
 _SEARCH_STEPS = 40
 _MEDIAN = 50.0  # the model wants a percentile beside the mean that is looked at
@@ -197,8 +206,11 @@ class Dynamo:
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the planner asks for."""
         works = list(first_placements(snapshot))
+        specs = {state.spec.key: state.spec for state in snapshot.pipelines}
+        rates = {key: offered_rates(snapshot, spec) for key, spec in specs.items()}
         for work in works:
-            self._observe(work, snapshot)
+            offered = rates[work.pipeline]
+            self._observe(work, specs[work.pipeline], None if offered is None else offered[work.stage.name])
         if self._planned_s is None:
             self._planned_s = snapshot.now_s
         plan = snapshot.now_s >= self._planned_s + self._settings.throughput_interval_s
@@ -210,14 +222,13 @@ class Dynamo:
             desired |= _budgeted([work for work in works if work.placement.pool == name], wanted, pool)
         return decision_of(snapshot, desired, "predicted load over what an engine carries within its target", policy)
 
-    def _observe(self, work: Workload, snapshot: DetailedSnapshot) -> None:
+    def _observe(self, work: Workload, spec: PipelineSpec, offered_rps: float | None) -> None:
         component = self._components.get(work.name)
         if component is None:
-            state = next(state for state in snapshot.pipelines if state.spec.key == work.pipeline)
-            target_s = latency_targets(state.spec, state.spec.sla.latency_s * self._settings.sla_share)
+            target_s = latency_targets(spec, spec.sla.latency_s * self._settings.sla_share)
             engine_rps, least_s = profiled(work, target_s[work.stage.name])
             component = _Component(
-                engine_rps=engine_rps,
+                engine_rps=min(engine_rps, slots_rate_rps(spec, work.stage.name, work.placement)),
                 least_s=least_s,
                 target_s=target_s[work.stage.name],
                 filter=Kalman(self._settings),
@@ -225,8 +236,8 @@ class Dynamo:
                 floor=self._settings.min_endpoint,
             )
             self._components[work.name] = component
-        if work.replicas:
-            component.offered.append(work.arrival_rate_rps)
+        if offered_rps is not None:
+            component.offered.append(offered_rps)
         for replica in work.replicas:
             if replica.completion_rate_rps > 0:
                 items = replica.queued + replica.in_service

@@ -3,12 +3,12 @@
 After flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
 ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flink-kubernetes-operator.
 
-Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. What it completes is
-its input rate. A stage without predecessor is a source: its waiting items are the lag, and what it is offered is its
-input and the growth of that lag, in which items that it refuses count as well. A join sees an item once, so its rate is
-that of one branch, where Flink adds up inputs. Adding a replica restarts nobody, so the restart time is 0 where a job's
-is 5 minutes. Items are lost after seconds here, so that what the original does about minutes of backlog never comes
-into play.
+Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. What it completes
+is its input rate. A stage without predecessor is a source: its waiting items are the lag, and what the ingress offers
+is its input and the growth of that lag, in which items that are turned away count as well. A join sees an item once,
+so its rate is that of one branch, where Flink adds up inputs. Adding a replica restarts nobody, so the restart time
+is 0 where a job's is 5 minutes. Items are lost after seconds here, so that what the original does about minutes of
+backlog never comes into play.
 """
 
 import math
@@ -137,13 +137,19 @@ class Job:
     _history: list[Collection] = field(default_factory=list)
     _reductions: dict[PlacementName, list[tuple[float, int]]] = field(default_factory=dict)
 
-    def parallelism(self, now_s: float, vertices: Sequence[Workload]) -> dict[PlacementName, int]:
-        """Return the replicas to ask for, all of them as they are unless a vertex is outside its band."""
+    def parallelism(
+        self, now_s: float, vertices: Sequence[Workload], offered_rps: float | None
+    ) -> dict[PlacementName, int]:
+        """Return the replicas to ask for, all of them as they are unless a vertex is outside its band.
+
+        `offered_rps` is what the job's sources are offered, None where that is not known.
+        """
         settings = self.settings
         kept = {own.name: own.within(own.target.desired) for own in vertices}
-        if now_s < self.settled_s + settings.stabilization_s or not all(own.replicas for own in vertices):
+        told = all(own.replicas for own in vertices)
+        if now_s < self.settled_s + settings.stabilization_s or offered_rps is None or not told:
             return kept
-        self._history.append((now_s, {own.name: _sample(own) for own in vertices}))
+        self._history.append((now_s, {own.name: _sample(own, offered_rps) for own in vertices}))
         if now_s - self._history[0][0] < settings.metrics_window_s:
             return kept
         self._history = [seen for seen in self._history if seen[0] >= now_s - settings.metrics_window_s]
@@ -171,10 +177,10 @@ class Job:
         return max(count for _, count in waiting)
 
 
-def _sample(own: Workload) -> Sample:
+def _sample(own: Workload, entry_rps: float) -> Sample:
     return Sample(
         input_rps=sum(replica.completion_rate_rps for replica in own.replicas),
-        offered_rps=own.arrival_rate_rps,
+        offered_rps=own.arrival_rate_rps if own.stage.after else entry_rps,
         lag=sum(replica.queued for replica in own.replicas),
         busy=max(replica.utilization for replica in own.replicas),
     )
@@ -205,5 +211,6 @@ class Flink:
         desired: dict[PlacementName, int] = {}
         for key, vertices in jobs.items():
             job = self._jobs.setdefault(key, Job(self._settings, settled_s=snapshot.now_s))
-            desired |= job.parallelism(snapshot.now_s, vertices)
+            reading = snapshot.ingress.get(key)
+            desired |= job.parallelism(snapshot.now_s, vertices, None if reading is None else reading.offered_rps)
         return decision_of(snapshot, desired, f"busy {self._settings.target_utilization:.0%} of the time", policy)

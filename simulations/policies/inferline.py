@@ -4,11 +4,11 @@ After D. Crankshaw et al., "InferLine: latency-aware provisioning and scaling fo
 SoCC '20, §4 (planner) and §5 (tuner).
 
 Mapping to speech: a stage is a model, its placements are the hardware choices. As in the paper's evaluation, the
-planner knows the first quarter of the load as its sample; it plans for the highest 20-second mean there. What the paper
-estimates by a discrete-event simulation of the sample, this project's latency model does. Batch limits belong to the
-servers, so that the planner's action of doubling a batch is not there. The tuner ticks once a second, which is its
-shortest window (the paper's is the service time). Like the original, neither knows of capacity or budgets, and the
-tuner stays on the hardware that was planned.
+planner knows the first quarter of the load as its sample; it plans for the highest 20-second mean there. What the
+paper estimates by a discrete-event simulation of the sample, this project's latency model does. Batch limits belong
+to the servers, so that the planner's action of doubling a batch is not there. The tuner ticks once a second, on rates
+over the two seconds that a rate takes at a scrape per second (the paper's shortest window is the service time). Like
+the original, neither knows of capacity or budgets, and the tuner stays on the hardware that was planned.
 """
 
 from collections import deque
@@ -214,8 +214,8 @@ class Inferline:
 
     @property
     def metrics_window_s(self) -> float:
-        """What the offered load is counted over, seconds."""
-        return self._settings.interval_s
+        """What the offered load is counted over, seconds: a rate needs two scrapes."""
+        return 2 * self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the tuners ask for; what was not planned for gets its declared minimum."""

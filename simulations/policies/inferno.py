@@ -2,12 +2,15 @@
 
 After pkg/analyzer/queueanalyzer.go, pkg/core/allocation.go and pkg/solver/greedy.go of llm-inferno/optimizer.
 
-Mapping to speech: a stage is a server, a pool an accelerator type, an item a request of one step. A replica that serves
-c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c · perItem). The
-time to first token is the mean of waiting and service, its target the stage's share of the end-to-end SLA (`sla_share`
-of it in all). As in the original, a stage runs on one pool at a time, targets are means, session slots and budgets are
-unknown. A stage that changes pools keeps the old replicas until the new ones are ready, as a rolling update does. The
-original's tuner of the service law is left out: the declared one is what the simulation runs, faults aside.
+Mapping to speech: a stage is a server, a pool an accelerator type, an item a request of one step. A replica that
+serves c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c ·
+perItem). The time to first token is the mean of waiting and service, its target the stage's share of the end-to-end
+SLA (`sla_share` of it in all), less what a batch waits to fill, which the model does not see. Where a stage holds
+session slots they bound a replica's rate, as memory bounds the batch of the original. The arrival rate is the one
+offered at the ingress, by the declared pass ratios. As in the original, a stage runs on one pool at a time, targets
+are means, budgets are unknown. A stage that changes pools keeps the old replicas until the new ones are ready, as a
+rolling update does. The original's tuner of the service law is left out: the declared one is what the simulation
+runs, faults aside.
 """
 
 import math
@@ -21,9 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.policy import Policy
+from controller.core.spec import PipelineSpec
 from optimizer.model import Placement, PoolName
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.policies.workloads import Workload, ceil, latency_targets, placements
+from simulations.policies.workloads import (
+    Workload,
+    ceil,
+    latency_targets,
+    offered_rates,
+    placements,
+    slots_rate_rps,
+)
 
 _DELTA = 0.001  # how far from idle and from saturation the search for the largest rate stays
 _QUEUE_TO_BATCH = 10
@@ -217,13 +228,14 @@ class Inferno:
         stages: dict[str, tuple[Workload, ...]] = {}
         for state in snapshot.pipelines:
             latencies = latency_targets(state.spec, state.spec.sla.latency_s * self._settings.sla_share)
+            rates = offered_rates(snapshot, state.spec)
+            if rates is None:
+                continue
             for stage in state.spec.stages:
                 works = placements(snapshot, state, stage)
-                if not any(work.replicas for work in works):
-                    continue
                 name = f"{state.spec.key}/{stage.name}"
                 stages[name] = works
-                candidates = self._candidates(works, latencies[stage.name], snapshot)
+                candidates = self._candidates(state.spec, works, rates[stage.name], latencies[stage.name], snapshot)
                 if candidates:
                     servers.append(Server(name, -state.spec.priority, candidates))
         capacity = {str(name): Fraction(pool.limit) for name, pool in snapshot.pools.items()}
@@ -234,21 +246,26 @@ class Inferno:
         return decision_of(snapshot, desired, "the cheapest pool whose mean latency is within target", policy)
 
     def _candidates(
-        self, works: Sequence[Workload], target_s: float, snapshot: DetailedSnapshot
+        self,
+        spec: PipelineSpec,
+        works: Sequence[Workload],
+        rate_rps: float,
+        target_s: float,
+        snapshot: DetailedSnapshot,
     ) -> Sequence[Allocation]:
-        # What reporting replicas were offered is too little while others start: then the mean of those that report.
-        rate = sum(
-            work.arrival_rate_rps * max(1.0, work.target.ready / len(work.replicas)) for work in works if work.replicas
-        )
+        if not works:
+            return []
         prices = {work.placement.pool: _price_per_hour(work, snapshot) for work in works}
         running = max(works, key=lambda work: work.target.desired)
         now = running.target.desired * prices[running.placement.pool]
         found = []
         for work in works:
-            largest = self._largest_rate(work.placement.prior, target_s)
+            prior = work.placement.prior
+            largest = self._largest_rate(prior, target_s - prior.batch_wait_s)
             if largest is None:
                 continue
-            replicas = max(1, work.placement.prior.min_replicas, ceil(rate / largest))
+            largest = min(largest, slots_rate_rps(spec, work.stage.name, work.placement))
+            replicas = max(1, work.placement.prior.min_replicas, ceil(rate_rps / largest))
             cost = replicas * prices[work.placement.pool]
             same = work.placement.pool == running.placement.pool
             found.append(

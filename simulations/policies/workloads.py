@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from controller.core.problem import pipeline_problem
 from controller.core.snapshot import PipelineState, TargetMissing, TargetState
-from controller.core.spec import PipelineSpec, PlacementSpec, StageSpec
+from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, StageName
 from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
 
@@ -85,10 +86,24 @@ def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpe
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:
     """Return a share of `latency_s` for every stage, for autoscalers that know targets of single models only.
 
-    In proportion to what a full batch of its first placement takes, along the longest way through the stage, which is
-    how a person with a profile at hand would split a promise that is made end to end.
+    As a person with a profile at hand would split a promise that is made end to end: each stage gets what a lone item
+    takes on its first placement, and of what is left on the longest way through it a part in proportion to the time of
+    a full batch. Where lone items take too long already, what there is is split in proportion to them.
     """
-    own = {stage.name: _full_batch_s(stage.placements[0]) for stage in spec.stages}
+    lone = {stage.name: _batch_s(stage.placements[0], 1) for stage in spec.stages}
+    full = {
+        stage.name: _batch_s(stage.placements[0], stage.placements[0].prior.batch_sizes[-1]) for stage in spec.stages
+    }
+    lone_way, full_way = _longest_ways(spec, lone), _longest_ways(spec, full)
+    targets = {}
+    for name, own in lone.items():
+        left = latency_s - lone_way[name]
+        targets[name] = own + left * full[name] / full_way[name] if left > 0 else latency_s * own / lone_way[name]
+    return targets
+
+
+def _longest_ways(spec: PipelineSpec, own: Mapping[StageName, float]) -> Mapping[StageName, float]:
+    """Return for each stage the longest way from the entry to the end that leads through it."""
     until: dict[StageName, float] = {}
     for stage in spec.stages:
         until[stage.name] = own[stage.name] + max((until[name] for name in stage.after), default=0.0)
@@ -96,12 +111,30 @@ def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, 
     for stage in reversed(spec.stages):
         after = [since[other.name] for other in spec.stages if stage.name in other.after]
         since[stage.name] = own[stage.name] + max(after, default=0.0)
-    return {name: latency_s * own[name] / (until[name] + since[name] - own[name]) for name in own}
+    return {name: until[name] + since[name] - own[name] for name in own}
 
 
-def _full_batch_s(placement: PlacementSpec) -> float:
-    prior = placement.prior
-    return prior.batch_wait_s + prior.service.mean_s(prior.batch_sizes[-1])
+def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[StageName, float] | None:
+    """Return the items per second that the load offered at the ingress means for every stage, None without a reading.
+
+    By the declared pass ratios. What reaches a stage is no measure of demand while one before it turns items away.
+    """
+    reading = snapshot.ingress.get(spec.key)
+    if reading is None:
+        return None
+    return {name: reading.offered_rps * visits for name, visits in pipeline_problem(spec, 0.0).visit_ratios.items()}
+
+
+def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> float:
+    """Return the items per second of as many streams as one replica has session slots for, infinite without a limit."""
+    slots = placement.prior.session_slots
+    if slots is None or spec.unit is not DemandUnit.STREAMS:
+        return math.inf
+    return slots * spec.items_per_unit_s * pipeline_problem(spec, 0.0).visit_ratios[stage]
+
+
+def _batch_s(placement: PlacementSpec, items: int) -> float:
+    return placement.prior.batch_wait_s + placement.prior.service.mean_s(items)
 
 
 def ceil(value: float) -> int:

@@ -5,8 +5,8 @@ Run `python tests/bench/bench_policies.py [--scenario steady]… [--policy NAME]
 The bound is the cheapest cost over schedules that know load and faults, respect caps, capacity and start-up, and meet
 the SLA in at least 99.5 % of the scored windows. `windows` is the share of all scored windows within the SLA, `calm` of
 those outside faults (these scenarios have none). `cut` are sessions that were moved while under way, `changes` sums the
-replicas by which what is asked for changed, `over cap` counts intervals of spend above the budget. A run is dominated by
-another that is at least as cheap and meets the SLA in as many windows, and is better in one of both, both without
+replicas by which what is asked for changed, `over cap` counts intervals of spend above the budget. A run is dominated
+by another that is at least as cheap and meets the SLA in as many windows, and is better in one of both, both without
 spending above the cap. Numbers are means over the seeds. `trained` settings come from
 `simulations/policies/trained.json`, found by `python -m simulations.training` on load that is not in these scenarios.
 """

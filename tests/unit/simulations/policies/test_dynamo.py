@@ -124,6 +124,7 @@ def world(rate_rps: float, replicas: int | TargetState, *, instances: int = 20) 
             ENCODER: [a_reading(arrival_rps=rate_rps / ready, in_service=0.5)] * ready,
             VAD: [a_reading(arrival_rps=1.0)],
         },
+        offered_rps=rate_rps,
         fleet=pools(a_pool("cpu"), a_pool("inferentia", instances=instances), a_pool("gpu")),
     )
 

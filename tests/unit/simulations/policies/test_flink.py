@@ -110,7 +110,9 @@ def world(rate_rps: float, busy: float, replicas: int, *, served_rps: float | No
     served = None if served_rps is None else served_rps / replicas
     reading = a_reading(arrival_rps=rate_rps / replicas, completion_rps=served, utilization=busy)
     return a_detailed(
-        state, replicas={source: [reading] * replicas, sink: [a_reading(arrival_rps=1.0, utilization=0.7)]}
+        state,
+        replicas={source: [reading] * replicas, sink: [a_reading(arrival_rps=1.0, utilization=0.7)]},
+        offered_rps=rate_rps,
     )
 
 

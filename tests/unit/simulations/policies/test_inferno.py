@@ -1,5 +1,6 @@
 """inferno: its published sizing, the queue against theory, and the greedy's cases."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -122,6 +123,7 @@ def world(
     return a_detailed(
         state,
         replicas={ENCODER: [a_reading(arrival_rps=rate_rps / 2)] * reporting, VAD: [a_reading(arrival_rps=1.0)]},
+        offered_rps=rate_rps,
         fleet=pools(a_pool("cpu", price=0.5), a_pool("inferentia", instances=instances), a_pool("gpu", price=2.0)),
     )
 
@@ -140,9 +142,13 @@ def test_a_full_pool_sends_the_stage_to_the_next_and_the_old_replicas_wait_for_t
     assert desired(inferno, arrived)[ENCODER] == 0
 
 
-def test_offered_load_counts_those_that_do_not_report() -> None:
-    answer = desired(Inferno(InfernoSettings(sla_share=0.5)), world(60.0, reporting=1))
-    assert answer[ENCODER] == 4  # one of two reports half of the load
+def test_demand_is_what_is_offered_not_what_arrives() -> None:
+    assert desired(Inferno(InfernoSettings(sla_share=0.5)), world(60.0, reporting=1))[ENCODER] == 4
+
+
+def test_without_an_ingress_nothing_changes() -> None:
+    blind = replace(world(60.0), ingress={})
+    assert desired(Inferno(InfernoSettings()), blind) == {VAD: 1, ENCODER: 2, ENCODER_GPU: 0}
 
 
 def test_a_stricter_target_makes_the_faster_pool_the_cheaper_one() -> None:

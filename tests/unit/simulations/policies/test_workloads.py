@@ -1,11 +1,23 @@
 """What a single-pool autoscaler gets of a stage, and how a person would split an SLA."""
 
+import math
+from dataclasses import replace
+
 import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
 from rivals import CAPTIONS, a_detailed, a_reading
 
 from controller.core.snapshot import TargetMissing
-from simulations.policies.workloads import ceil, first_placements, latency_targets, placements
+from controller.core.spec import DemandUnit
+from optimizer.model import ServiceLaw, StageName
+from simulations.policies.workloads import (
+    ceil,
+    first_placements,
+    latency_targets,
+    offered_rates,
+    placements,
+    slots_rate_rps,
+)
 
 
 def test_it_gets_the_first_placement_and_its_readings() -> None:
@@ -44,6 +56,36 @@ def test_targets_split_the_sla_along_the_longest_way() -> None:
     )
     targets = latency_targets(spec, 0.4)
     assert targets == pytest.approx({"vad": 0.1, "fast": 0.4 / 3, "slow": 0.2, "join": 0.1})
+
+
+def test_every_target_leaves_time_for_a_lone_item_and_batches_share_the_rest() -> None:
+    batched = a_placement("gpu")
+    law = ServiceLaw(fixed_s=0.02, per_item_s=0.01)
+    batched = replace(batched, prior=replace(batched.prior, service=law, batch_sizes=(8,), batch_wait_s=0.01))
+    spec = a_spec(a_stage("vad", a_placement("cpu", service_s=0.01)), a_stage("encoder", batched, after=["vad"]))
+    targets = latency_targets(spec, 0.17)  # 0.01 and 0.04 for lone items; 0.12 left, shared as 0.01 to 0.11
+    assert targets == pytest.approx({"vad": 0.02, "encoder": 0.15})
+    assert latency_targets(spec, 0.025) == pytest.approx({"vad": 0.005, "encoder": 0.02})
+
+
+def test_demand_comes_from_the_ingress_by_the_pass_ratios() -> None:
+    spec = a_spec(
+        a_stage("vad", a_placement("cpu"), pass_ratio=0.5), a_stage("encoder", a_placement("gpu"), after=["vad"])
+    )
+    assert offered_rates(a_detailed(a_state(spec), offered_rps=40.0), spec) == {"vad": 40.0, "encoder": 20.0}
+    assert offered_rates(a_detailed(a_state(spec)), spec) is None
+
+
+def test_session_slots_bound_the_rate_of_a_replica_of_streams() -> None:
+    placement = a_placement("gpu")
+    placement = replace(placement, prior=replace(placement.prior, session_slots=10))
+    spec = a_spec(a_stage("vad", a_placement("cpu"), pass_ratio=0.5), a_stage("encoder", placement, after=["vad"]))
+    streams = replace(spec, unit=DemandUnit.STREAMS, chunk_s=0.5)
+    assert (
+        slots_rate_rps(streams, StageName("encoder"), placement) == 10.0
+    )  # ten streams, two items a second, half pass
+    assert slots_rate_rps(streams, StageName("vad"), spec.stages[0].placements[0]) == math.inf
+    assert slots_rate_rps(spec, StageName("encoder"), placement) == math.inf  # requests hold a slot while they are in
 
 
 def test_rounding_up_forgives_rounding_errors() -> None:

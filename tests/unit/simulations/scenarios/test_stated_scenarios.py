@@ -1,0 +1,83 @@
+"""The stated scenarios: they load, they are what their README says, and their traces can be made again."""
+
+import gzip
+import importlib.util
+import itertools
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from simulations.load import pipeline_schedules
+from simulations.policies.catalogue import POLICIES
+from simulations.scenario import load_scenario
+from simulations.schedule import Schedule
+from simulations.traces import Column, read_trace
+
+FOLDER = Path(str(resources.files("simulations.scenarios")))
+KINDS = ("steady", "bursty", "daily")
+
+
+def load_of(kind: str, name: str = "scenario") -> tuple[Schedule, float]:
+    scenario = load_scenario(FOLDER / kind / f"{name}.yaml")
+    seed = scenario.file.seeds[0]
+    return pipeline_schedules(scenario, seed=seed)["speech/captions"], scenario.file.clock.duration_s
+
+
+def levels(kind: str) -> list[float]:
+    """Streams at each minute."""
+    schedule, duration_s = load_of(kind)
+    return [float(level) for level in schedule.active(np.arange(360.0, duration_s, 60.0))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["scenario", "training"])
+def test_they_name_every_policy_and_state_their_own_scaling(kind: str, name: str) -> None:
+    scenario = load_scenario(FOLDER / kind / f"{name}.yaml")
+    assert scenario.file.policies == list(POLICIES)
+    scaling = scenario.pipelines[0].spec.scaling
+    assert scaling.scale_down.stabilization in {"2m", "3m"}
+    assert [stage.name for stage in scenario.pipelines[0].spec.stages] == ["vad", "encoder", "decoder", "lm"]
+    assert {pool.metadata.name for pool in scenario.pools} == {"cpu", "inferentia", "gpu"}
+
+
+def test_steady_load_is_steady() -> None:
+    found = levels("steady")
+    assert min(found) > 0.75 * max(found)
+
+
+def test_bursty_load_multiplies_within_minutes() -> None:
+    found = levels("bursty")
+    assert max(later / max(now, 1.0) for now, later in itertools.pairwise(found)) > 3
+
+
+def test_the_day_has_a_night_and_a_noon() -> None:
+    found = levels("daily")
+    noon = max(range(len(found)), key=found.__getitem__)
+    assert 18 < noon < 36  # of 54 minutes from minute 6 on
+    assert max(found) > 4 * found[-1]
+
+
+def recipe() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_traces", FOLDER / "daily" / "make_traces.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_same_command_makes_the_same_day(tmp_path: Path) -> None:
+    recipe().main(tmp_path)
+    for name in ("day.csv.gz", "training-day.csv.gz"):
+        made, bundled = (gzip.decompress((folder / name).read_bytes()) for folder in (tmp_path, FOLDER / "daily"))
+        assert made == bundled
+
+
+def test_thinning_leaves_the_seconds_as_random_as_they_were() -> None:
+    counts = read_trace("day.csv.gz", Column.ARRIVALS, folder=FOLDER / "daily").values
+    minutes = counts[: len(counts) // 60 * 60].reshape(-1, 60)
+    dispersion = minutes.var(axis=1, ddof=1) / minutes.mean(axis=1)
+    assert 0.9 < np.median(dispersion) < 1.4  # Poisson is 1; three times the counts would be 3
