@@ -139,9 +139,9 @@ def _run(
     bounds = [BoundRequest(what_if=w, seed=s) for w, s in dict.fromkeys((run.what_if, run.seed) for run in runs)]
     try:
         with _progress(len(runs) + len(bounds)) as step:
+            checks = self_checks(runs[0].seed)
             results = run_all(scenario, runs, jobs=jobs, progress=lambda _: step())
             found = bound_all(scenario, bounds, jobs=jobs, progress=step)
-            checks = self_checks(runs[0].seed)
     except (UnsupportedScenario, LoadTooLarge) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:

@@ -112,7 +112,7 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
         names = phrases.listed([label(other) for other in better])
         yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
     else:
-        yield f"None of the {len(rivals)} rival runs was as cheap and kept the promise as often."
+        yield f"No rival was as cheap and kept the promise as often ({phrases.plural(len(rivals), 'other run')})."
     cost, met = run.mean("cost"), run.mean("sla_windows_met")
     if cost is None or met is None:
         return

@@ -55,7 +55,7 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
 
 def _self_checks(experiment: Experiment) -> Markup:
     return table(
-        ("", "check", ">theory says", ">simulated", ">95 % interval"),
+        ("", "check", ">theory says", ">simulated", ">confidence interval"),
         (
             (
                 element("span", "✓ agrees", class_="good") if check.ok else element("strong", "✕ FAILED", class_="bad"),
