@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from optimizer.latency import StageLoad, capacity_rps, predict
+from optimizer.latency import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import Correction, PipelineProfile, PlacementProfile, StageProfile
@@ -178,7 +178,7 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
     serving = [profile for profile in placements if running.placements[profile.pool].replicas > 0]
     rates = [_number(profile.readings.get(Quantity.ARRIVAL_RATE)) for profile in serving]
     offered_rps = math.fsum(rate for rate in rates if rate is not None)
-    parts: list[tuple[float, float, float]] = []  # items per second, measured, modelled
+    parts: list[tuple[float, float, float]] = []  # items per second, measured over modelled, modelled
     for profile, rate_rps in zip(serving, rates, strict=True):
         completions_rps = _number(profile.readings.get(Quantity.COMPLETION_RATE))
         p95_s = _number(profile.readings.get(Quantity.LATENCY_P95))
@@ -204,14 +204,29 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
         )
         if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
             return None
-        parts.append((completions_rps, p95_s, predicted.percentile_s))
+        parts.append((completions_rps, _ratio(profile, p95_s, predicted), predicted.percentile_s))
     total_rps = math.fsum(items_rps for items_rps, _, _ in parts)
     if total_rps * running.window_s < MIN_TAIL_ITEMS:
         return None
     return _Tail(
-        ratio=math.fsum(items * measured / modelled for items, measured, modelled in parts) / total_rps,
+        ratio=math.fsum(items * ratio for items, ratio, _ in parts) / total_rps,
         percentile_s=math.fsum(items * modelled for items, _, modelled in parts) / total_rps,
     )
+
+
+def _ratio(profile: PlacementProfile, p95_s: float, predicted: Prediction) -> float:
+    """Return the measured p95 over the modelled one, as far as the measurement tells.
+
+    Of a histogram it is known to lie between the bounds of a bucket, no more, and what is interpolated may be twice as
+    long. Within them the means say how far the model is off: sums over counts, which no bucket blurs.
+    """
+    floor_s = _number(profile.readings.get(Quantity.LATENCY_P95_FLOOR))
+    ceiling_s = _number(profile.readings.get(Quantity.LATENCY_P95_CEILING))
+    if floor_s is None or ceiling_s is None:
+        return p95_s / predicted.percentile_s
+    mean_s = _number(profile.readings.get(Quantity.LATENCY_MEAN))
+    ratio = 1.0 if mean_s is None or predicted.mean_s <= 0 else mean_s / predicted.mean_s
+    return min(max(ratio, floor_s / predicted.percentile_s), max(ceiling_s, p95_s) / predicted.percentile_s)
 
 
 def _throughput(

@@ -225,6 +225,8 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.COMPLETION_RATE: _total,
     Quantity.LATENCY_MEAN: _mean,
     Quantity.LATENCY_P95: _worst,
+    Quantity.LATENCY_P95_FLOOR: _worst,
+    Quantity.LATENCY_P95_CEILING: _worst,
     Quantity.LATENCY_P99: _worst,
     Quantity.SERVICE_TIME: _mean,
     Quantity.BATCH_SIZE: _mean,

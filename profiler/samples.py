@@ -50,6 +50,11 @@ class Quantity(Enum):
     LATENCY_MEAN = "latencyMean"
     """Waiting and service, seconds."""
     LATENCY_P95 = "latencyP95"
+    LATENCY_P95_FLOOR = "latencyP95Floor"
+    """The lower bound of the histogram's bucket that LATENCY_P95 lies in: between its bounds a histogram tells nothing,
+    and LATENCY_P95 is a guess."""
+    LATENCY_P95_CEILING = "latencyP95Ceiling"
+    """The upper bound of that bucket; the last finite one where it has none."""
     LATENCY_P99 = "latencyP99"
     SERVICE_TIME = "serviceTime"
     """Mean time of one batch in service, seconds."""

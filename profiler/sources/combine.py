@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from profiler.samples import Absence, AbsenceReason, Reading
-from profiler.sources.presets import Combine
+from profiler.sources.presets import Combine, Edge, Formula
 
 Pod = tuple[str, str]
 """Namespace and name."""
@@ -56,8 +56,9 @@ def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Po
     return math.fsum(above[pod] for pod in both) / denominator
 
 
-def combine_buckets(pods: Reporting, quantile: float, buckets: Mapping[Pod, Buckets]) -> Reading:
-    """Return the quantile of the pods' summed buckets, over the bounds that all of them have."""
+def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
+    """Return the formula's quantile of the pods' summed buckets, over the bounds that all of them have."""
+    assert formula.quantile is not None
     finite = {
         pod: buckets[pod]
         for pod in pods.fresh
@@ -67,13 +68,14 @@ def combine_buckets(pods: Reporting, quantile: float, buckets: Mapping[Pod, Buck
     if absence is not None:
         return absence
     bounds = set.intersection(*(set(own) for own in finite.values()))
-    return histogram_quantile(quantile, {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds})
+    summed = {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds}
+    return histogram_quantile(formula.quantile, summed, formula.edge)
 
 
-def histogram_quantile(quantile: float, buckets: Buckets) -> Reading:
+def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
     """Return the quantile as PromQL's histogram_quantile interpolates it: linearly, from zero, in the right bucket.
 
-    A quantile beyond the last finite bound is that bound: a lower limit.
+    A quantile beyond the last finite bound is that bound: a lower limit. `edge` asks for a bound of the bucket instead.
     """
     bounds = sorted(buckets)
     if len(bounds) < 2 or bounds[-1] != math.inf:
@@ -87,6 +89,8 @@ def histogram_quantile(quantile: float, buckets: Buckets) -> Reading:
         # Rates of the single buckets are extrapolated one by one and may be off by a rounding.
         up_to = max(below, buckets[bound])
         if up_to >= rank:
+            if edge is not Edge.INSIDE:
+                return lower_bound if edge is Edge.FLOOR else bound
             return lower_bound + (bound - lower_bound) * (rank - below) / (up_to - below)
         lower_bound, below = bound, up_to
     return bounds[-2]

@@ -20,6 +20,15 @@ class Combine(Enum):
     QUANTILE = "quantile"
 
 
+class Edge(Enum):
+    """What of the bucket that a quantile lies in is the number."""
+
+    INSIDE = "inside"
+    """Between its bounds, as PromQL's histogram_quantile interpolates."""
+    FLOOR = "floor"
+    CEILING = "ceiling"
+
+
 class Divisor(Enum):
     """What a pod's value may be divided by: a property of the placement that its server does not export."""
 
@@ -36,6 +45,7 @@ class Formula:
     value: str
     over: str | None = None
     quantile: float | None = None
+    edge: Edge = Edge.INSIDE
     divide_by: Divisor = Divisor.ONE
 
 
@@ -78,13 +88,16 @@ def parse_preset(name: str, text: str) -> Preset:
 
 
 def _formula(where: str, table: Mapping[str, object]) -> Formula:
-    unknown = sorted(table.keys() - {"combine", "value", "over", "quantile", "divide_by"})
+    unknown = sorted(table.keys() - {"combine", "value", "over", "quantile", "edge", "divide_by"})
     if unknown:
-        raise _invalid(where, unknown, "knows only combine, value, over, quantile and divide_by")
+        raise _invalid(where, unknown, "knows only combine, value, over, quantile, edge and divide_by")
     combine = _one_of(Combine, f"{where}.combine", table.get("combine"))
     divide_by = _one_of(Divisor, f"{where}.divide_by", table.get("divide_by", Divisor.ONE.value))
     if divide_by is not Divisor.ONE and combine is not Combine.MEAN:
         raise _invalid(f"{where}.divide_by", divide_by.value, "belongs to combine = mean")
+    edge = _one_of(Edge, f"{where}.edge", table.get("edge", Edge.INSIDE.value))
+    if edge is not Edge.INSIDE and combine is not Combine.QUANTILE:
+        raise _invalid(f"{where}.edge", edge.value, "belongs to combine = quantile")
     for field, belongs_to in (("over", Combine.RATIO), ("quantile", Combine.QUANTILE)):
         if (field in table) is not (combine is belongs_to):
             raise _invalid(f"{where}.{field}", table.get(field), f"belongs to combine = {belongs_to.value}, always")
@@ -96,6 +109,7 @@ def _formula(where: str, table: Mapping[str, object]) -> Formula:
         value=_promql(f"{where}.value", table.get("value")),
         over=_promql(f"{where}.over", table["over"]) if "over" in table else None,
         quantile=quantile,
+        edge=edge,
         divide_by=divide_by,
     )
 

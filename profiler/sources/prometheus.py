@@ -19,6 +19,7 @@ from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_pre
 from profiler.sources.prometheus_api import PrometheusApi
 from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_matcher, pod_values, scalar
 
+_EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
 _MAX_AGE_SHARE = 0.75
 """Of the window: four scrape intervals are recommended for it, two still work."""
 
@@ -63,6 +64,8 @@ class PrometheusSource:
             pods = pod_matcher(target.namespace, target.pods)
             query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
             return _Question(queries=(query,), conclude=scalar)
+        if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
+            return _unasked(AbsenceReason.UNSUPPORTED, "the user's own query tells the percentile, and no bucket of it")
         preset = self._presets.get(target.preset)
         if preset is None:
             known = ", ".join(sorted(self._presets))
@@ -106,8 +109,7 @@ def _combined(target: PlacementTarget, formula: Formula, ages_s: Any, value: Any
         case Combine.RATIO:
             return combine_ratio(pods, pod_values(value), pod_values(over))
         case Combine.QUANTILE:
-            assert formula.quantile is not None
-            return combine_buckets(pods, formula.quantile, pod_buckets(value))
+            return combine_buckets(pods, formula, pod_buckets(value))
         case _:
             reading = combine_values(formula.combine, pods, pod_values(value))
             return reading if isinstance(reading, Absence) else reading / _divisor(formula.divide_by, target)

@@ -151,6 +151,8 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_P95: Expression(value=cumulative_buckets),
+        Quantity.LATENCY_P95_FLOOR: Expression(value=cumulative_buckets),
+        Quantity.LATENCY_P95_CEILING: Expression(value=cumulative_buckets),
         Quantity.LATENCY_P99: Expression(value=cumulative_buckets),
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.BUSY_S), over=_rate(Counter.BATCHES)),
         Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
@@ -182,6 +184,8 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_P95: Expression(value=_vllm_buckets),
+        Quantity.LATENCY_P95_FLOOR: Expression(value=_vllm_buckets),
+        Quantity.LATENCY_P95_CEILING: Expression(value=_vllm_buckets),
         Quantity.LATENCY_P99: Expression(value=_vllm_buckets),
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
         Quantity.BATCH_SIZE: Expression(

@@ -87,8 +87,7 @@ def placement_readings(
                     for row, name in shown
                     if not np.isnan(values[row, -1])
                 }
-                assert formula.quantile is not None
-                return combine_buckets(who, formula.quantile, buckets)
+                return combine_buckets(who, formula, buckets)
             case Combine.RATIO:
                 assert expression.over is not None
                 return combine_ratio(who, by_pod(values, expression), by_pod(expression.over(pods), expression))

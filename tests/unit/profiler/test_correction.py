@@ -36,6 +36,15 @@ def modelled_s(rate_rps: float, replicas: int = 4) -> float:
     return predicted.percentile_s
 
 
+def mean_s(rate_rps: float) -> float:
+    placement = Placement(pool=CPU, service=LAW)
+    predicted = predict(
+        StageLoad(rate_rps=rate_rps), placement, 4, batch=1, routing=Routing.LEAST_LOADED, percentile=95
+    )
+    assert predicted is not None
+    return predicted.mean_s
+
+
 def on(
     pool: PoolName,
     *,
@@ -221,6 +230,33 @@ class TestLatencyFactor:
 
 
 OVERLOADED = {"rate_rps": 80.0, "completion_rate": 60.0, "utilization": 1.0, "queue_depth": 500.0, "latency_p95": 5.0}
+
+
+def test_within_a_bucket_of_the_histogram_the_means_tell_how_far_the_model_is_off() -> None:
+    p95_s = modelled_s(40.0)
+    bucket: dict[str, Any] = {
+        "latency_p95": 1.8 * p95_s,
+        "latency_p95_floor": 0.5 * p95_s,
+        "latency_p95_ceiling": 2 * p95_s,
+    }
+    right = corrected(on(CPU, **bucket, latency_mean=mean_s(40.0)))
+    slow = corrected(on(CPU, **bucket, latency_mean=1.3 * mean_s(40.0)))
+    assert right.latency_correction is not None
+    assert slow.latency_correction is not None
+    assert right.latency_correction.smoothed == pytest.approx(1.0)
+    assert slow.latency_correction.smoothed == pytest.approx(1 + 0.3 * (1 - math.exp(-INTERVAL_S / 300)))
+
+
+def test_no_mean_takes_a_percentile_out_of_its_bucket() -> None:
+    p95_s = modelled_s(40.0)
+    bucket: dict[str, Any] = {
+        "latency_p95": 1.8 * p95_s,
+        "latency_p95_floor": 1.5 * p95_s,
+        "latency_p95_ceiling": 2 * p95_s,
+    }
+    stage = corrected(on(CPU, **bucket, latency_mean=mean_s(40.0)))
+    assert stage.latency_correction is not None
+    assert stage.latency_correction.smoothed == pytest.approx(1 + 0.5 * (1 - math.exp(-INTERVAL_S / 300)))
 
 
 def overloaded(**readings: Any) -> PlacementProfile:

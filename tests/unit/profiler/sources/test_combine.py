@@ -4,7 +4,7 @@ import pytest
 
 from profiler.samples import Absence, AbsenceReason, Reading
 from profiler.sources.combine import combine_buckets, combine_ratio, combine_values, histogram_quantile, reporting
-from profiler.sources.presets import Combine
+from profiler.sources.presets import Combine, Edge, Formula
 
 PODS = {("speech", f"vad-{index}") for index in range(4)}
 FIRST, SECOND, THIRD, FOURTH = sorted(PODS)
@@ -15,6 +15,10 @@ INF = math.inf
 def reason(reading: Reading) -> AbsenceReason:
     assert isinstance(reading, Absence)
     return reading.reason
+
+
+def quantile(share: float) -> Formula:
+    return Formula(combine=Combine.QUANTILE, value="x{$pods}", quantile=share)
 
 
 class TestWhoReports:
@@ -117,16 +121,24 @@ class TestQuantiles:
     def test_rounding_between_buckets_does_no_harm(self) -> None:
         assert histogram_quantile(0.95, {0.1: 100.0, 0.2: 99.999, INF: 100.0}) == pytest.approx(0.095)
 
+    @pytest.mark.parametrize(("edge", "bound"), [(Edge.FLOOR, 0.1), (Edge.CEILING, 0.2)])
+    def test_the_bounds_of_the_bucket_are_all_that_is_known(self, edge: Edge, bound: float) -> None:
+        assert histogram_quantile(0.95, {0.1: 90.0, 0.2: 100.0, INF: 100.0}, edge) == bound
+
+    @pytest.mark.parametrize("edge", Edge)
+    def test_beyond_the_last_bound_every_answer_is_that_bound(self, edge: Edge) -> None:
+        assert histogram_quantile(0.95, {0.1: 1.0, 0.2: 2.0, INF: 100.0}, edge) == 0.2
+
     def test_buckets_of_all_pods_are_summed_before_the_quantile(self) -> None:
         slow = {0.1: 0.0, 0.2: 10.0, INF: 10.0}
         fast = {0.1: 90.0, 0.2: 90.0, INF: 90.0}
-        found = combine_buckets(ALL, 0.95, {FIRST: slow, SECOND: fast})
+        found = combine_buckets(ALL, quantile(0.95), {FIRST: slow, SECOND: fast})
         assert found == pytest.approx(0.15)
 
     def test_pods_with_other_bounds_are_joined_on_the_common_ones(self) -> None:
         coarse = {0.2: 10.0, INF: 10.0}
         fine = {0.1: 5.0, 0.2: 10.0, INF: 10.0}
-        assert combine_buckets(ALL, 0.5, {FIRST: coarse, SECOND: fine}) == pytest.approx(0.1)
+        assert combine_buckets(ALL, quantile(0.5), {FIRST: coarse, SECOND: fine}) == pytest.approx(0.1)
 
     def test_too_few_pods_is_partial(self) -> None:
-        assert reason(combine_buckets(ALL, 0.95, {FIRST: {0.1: 1.0, INF: 1.0}})) is AbsenceReason.PARTIAL
+        assert reason(combine_buckets(ALL, quantile(0.95), {FIRST: {0.1: 1.0, INF: 1.0}})) is AbsenceReason.PARTIAL
