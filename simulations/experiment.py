@@ -4,11 +4,13 @@ Every policy gets the same start: each stage has its minimum of replicas ready, 
 without load for `cluster.simulated.SETTLING_S` and the slowest start-up before the load begins, as on the lab.
 """
 
+import contextlib
 import math
 import multiprocessing
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -145,9 +147,10 @@ def run_all(
         initargs=(scenario,),
     )
     try:
-        waiting: dict[Future[RunResult], int] = {
-            pool.submit(_run_in_process, request): index for index, request in enumerate(requests)
-        }
+        with _uninterruptible():
+            waiting: dict[Future[RunResult], int] = {
+                pool.submit(_run_in_process, request): index for index, request in enumerate(requests)
+            }
         while waiting:
             for done in wait(waiting, return_when=FIRST_COMPLETED).done:
                 found[waiting.pop(done)] = done.result()
@@ -172,7 +175,19 @@ _scenario_of_process: Scenario | None = None
 def _begin_process(scenario: Scenario) -> None:
     global _scenario_of_process  # noqa: PLW0603 - sent once, not with every run
     _scenario_of_process = scenario
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+
+
+@contextlib.contextmanager
+def _uninterruptible() -> Iterator[None]:
+    """Processes started meanwhile are deaf to Ctrl-C, which a terminal sends to all of them: their parent ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does, and only there it raises
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _run_in_process(request: RunRequest) -> RunResult:

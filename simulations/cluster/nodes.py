@@ -6,6 +6,7 @@ three minutes, whatever has changed meanwhile (Karpenter caches insufficient cap
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -35,7 +36,8 @@ class Node:
 class Pool:
     """The nodes of one pool that are there now, and what keeps replicas from getting one.
 
-    `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one.
+    `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one; `reclaimed`
+    counts how often each node was taken back and not replaced yet.
     """
 
     name: PoolName
@@ -44,7 +46,7 @@ class Pool:
     absences: int = 0
     outages: int = 0
     refused_until_s: float = -math.inf
-    reclaimed: set[int] = field(default_factory=set)
+    reclaimed: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, spec: PoolSpec) -> "Pool":
@@ -57,7 +59,7 @@ class Pool:
 
     def present(self) -> list[Node]:
         """Return the nodes that are ready."""
-        return [] if self.absences else [node for node in self.nodes if node.index not in self.reclaimed]
+        return [] if self.absences else [node for node in self.nodes if not self.reclaimed[node.index]]
 
     def refuses(self, now_s: float) -> bool:
         """Whether the provider gives no node to a new replica now; asking is what makes it remember the refusal."""

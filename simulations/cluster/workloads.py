@@ -169,13 +169,13 @@ class Workloads:
     # -- faults
 
     def remove_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
-        """Take nodes away with what runs on them, for as long as `restore_nodes` is not called."""
-        pool.reclaimed |= set(indexes)
+        """Take nodes away with what runs on them, until `restore_nodes` has given each back as often."""
+        pool.reclaimed.update(indexes)
         self._clear(pool, now_s)
 
     def restore_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
         """Give nodes back, empty."""
-        pool.reclaimed -= set(indexes)
+        pool.reclaimed.subtract(indexes)
         self._fill(pool, now_s)
 
     def change_absences(self, pool: Pool, by: int, now_s: float) -> None:

@@ -1,11 +1,14 @@
 """Experiments: which runs there are, what a run tells, and that processes and seeds change what they should only."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from small_scenarios import a_scenario
 
@@ -166,3 +169,36 @@ def test_a_policy_without_trained_settings_says_so(tmp_path: Path) -> None:
 def test_a_result_can_be_written_as_json(run: RunResult) -> None:
     assert json.dumps(run.series.pipelines[0].p95_s, allow_nan=False)
     assert json.dumps([entry.t_s for entry in run.decisions], allow_nan=False)
+
+
+def test_an_interrupt_ends_the_processes_and_says_nothing(tmp_path: Path) -> None:
+    long = a_scenario(tmp_path, load=((0.0, 200.0),), duration_s=3000)
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from simulations.experiment import RunRequest, run_all; from simulations.scenario import load_scenario\n"
+        "if __name__ == '__main__':\n"
+        "    requests = [RunRequest(policy='hpa', seed=seed) for seed in range(40)]\n"
+        "    try:\n"
+        "        scenario = load_scenario(Path(sys.argv[1]))\n"
+        "        run_all(scenario, requests, jobs=2, progress=lambda _: print('one', flush=True))\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(7)\n"
+    )
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    process = subprocess.Popen(
+        [sys.executable, program, long.path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    started = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=30)
+
+    assert (process.returncode, errors) == (7, "")
+    assert not alive

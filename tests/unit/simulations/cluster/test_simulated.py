@@ -128,6 +128,19 @@ def test_a_new_replica_serves_after_its_start_up_and_reports_after_the_grace(tmp
     assert [round(replica.ready_since_s) for replica in replicas] == [-50, 30]
 
 
+def test_a_replica_that_starts_at_once_is_scraped_when_prometheus_has_found_it(tmp_path: Path) -> None:
+    world = World(tmp_path, pipeline=PIPELINE.replace("startup: 5s", "startup: 500ms"))
+    world.at(10.0)
+    world.ask(vad_cpu=2)
+
+    def seen(t_s: float) -> int:
+        world.cluster.advance(t_s)
+        return len(world.cluster.snapshot().replicas[CAPTIONS, StageName("vad"), PoolName("cpu")])
+
+    # Found two seconds after it began to run, at 12; scraped at 12.5 and 13.5: a rate needs both.
+    assert [seen(t_s) for t_s in (12.0, 13.0, 14.0)] == [1, 1, 2]
+
+
 def test_what_is_seen_of_each_replica_adds_up_to_what_is_seen_of_all(tmp_path: Path) -> None:
     world = World(tmp_path, load=((0.0, 20.0),))
     world.ask(asr_gpu=3)

@@ -187,10 +187,12 @@ def test_after_an_outage_the_provider_is_asked_again_when_its_refusal_is_forgott
     world.cluster.change_outages(world.cpu, -1)
     world.pass_until(REFUSAL_S - 1)
     assert world.state() == (1, 1, 0, 0, 1)
+    world.scale(2)
+    assert world.state() == (2, 2, 0, 0, 2), "the refusal is remembered for whatever asks"
     world.pass_until(REFUSAL_S)
-    assert world.state() == (1, 1, 0, 0, 0)
+    assert world.state() == (2, 2, 0, 0, 0)
     world.pass_until(REFUSAL_S + BINDING_S + STARTUP_S)
-    assert world.state() == (1, 1, 1, 0, 0)
+    assert world.state() == (2, 2, 2, 0, 0)
 
 
 def test_a_lost_pool_takes_its_pods_and_they_come_back_with_it() -> None:
@@ -219,6 +221,16 @@ def test_reclaimed_nodes_take_only_what_ran_on_them() -> None:
     world.cluster.restore_nodes(world.cpu, [0], 150.0)
     world.pass_until(200.0)
     assert world.state() == (4, 4, 4, 0, 0)
+
+
+def test_a_node_that_two_faults_have_taken_is_back_when_both_have_given_it_back() -> None:
+    world = World()
+    for _ in range(2):
+        world.cluster.remove_nodes(world.cpu, [0], world.now_s)
+    world.cluster.restore_nodes(world.cpu, [0], world.now_s)
+    assert len(world.cpu.present()) == 1
+    world.cluster.restore_nodes(world.cpu, [0], world.now_s)
+    assert len(world.cpu.present()) == 2
 
 
 def test_a_draining_pod_on_a_node_that_vanishes_is_gone_and_not_replaced() -> None:
