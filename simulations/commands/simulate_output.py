@@ -62,10 +62,14 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
         phrases.share(run.mean("within_sla_share")),
         phrases.MISSING if p95 is None and not run.mean("lost") else phrases.latency(p95),
         *(phrases.count(run.mean(name)) for name in ("lost", "shed", "replica_changes", "cap_violations")),
-        "over the cap"
-        if run.breaks_caps
-        else ", ".join(better[:2]) + (f" and {len(better) - 2} more" if len(better) > 2 else "") or phrases.MISSING,
+        _verdict(run, better),
     )
+
+
+def _verdict(run: Run, better: list[str]) -> str:
+    if run.breaks_caps:
+        return "over the cap"
+    return better[0] + (f" +{len(better) - 1}" if len(better) > 1 else "") if better else phrases.MISSING
 
 
 def _trust(experiment: Experiment, error_bar: Fidelity | None) -> Iterator[str]:

@@ -152,9 +152,9 @@ def figure(chart: Chart) -> Markup:
         ),
         element(
             "ul",
-            [element("li", _swatch("line " + line.style), line.name) for line in chart.lines],
-            any(chart.missed) and element("li", _swatch("mark missed"), chart.missed_name),
-            any(chart.beyond) and element("li", _swatch("mark beyond"), chart.beyond_name),
+            [element("li", swatch("line " + line.style), line.name) for line in chart.lines],
+            any(chart.missed) and element("li", swatch("mark missed"), chart.missed_name),
+            any(chart.beyond) and element("li", swatch("mark beyond"), chart.beyond_name),
             class_="legend",
         ),
         element("output", class_="read-out"),
@@ -268,7 +268,8 @@ def _band_label(band: Band, time: Scale) -> Markup:
     return element("span", band.letter, class_="letter", style=f"left:{middle * 100:.1f}%", title=band.words)
 
 
-def _swatch(style: str) -> Markup:
+def swatch(style: str) -> Markup:
+    """Return a short piece of a line for a legend."""
     return element(
         "svg", element("path", class_=style, d="M1 5H23"), class_="swatch", viewBox="0 0 24 10", aria_hidden="true"
     )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from simulations.report import phrases
+from simulations.report.chart import swatch
 from simulations.report.findings import label
 from simulations.report.html import Markup, element
 from simulations.report.scatter import Point, cost_against_sla
@@ -112,6 +113,9 @@ def _scatter(runs: Sequence[Run]) -> Markup:
             [element("li", _key(style), words) for style, words in keys if any(p.style == style for p in points)],
             any(point.trained for point in points)
             and [element("li", _key("best"), "default settings"), element("li", _diamond(), "trained settings")],
+            element("li", swatch("line sla"), f"{phrases.share(REQUIRED_SHARE)} of the windows"),
+            runs[0].bound is not None
+            and element("li", swatch("line bound"), "bound: nothing that meets that costs less"),
             element("li", "bars through a point: lowest to highest over the seeds"),
             class_="legend",
         ),
@@ -133,6 +137,8 @@ def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
     if style == "broke":
         return element("span", "✕ spent above the cap", class_="verdict bad")
     if style == "best":
+        if (run.mean("sla_windows_met") or 0.0) < REQUIRED_SHARE:
+            return element("span", "● on the frontier, but late too often", class_="verdict")
         return element("span", "● on the frontier", class_="verdict good")
     names = [label(other) for other in dominated_by(run, runs)]
     shown = names if len(names) <= 2 else [names[0], f"{len(names) - 1} more"]

@@ -77,7 +77,10 @@ class _Plane:
 
 
 def cost_against_sla(points: Sequence[Point], bound: float | None, required: float) -> Markup:
-    """Return the chart; `required` is the share of windows that a policy should meet, `bound` the least cost."""
+    """Return the chart; `required` is the share of windows that a policy should meet, `bound` the least cost.
+
+    The first of `points` matter most: they are on top, and find a place for their names first.
+    """
     return element(
         "div",
         [_drawing(name, width, height, points, bound, required) for name, width, height in _SIZES],
@@ -98,14 +101,10 @@ def _drawing(
             "title", "Cost against the share of windows within the SLA, a point per policy; the table has the numbers"
         ),
         list(_axes(plane, foot)),
-        bound is not None
-        and [
-            element("path", class_="line bound", d=f"M{plane.x(bound):.1f} {_TOP}V{foot}"),
-            element("text", "bound", class_="small", x=f"{plane.x(bound) + 4:.1f}", y=foot - 5),
-        ],
+        bound is not None and element("path", class_="line bound", d=f"M{plane.x(bound):.1f} {_TOP}V{foot}"),
         element("path", class_="line sla", d=f"M{_LEFT} {plane.y(required):.1f}H{width - _RIGHT}"),
         [_range(point, plane) for point in points],
-        [_marker(point, plane) for point in points],
+        [_marker(point, plane) for point in reversed(points)],
         list(_names(points, plane)),
         class_=name,
         viewBox=f"0 0 {width} {height}",

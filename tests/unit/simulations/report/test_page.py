@@ -102,6 +102,12 @@ def test_a_policy_that_is_beaten_is_told_by_whom(scenario: Scenario) -> None:
     assert "on the frontier" in rows["sluice"]
 
 
+def test_a_cheap_policy_that_is_late_is_not_praised(scenario: Scenario) -> None:
+    markup = page(an_experiment(a_result(), a_result("flink", cost=1.0, met=0.1)), scenario)
+    assert "on the frontier, but late too often" in section(markup, "policies")
+    assert section(markup, "policies").count('class="verdict good"') == 1
+
+
 def test_one_run_alone_has_no_comparison(scenario: Scenario) -> None:
     markup = page(an_experiment(), scenario)
     assert 'id="policies"' not in markup
