@@ -1,5 +1,6 @@
 """Dynamo: the worked cases of its own tests/planner, and the profile against the queueing model."""
 
+import numpy as np
 import pytest
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_pool, a_stage, a_state, a_target, pools
 from rivals import a_detailed, a_reading, a_workload, at, desired
@@ -105,6 +106,20 @@ def test_the_filter_follows_a_trend() -> None:
     for _ in range(50):
         constant.observe(7.0)
     assert constant.predict() == pytest.approx(7.0)
+
+
+def test_the_filter_is_the_textbook_one() -> None:
+    values = [100.0, 120.0, 90.0, 150.0, 155.0, 160.0, 30.0]
+    move, see = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[1.0, 0.0]])
+    state, covariance = np.array([values[0], 0.0]), np.eye(2) * 1000.0
+    kalman = Kalman(DynamoSettings())
+    kalman.observe(values[0])
+    for value in values[1:]:
+        state, covariance = move @ state, move @ covariance @ move.T + np.diag([1.0, 0.1])
+        gain = covariance @ see.T / (see @ covariance @ see.T + 10.0)
+        state, covariance = state + (gain * (value - state[0])).ravel(), (np.eye(2) - gain @ see) @ covariance
+        kalman.observe(value)
+        assert kalman.predict() == pytest.approx((move @ state)[0])
 
 
 def test_the_profile_is_the_rate_at_which_one_replica_reaches_its_target() -> None:

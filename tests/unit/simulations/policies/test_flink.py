@@ -128,12 +128,11 @@ def test_a_reduction_waits_and_is_then_the_least_that_was_asked_for_meanwhile() 
     settings = FlinkSettings(metrics_window_s=30.0, stabilization_s=0.0, scale_down_delay_s=60.0)
     flink = Flink(settings)
     counts = []
-    for t in range(0, 150, 15):
-        rate = 50.0 if t >= 60 else 100.0
-        own = desired(flink, at(world(rate, 0.2 if t >= 60 else 0.3, 6), float(t)))
+    for t in range(0, 105, 15):
+        own = desired(flink, at(world(100.0, 0.3 if t >= 45 else 0.5, 6), float(t)))
         counts.append(next(count for (stage, _), count in own.items() if stage == "source"))
-    # At 30 s, a full window: 0.3 / 0.7 of 6, 3; the wait ends at 90 s, and the reductions to 2 since do not count.
-    assert counts == [6, 6, 6, 6, 6, 6, 3, 6, 6, 6]
+    # At 30 s, a full window, 0.5 / 0.7 of 6 makes 5. At 90 s it is 0.3 / 0.7 and 3, but 5 were asked for meanwhile.
+    assert counts == [6, 6, 6, 6, 6, 6, 5]
 
 
 def test_a_stage_without_readings_stops_the_whole_job() -> None:

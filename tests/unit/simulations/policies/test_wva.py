@@ -35,6 +35,7 @@ def test_scale_up(name: str, replicas: tuple[tuple[float, float], ...], grow: bo
     ("name", "replicas", "safe"),
     [
         ("adequate headroom", IDLE, True),
+        ("what one leaves is too much for the other", HEALTHY, False),
         ("insufficient headroom", ((0.7, 2.0), (0.75, 2.0)), False),
         ("only one that is not saturated", ((0.5, 2.0),), False),
         ("all saturated", ((0.85, 2.0), (0.5, 6.0), (0.9, 7.0)), False),
