@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
 from optimizer.compiled import compiled
 
 LOST_AFTER_SLAS = 10.0
@@ -161,9 +160,10 @@ class Steps:
 class TallyArrays(NamedTuple):
     """The memory of a Tally, for compiled code: `observe` and `count` write it.
 
-    `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks` (open windows, bins)
-    and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of each bin; `first_open` (1,) the
-    first window that is open; `numbers` (5,): SLA, warm-up, duration, window, what p95 is a percentile of.
+    `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks`
+    (open windows, bins) and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of
+    each bin; `first_open` (1,) the first window that is open; `base` (1,) the first bin; `numbers` (4,): SLA, warm-up,
+    duration, window.
     """
 
     counts: NDArray[np.int64]
@@ -180,8 +180,8 @@ class TallyArrays(NamedTuple):
 class Tally:
     """What has become of the items of one pipeline, in memory that does not grow with their number.
 
-    Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the bin:
-    exact where the bin holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
+    Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the
+    bin: exact where it holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
     """
 
     def __init__(self, sla: Sla, clock: Clock, *, open_windows: int = 1) -> None:
@@ -292,7 +292,7 @@ def observe(
     for i in range(n):
         if not warmup_s <= arrival_s[i] < duration_s:
             continue
-        window = min(np.int64((arrival_s[i] - warmup_s) // window_s), windows - 1)
+        window = min(int((arrival_s[i] - warmup_s) // window_s), windows - 1)
         if window < first_open[0]:
             late += 1
             continue
@@ -307,8 +307,7 @@ def observe(
             index = min(max((bits[i] >> _BIN_SHIFT) - base, 0), _BINS - 1)
             slot = window % slots
             fine[slot, index] += 1
-            if spent > peaks[slot, index]:
-                peaks[slot, index] = spent
+            peaks[slot, index] = max(peaks[slot, index], spent)
         elif kind == IN_FLIGHT:
             counts[window, _LOST if spent > lost_after_s else (_OLD if spent > sla_s else _YOUNG)] += 1
         else:
@@ -335,7 +334,7 @@ def _close(tally: TallyArrays) -> None:
 
 @compiled
 def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, percent: float) -> float:
-    """Return the nearest-rank percentile of a histogram and of what is infinite; NaN when it is infinite or there is nothing."""
+    """Return the nearest-rank percentile of a histogram and `lost` infinite values; NaN: infinite or no values."""
     left = fine.sum() + lost
     left = max(1, np.int64(np.ceil(round(percent / 100 * left, 9))))
     for index in range(len(fine)):

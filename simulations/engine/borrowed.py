@@ -21,7 +21,7 @@ def borrowing(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def woven(function: Callable[P, R]) -> Callable[P, R]:
-    """As `borrowing`, and made part of what calls it: for what is done per item, where handing over all arrays costs more."""
+    """As `borrowing`, and made part of what calls it: what is done per item costs less than handing over all arrays."""
     dispatcher: Any = borrowing(function)
     dispatcher.targetoptions["forceinline"] = True
     return cast(Callable[P, R], dispatcher)

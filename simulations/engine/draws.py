@@ -58,7 +58,7 @@ def verdict(seed: int, stage: int, number: int) -> np.uint64:
 
 @borrowing
 def normal(state: np.uint64) -> float:
-    """Return a standard normal variable (ziggurat: Marsaglia and Tsang 2000, as in Doornik 2005), a function of `state`."""
+    """Return a standard normal variable, a function of `state` (ziggurat: Marsaglia and Tsang 2000, Doornik 2005)."""
     while True:
         state += GOLDEN
         word = mix(state)

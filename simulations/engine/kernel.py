@@ -1,14 +1,15 @@
-"""The simulation itself, compiled. Stage by stage in slices of time: a full queue refuses and nothing blocks what is before
-it, so that a stage can be played to the end of a slice before the next one is looked at, and what is under way is carried over.
+"""The simulation itself, compiled.
 
-Within a stage time passes from event to event: an arrival, the end of a batch, the end of a batch's wait for more items. An
-event at the instant of an arrival comes first. Nothing depends on where slices end.
+It goes stage by stage in slices of time: a full queue refuses and nothing blocks what is before it, so that a stage can
+be played to the end of a slice before the next one is looked at; what is under way is carried over. Within a stage time
+passes from event to event: an arrival, the end of a batch, the end of a batch's wait for more items. An event at the
+instant of an arrival comes first. Nothing depends on where slices end.
 """
 
 import numpy as np
 
-from simulations.engine.borrowed import borrowing, woven
 from simulations.engine import state as at
+from simulations.engine.borrowed import borrowing, woven
 from simulations.engine.draws import gamma, mix, uniform, verdict
 from simulations.engine.state import LATENCY_BOUNDS_S, Constants, Counts, Floats, State
 from simulations.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
@@ -17,13 +18,7 @@ _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _FULL, _NOBODY = -1, -2
 _INF = np.inf
 
-NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, LATENCY_SUM_S = (
-    at.NOW_S,
-    at.ADMISSIBLE,
-    at.TOKENS,
-    at.TOKENS_AT_S,
-    at.LATENCY_SUM_S,
-)
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.TOKENS_AT_S
 
 
 # -- the order in which replicas of a placement take turns
@@ -50,8 +45,7 @@ def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, we
     else:
         s.rank[placement, rank].tail = replica
     s.rank[placement, rank].n += 1
-    if rank < s.group[placement].lowest:
-        s.group[placement].lowest = rank
+    s.group[placement].lowest = min(s.group[placement].lowest, rank)
 
 
 @woven
@@ -72,7 +66,7 @@ def _delist(s: State, placement: int, rank: int, replica: int, weight: float) ->
 
 @woven
 def _ranks(c: Constants, stage: int) -> bool:
-    return c.stage[stage].pinned == 0 and c.stage[stage].routing <= at.ROUND_ROBIN
+    return bool(c.stage[stage].pinned == 0 and c.stage[stage].routing <= at.ROUND_ROBIN)
 
 
 @woven
@@ -128,7 +122,7 @@ def _idle(s: State, stage: int, slot: int) -> None:
 
 @woven
 def _next_in_turn(c: Constants, s: State, stage: int) -> int:
-    """The least loaded for its weight (RoundRobin: all tie); those that tie take turns by smooth weighted round robin."""
+    """The least loaded for its weight (RoundRobin: all tie); ties take turns by smooth weighted round robin."""
     first, last = c.stage[stage].first, c.stage[stage].last
     lowest = _INF
     for p in range(first, last):
@@ -214,7 +208,7 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
                 lowest = min(lowest, s.replica[replica].sessions / c.placement[p].weight)
     if lowest == _INF:
         return int(found)
-    richest, total, of = -_INF, 0.0, 0
+    richest, total = -_INF, 0.0
     for p in range(first, last):
         for k in range(s.group[p].n):
             replica = s.members[p, k]
@@ -223,7 +217,7 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
                 s.replica[replica].turn += c.placement[p].weight
                 total += c.placement[p].weight
                 if s.replica[replica].turn > richest:
-                    found, richest, of = replica, s.replica[replica].turn, p
+                    found, richest = replica, s.replica[replica].turn
     s.replica[found].turn -= total
     s.replica[found].sessions += 1
     s.pin[stage, session].replica = found
@@ -423,7 +417,7 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
     if kind == SERVED:
         w[at.SERVED_ITEMS] += 1
         s.ingress_counts[_bucket(c.bounds_s, latency_s)] += 1
-        s.real[LATENCY_SUM_S] += latency_s
+        w[at.LATENCY_NS] += np.int64(round(latency_s * 1e9))
     elif kind == FILTERED:
         w[at.FILTERED_ITEMS] += 1
     elif kind == SHED:
@@ -431,7 +425,7 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
     else:
         w[at.LOST_ITEMS] += 1
         s.ingress_counts[len(s.ingress_counts) - 1] += 1
-        s.real[LATENCY_SUM_S] += c.numbers[0]
+        w[at.LATENCY_NS] += np.int64(round(c.numbers[0] * 1e9))
 
 
 # -- one stage
@@ -510,15 +504,12 @@ def _refused(s: State, item: int, t: float) -> None:
 
 @woven
 def _room(c: Constants, s: State, replica: int) -> bool:
-    """Whether an item of no stream finds room in a replica: in its queue, and in its memory where it has to hold a slot."""
+    """Whether an item finds room in the queue, and in the memory where it has to hold a slot of its own."""
     placement, queues = s.replica[replica].placement, 2 * len(c.stage)
     if s.queue[queues + replica].n >= c.placement[placement].queue_limit:
         return False
-    return (
-        c.placement[placement].slots < 0
-        or c.stage[c.placement[placement].owner].pinned == 1
-        or _load(s, replica, queues) < c.placement[placement].slots
-    )
+    own_slot = c.placement[placement].slots >= 0 and c.stage[c.placement[placement].owner].pinned == 0
+    return bool(not own_slot or _load(s, replica, queues) < c.placement[placement].slots)
 
 
 @borrowing
@@ -572,7 +563,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
     chosen = _NOBODY
     if c.stage[stage].pinned == 1:
         session = s.item[item & mask].session
-        chosen = np.int64(s.pin[stage, session].replica)
+        chosen = int(s.pin[stage, session].replica)
         if chosen < 0 or s.pin[stage, session].since_s > t:
             chosen = _another(c, s, stage, s.tried, 0)
             if chosen == _FULL:
@@ -898,7 +889,7 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
 
 @borrowing
 def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> int:
-    """Let items that have lost their replica, or waited for one, enter anew; return how many have not waited too long."""
+    """Let items that have lost their replica, or waited for one, enter anew; return how many are still in time."""
     mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
     for k in range(n):
         place = items[k] & mask
@@ -943,7 +934,7 @@ def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
 
 @borrowing
 def in_flight(s: State) -> int:
-    """Hand over to the buffers of the tally what has no outcome yet, with its age; return how much it is."""
+    """Put the places of the items that have no outcome yet into `candidates`; return how many there are."""
     w, mask, n = s.whole, len(s.item) - 1, 0
     for item in range(w[at.UNSETTLED], w[at.OFFERED] + 1):
         place = item & mask

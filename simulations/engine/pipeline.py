@@ -1,8 +1,8 @@
 """One pipeline's items from ingress to the last stage: the live twin's data plane, simulated.
 
 What the lab does for being real is not simulated: a hop between stages takes `HOP_S`; a stream's slots are free when it
-ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch goes on
-although another one of the item has been refused; with Pull, a free batch slot takes what waits.
+ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch
+goes on although another one of the item has been refused; with Pull, a free batch slot takes what waits.
 """
 
 import math
@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-
 from controller.core.spec import PipelineSpec, PlacementKey
 from optimizer.model import StageName
+
 from simulations.engine import kernel
 from simulations.engine import state as places
-from simulations.engine.state import Counts, Floats, State, constants_of, state_of, with_items, with_replicas
+from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.lab.histogram import LatencyHistogram
 from simulations.schedule import Schedule
 from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, Tally
@@ -272,7 +271,7 @@ class PipelineEngine:
             retries=whole[places.RETRIES],
             sessions_cut=whole[places.SESSIONS_CUT],
             latency_counts=self._state.ingress_counts.copy(),
-            latency_sum_s=float(self._state.real[places.LATENCY_SUM_S]),
+            latency_sum_s=whole[places.LATENCY_NS] / 1e9,
         )
 
     def tally(self) -> Tally:

@@ -1,17 +1,17 @@
-"""What the engine remembers: arrays, so that compiled code can write them and nothing is allocated per item.
+"""What the engine remembers: arrays that compiled code writes; nothing is allocated per item.
 
 Sizes: S stages, P placements (those of a stage are neighbours), R replicas, K ends of the pipeline (stages that nothing
-follows), N sessions or requests of the schedule, C items that can be under way (a power of two). Items are known by their
-number, from 1, and kept at number mod C. -1 stands for none.
+follows), N sessions or requests of the schedule, C items that can be under way (a power of two). Items are known by
+their number, from 1, and kept at number mod C. -1 stands for none.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-
 from controller.core.spec import DemandUnit, PipelineSpec
+from numpy.typing import NDArray
 from optimizer.model import Routing
+
 from simulations.engine.draws import gamma_constants
 from simulations.schedule import Schedule, chunk_phases
 from simulations.scoring import LOST_AFTER_SLAS
@@ -65,11 +65,12 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     CANDIDATES,  # items that may have come to an end
     SETTLED,  # items that wait to be counted
     REPLICAS,
+    LATENCY_NS,  # whole nanoseconds: sums that no order of adding changes
     WHOLE,
-) = range(21)
+) = range(22)
 
 # Places in State.real
-NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, LATENCY_SUM_S, REAL = range(6)
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, REAL = range(5)
 
 
 _STAGE = np.dtype(
@@ -189,7 +190,7 @@ _AT_STAGE = np.dtype(
 
 
 class State(NamedTuple):
-    """What changes. Lists of replicas are linked by `above` and `below`, the richest first; queues of items by `behind`."""
+    """What changes. Lists of replicas are linked by `above` and `below`, the richest first, queues by `behind`."""
 
     whole: Counts
     real: Floats

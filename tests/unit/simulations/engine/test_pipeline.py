@@ -1,0 +1,371 @@
+"""What a cluster sees of the engine: counters, outcomes, what becomes of items and streams as replicas come and go."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from engine_specs import a_pipeline, a_placement, a_stage, an_engine, fingerprint, poisson, requests, streams
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.core.spec import PipelineSpec
+from optimizer.model import PoolName, Routing, StageName
+from simulations.engine.pipeline import HANDOVER_S, PipelineEngine
+from simulations.schedule import Schedule, chunk_times
+from simulations.scoring import Clock
+
+CPU = (StageName("asr"), PoolName("cpu"))
+
+
+def captions(routing: Routing = Routing.LEAST_LOADED, *, slots: int | None = 40) -> PipelineSpec:
+    """Filters, two pools, batches, memory, a fork and a join."""
+    return a_pipeline(
+        a_stage("vad", a_placement(fixed_s=0.004, cv=0.5), pass_ratio=0.5, routing=routing, queue_limit=20),
+        a_stage(
+            "encoder",
+            a_placement(
+                fixed_s=0.02, per_item_s=0.004, cv=0.3, batch_sizes=(4,), batch_wait_s=0.005, session_slots=slots
+            ),
+            a_placement("gpu", fixed_s=0.01, per_item_s=0.002, batch_sizes=(8,), concurrency=2, session_slots=slots),
+            after=("vad",),
+            routing=routing,
+        ),
+        a_stage("lm", a_placement(fixed_s=0.01, cv=1.0), after=("encoder",), pass_ratio=0.8, routing=routing),
+        a_stage("tags", a_placement(fixed_s=0.01, cv=0.2, concurrency=3), after=("encoder",), routing=routing),
+        a_stage("merge", a_placement(fixed_s=0.001), after=("lm", "tags"), routing=routing),
+        chunk_s=0.2,
+        sla_s=0.3,
+    )  # fmt: skip
+
+
+REPLICAS = {("vad", "cpu"): 2, ("encoder", "cpu"): 2, ("encoder", "gpu"): 1, ("lm", "cpu"): 3, ("tags", "cpu"): 1,
+            ("merge", "cpu"): 1}  # fmt: skip
+
+
+def conserved(engine: PipelineEngine) -> None:
+    """No item is lost from sight: those of the ingress add up, and so do those of each replica and the tally's."""
+    ingress, score, counters = engine.ingress(), engine.tally().score(), engine.counters()
+    assert ingress.offered == ingress.served + ingress.filtered + ingress.shed + ingress.lost + ingress.in_flight
+    assert score.offered == ingress.offered
+    assert (score.served, score.filtered, score.shed) == (ingress.served, ingress.filtered, ingress.shed)
+    assert score.lost + score.in_flight == ingress.lost + ingress.in_flight
+    inside = counters.queued + counters.in_service
+    assert np.all(counters.arrived - counters.refused >= counters.completed + inside)
+    assert np.all(counters.latency_counts.sum(axis=1) == counters.completed)
+
+
+def disturbed(pieces: list[float], routing: Routing) -> PipelineEngine:
+    """A run with replicas that are added, drained and killed; `pieces` are where `advance` stops besides."""
+    engine = an_engine(captions(routing), streams(600, 20.0, mean_s=4.0), REPLICAS, duration_s=20.0)
+    actions = {
+        4.0: lambda: engine.kill_replica(2),
+        6.0: lambda: engine.drain_replica(3, 9.0),
+        7.0: lambda: engine.add_replica((StageName("encoder"), PoolName("gpu"))),
+        8.0: lambda: engine.slow_down(StageName("lm"), 2.0),
+        9.5: lambda: engine.drain_replica(0, 30.0),
+        12.0: lambda: engine.kill_replica(4),
+    }
+    for at_s in sorted({*pieces, *actions, 20.0}):
+        engine.advance(at_s)
+        if at_s in actions:
+            actions[at_s]()
+    return engine
+
+
+@pytest.mark.parametrize("routing", list(Routing))
+def test_every_item_has_one_outcome_whatever_happens_to_replicas(routing: Routing) -> None:
+    engine = disturbed([], routing)
+
+    conserved(engine)
+    ingress = engine.ingress()
+    assert min(ingress.served, ingress.filtered, ingress.lost, ingress.sessions_cut) > 0
+    assert ingress.offered == len(chunk_times(streams(600, 20.0, mean_s=4.0), 0.2, 20.0, 1)[0])
+
+
+@given(pieces=st.lists(st.floats(0.001, 19.999), max_size=12), routing=st.sampled_from(list(Routing)))
+@settings(max_examples=25, deadline=None)
+def test_where_the_run_is_interrupted_changes_nothing(pieces: list[float], routing: Routing) -> None:
+    assert fingerprint(disturbed(pieces, routing)) == fingerprint(disturbed([], routing))
+
+
+def test_a_seed_gives_the_same_run_and_another_a_different_one() -> None:
+    def run(seed: int) -> tuple[object, ...]:
+        engine = an_engine(captions(), streams(50, 10.0, mean_s=4.0), REPLICAS, duration_s=10.0, seed=seed)
+        engine.advance(10.0)
+        return fingerprint(engine)
+
+    assert run(1) == run(1)
+    assert run(1) != run(2)
+
+
+def test_a_single_server_serves_in_order_by_the_clock() -> None:
+    """Lindley's recursion by hand: 0.01 s each, at 0, 0.004 and 0.1 s."""
+    engine = an_engine(a_pipeline(a_stage("asr")), requests([0.0, 0.004, 0.1]), {("asr", "cpu"): 1}, duration_s=1.0)
+    engine.advance(1.0)
+
+    counters = engine.counters()
+    assert counters.latency_sum_s[0] == pytest.approx(0.01 + 0.016 + 0.01)
+    assert counters.busy_s[0] == pytest.approx(0.03)
+    assert engine.ingress().latency_sum_s == pytest.approx(0.036)
+    assert counters.latency_counts[0].tolist() == [0, 0, 2, 1] + [0] * 14
+
+
+def test_a_batch_starts_when_it_is_full_or_its_oldest_item_has_waited_long_enough() -> None:
+    placement = a_placement(fixed_s=0.1, per_item_s=0.01, batch_sizes=(3,), batch_wait_s=0.05)
+    pipeline = a_pipeline(a_stage("asr", placement))
+    engine = an_engine(pipeline, requests([1.0, 1.01, 1.02, 2.0, 2.03]), {("asr", "cpu"): 1}, duration_s=5.0)
+    engine.advance(1.02)
+    assert engine.counters().in_service[0] == 3
+    engine.advance(2.049)
+    assert engine.counters().queued[0] == 2
+    engine.advance(2.051)
+    assert engine.counters().in_service[0] == 2
+    engine.advance(5.0)
+
+    counters = engine.counters()
+    assert (counters.batches[0], counters.completed[0]) == (2, 5)
+    assert counters.busy_s[0] == pytest.approx(0.13 + 0.12)
+    assert counters.service_s[0] == pytest.approx(3 * 0.13 + 2 * 0.12)
+
+
+def test_a_full_queue_refuses_and_three_refusals_lose_the_item() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.5), queue_limit=1), sla_s=10.0)
+    engine = an_engine(pipeline, requests([0.1] * 11), {("asr", "cpu"): 4}, duration_s=10.0)
+    engine.advance(10.0)
+
+    ingress = engine.ingress()
+    assert (ingress.served, ingress.lost) == (8, 3)
+    assert engine.counters().refused.sum() == 9
+    assert ingress.retries == 6
+    conserved(engine)
+
+
+def test_an_item_without_an_answer_for_ten_slas_is_lost_and_no_stage_after_sees_it() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.3)), a_stage("lm", after=("asr",)), sla_s=0.1)
+    engine = an_engine(pipeline, requests([0.0] * 6), {("asr", "cpu"): 1, ("lm", "cpu"): 1}, duration_s=10.0)
+    engine.advance(1.5)
+    assert engine.ingress().lost == 3, "as soon as the time is over, though two are still queued"
+    engine.advance(10.0)
+
+    assert (engine.ingress().served, engine.ingress().lost) == (3, 3)
+    assert engine.counters().completed.tolist() == [6, 3]
+    conserved(engine)
+
+
+def test_items_wait_at_a_stage_without_replicas_and_are_lost_when_none_comes() -> None:
+    engine = an_engine(a_pipeline(a_stage("asr"), sla_s=0.1), requests([0.0, 1.5, 1.6]), {}, duration_s=10.0)
+    engine.advance(2.0)
+    assert engine.ingress().lost == 1
+    engine.add_replica(CPU)
+    engine.advance(10.0)
+
+    assert (engine.ingress().served, engine.ingress().lost) == (2, 1)
+    assert engine.ingress().latency_sum_s == pytest.approx(1.0 + 0.51 + 0.42)
+
+
+def test_a_killed_replica_has_its_items_sent_elsewhere() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.1)))
+    engine = an_engine(pipeline, requests([0.0] * 6), {("asr", "cpu"): 2}, duration_s=5.0)
+    engine.advance(0.05)
+    engine.kill_replica(0)
+    assert engine.counters().queued.tolist() == [0, 5]
+    engine.advance(5.0)
+
+    counters = engine.counters()
+    assert counters.completed.tolist() == [0, 6]
+    assert (engine.ingress().retries, engine.ingress().served) == (3, 6)
+    with pytest.raises(ValueError, match="number: 0"):
+        engine.kill_replica(0)
+
+
+def test_a_draining_replica_serves_what_it_has_and_ends_when_it_is_empty() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.4)))
+    engine = an_engine(pipeline, requests([0.0, 0.0, 0.0, 0.0, 0.5]), {("asr", "cpu"): 2}, duration_s=5.0)
+    engine.advance(0.1)
+    engine.drain_replica(0, 60.0)
+    engine.advance(0.7)
+    assert engine.ended() == []
+    engine.advance(5.0)
+
+    assert engine.ended() == [(0, pytest.approx(0.8))]
+    assert engine.ended() == [], "each is told once"
+    assert engine.counters().completed.tolist() == [2, 3]
+    assert engine.ingress().retries == 0
+
+
+def test_a_draining_replica_without_work_is_handed_over_first() -> None:
+    engine = an_engine(a_pipeline(a_stage("asr")), requests([]), {("asr", "cpu"): 1}, duration_s=5.0)
+    engine.advance(1.0)
+    engine.drain_replica(0, 60.0)
+    engine.advance(5.0)
+
+    assert engine.ended() == [(0, 1.0 + HANDOVER_S)]
+
+
+def test_streams_are_pinned_and_stay_on_a_draining_replica_until_they_end_or_are_cut() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=10)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.zeros(4), end_s=np.array([1.0, 2.0, 8.0, 8.0]))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 2}, duration_s=10.0)
+    engine.advance(0.5)
+    assert engine.counters().sessions.tolist() == [2, 2]
+    engine.drain_replica(0, 5.0)
+    engine.advance(4.9)
+    drained = engine.counters()
+    assert drained.sessions.tolist() == [1, 1]
+    engine.advance(10.0)
+
+    assert engine.counters().arrived[0] - drained.arrived[0] <= 2, "cut at 5 s, and nothing after that"
+    assert engine.ingress().sessions_cut == 1
+    [(number, ended_s)] = engine.ended()
+    assert number == 0
+    assert 5.0 <= ended_s < 5.1
+    assert engine.ingress().lost == 0
+
+
+def test_streams_beyond_the_slots_are_lost_and_free_ones_are_given_to_later_streams() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=2)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.array([0.0, 0.0, 0.5, 3.0]), end_s=np.array([2.0, 9.0, 9.0, 9.0]))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=9.0)
+    engine.advance(9.0)
+
+    ingress = engine.ingress()
+    assert ingress.lost == 85, "the third stream's, from 0.5 s to 9 s"
+    assert ingress.served == ingress.offered - 85 - ingress.in_flight
+    conserved(engine)
+
+
+def test_a_request_holds_a_slot_of_its_own_while_it_is_in_a_stage_with_memory() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=1.0, session_slots=2)))
+    engine = an_engine(pipeline, requests([0.0, 0.0, 0.0, 2.5]), {("asr", "cpu"): 1}, duration_s=9.0)
+    engine.advance(9.0)
+
+    assert (engine.ingress().served, engine.ingress().lost) == (3, 1)
+
+
+def test_what_is_not_admissible_is_shed() -> None:
+    limited = an_engine(
+        a_pipeline(a_stage("asr"), chunk_s=0.1),
+        Schedule(start_s=np.array([0.0, 0.1, 0.2]), end_s=np.array([1.0, 5.0, 5.0])),
+        {("asr", "cpu"): 4},
+        duration_s=5.0,
+    )
+    limited.admissible = 2
+    limited.advance(5.0)
+    assert limited.ingress().shed == 48
+    assert limited.ingress().served == limited.ingress().offered - 48 - limited.ingress().in_flight
+
+    bucket = an_engine(
+        a_pipeline(a_stage("asr")), requests(np.arange(1, 1001) / 100), {("asr", "cpu"): 4}, duration_s=10.0
+    )
+    bucket.admissible = 50.0
+    bucket.advance(10.0)
+    assert bucket.ingress().shed == pytest.approx(500, abs=2)
+    assert bucket.admissible == 50.0
+
+
+def test_a_stream_goes_to_one_replica_under_sticky_routing() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.001), routing=Routing.STICKY), chunk_s=0.1)
+    schedule = Schedule(start_s=np.zeros(3), end_s=np.full(3, 10.0))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 4}, duration_s=10.0)
+    engine.advance(10.0)
+
+    assert sorted(engine.counters().arrived.tolist()) == [0, 100, 100, 100]
+    assert engine.ingress().sessions_cut == 0
+
+
+@pytest.mark.parametrize("routing", [Routing.ROUND_ROBIN, Routing.RANDOM, Routing.LEAST_LOADED])
+def test_replicas_get_work_in_proportion_to_their_capacity(routing: Routing) -> None:
+    fast, slow = a_placement("gpu", fixed_s=0.005), a_placement("cpu", fixed_s=0.015)
+    pipeline = a_pipeline(a_stage("asr", fast, slow, routing=routing))
+    engine = an_engine(pipeline, poisson(480.0, 60.0), {("asr", "gpu"): 2, ("asr", "cpu"): 3}, duration_s=60.0)
+    engine.advance(60.0)
+
+    arrived = engine.counters().arrived
+    share = arrived[:2].sum() / arrived.sum()
+    assert share == pytest.approx(400 / 600, abs=0.03)
+
+
+def test_a_slow_stage_takes_its_factor_longer_for_batches_that_start_from_then_on() -> None:
+    engine = an_engine(
+        a_pipeline(a_stage("asr", a_placement(fixed_s=0.1))),
+        requests([0.0, 1.0, 2.0]),
+        {("asr", "cpu"): 1},
+        duration_s=5.0,
+    )
+    engine.advance(0.05)
+    engine.slow_down(StageName("asr"), 3.0)
+    engine.advance(1.5)
+    engine.slow_down(StageName("asr"), 1.0)
+    engine.advance(5.0)
+
+    assert engine.ingress().latency_sum_s == pytest.approx(0.1 + 0.3 + 0.1)
+
+
+def test_what_is_filtered_depends_on_the_seed_and_the_number_of_the_item_alone() -> None:
+    pipeline = a_pipeline(a_stage("vad", pass_ratio=0.3), a_stage("lm", after=("vad",)))
+    served = []
+    for replicas in (1, 3):
+        engine = an_engine(
+            pipeline, poisson(50.0, 100.0), {("vad", "cpu"): replicas, ("lm", "cpu"): 1}, duration_s=200.0
+        )
+        engine.advance(200.0)
+        counts = engine.ingress()
+        assert counts.served / counts.offered == pytest.approx(0.3, abs=0.03)
+        served.append(counts.served)
+    assert served[0] == served[1]
+
+
+def test_a_join_waits_for_both_branches_and_the_last_one_decides() -> None:
+    pipeline = a_pipeline(
+        a_stage("in", a_placement(fixed_s=0.01)),
+        a_stage("slow", a_placement(fixed_s=0.20), after=("in",)),
+        a_stage("fast", a_placement(fixed_s=0.05), after=("in",)),
+        a_stage("out", a_placement(fixed_s=0.02), after=("slow", "fast")),
+    )
+    replicas = {(name, "cpu"): 1 for name in ("in", "slow", "fast", "out")}
+    engine = an_engine(pipeline, requests([0.0]), replicas, duration_s=1.0)
+    engine.advance(1.0)
+
+    assert engine.ingress().latency_sum_s == pytest.approx(0.01 + 0.20 + 0.02)
+    assert engine.counters().completed.tolist() == [1, 1, 1, 1]
+
+
+def test_memory_does_not_grow_with_the_number_of_items() -> None:
+    schedule = Schedule(start_s=np.zeros(5), end_s=np.full(5, 400.0))
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.001)), chunk_s=0.01)
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 2}, duration_s=400.0)
+    size = sum(array.nbytes for array in itertools.chain(engine._state, engine._tally.arrays))
+    engine.advance(400.0)
+
+    assert engine.ingress().offered > 190_000
+    assert sum(array.nbytes for array in itertools.chain(engine._state, engine._tally.arrays)) == size
+
+
+def test_room_for_items_is_made_where_many_are_under_way() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=1.0), queue_limit=100_000), sla_s=10.0)
+    engine = an_engine(pipeline, poisson(2000.0, 20.0), {("asr", "cpu"): 1}, duration_s=20.0)
+    engine.advance(20.0)
+
+    assert engine.counters().queued[0] > 39_000
+    conserved(engine)
+
+
+def test_mistakes_are_named() -> None:
+    engine = an_engine(a_pipeline(a_stage("asr")), requests([]), {("asr", "cpu"): 1}, duration_s=5.0)
+    engine.advance(1.0)
+    with pytest.raises(ValueError, match=r"until_s: 0\.5"):
+        engine.advance(0.5)
+    with pytest.raises(ValueError, match="key"):
+        engine.add_replica((StageName("asr"), PoolName("gpu")))
+    with pytest.raises(ValueError, match="stage: 'lm'"):
+        engine.slow_down(StageName("lm"), 2.0)
+    with pytest.raises(ValueError, match="factor: nan"):
+        engine.slow_down(StageName("asr"), math.nan)
+    with pytest.raises(ValueError, match="after: lm"):
+        PipelineEngine(
+            a_pipeline(a_stage("asr", after=("lm",)), a_stage("lm")),
+            requests([]),
+            clock=Clock(duration_s=1.0, warmup_s=0.0, window_s=1.0),
+            seed=1,
+        )
