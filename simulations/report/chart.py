@@ -90,7 +90,6 @@ def figure(chart: Chart) -> Markup:
     ]
     plot = element(
         "svg",
-        element("title", f"{chart.title}: {_in_words(chart)}"),
         [_band(band, time) for band in chart.axis.bands],
         [element("path", class_="grid", d=f"M0 {_y(tick, chart.values)}H{SIDE}") for tick in chart.values.ticks],
         [
@@ -112,6 +111,7 @@ def figure(chart: Chart) -> Markup:
         viewBox=f"0 0 {SIDE} {SIDE}",
         preserveAspectRatio="none",
         role="img",
+        aria_label=f"{chart.title}: {_in_words(chart)}",
     )
     return element(
         "figure",

@@ -97,9 +97,6 @@ def _drawing(
     foot = height - _BOTTOM
     return element(
         "svg",
-        element(
-            "title", "Cost against the share of windows within the SLA, a point per policy; the table has the numbers"
-        ),
         list(_axes(plane, foot)),
         bound is not None and element("path", class_="line bound", d=f"M{plane.x(bound):.1f} {_TOP}V{foot}"),
         element("path", class_="line sla", d=f"M{_LEFT} {plane.y(required):.1f}H{width - _RIGHT}"),
@@ -109,6 +106,7 @@ def _drawing(
         class_=name,
         viewBox=f"0 0 {width} {height}",
         role="img",
+        aria_label="Cost against the share of windows within the SLA, a point per policy; the table has the numbers",
     )
 
 

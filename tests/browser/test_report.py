@@ -261,7 +261,7 @@ def test_keyboards_and_screen_readers_find_their_way(browser: str, whole: Path) 
           headings: [...document.querySelectorAll("h1,h2,h3,h4")].map((h) => +h.tagName[1]),
           unnamed: [...document.querySelectorAll("section, nav, [role=region]")]
             .filter((e) => !e.ariaLabel && !document.getElementById(e.getAttribute("aria-labelledby") ?? "")).length,
-          images: [...document.querySelectorAll("svg[role=img]")].filter((s) => !s.querySelector("title")).length,
+          images: [...document.querySelectorAll("svg[role=img]")].filter((s) => !s.ariaLabel).length,
           inputs: [...document.querySelectorAll("input")].filter((i) => !i.labels.length).length,
           headers: [...document.querySelectorAll("th")].filter((t) => !t.scope).length,
           stuck: [...document.querySelectorAll(".scroll")].filter((e) => e.tabIndex < 0).length,

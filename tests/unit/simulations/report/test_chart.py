@@ -135,7 +135,7 @@ def test_a_single_missed_window_of_a_long_run_is_seen() -> None:
 
 def test_who_does_not_see_the_chart_is_told_what_it_shows() -> None:
     markup = figure(a_chart(1.0, 2.0, 6.0, missed=(False, False, True)))
-    assert "<title>Replicas: ready from 1 to 6, 3 on average; missed in 1 window</title>" in markup
+    assert 'aria-label="Replicas: ready from 1 to 6, 3 on average; missed in 1 window"' in markup
     assert "ready without values" in figure(a_chart(None, None))
 
 
