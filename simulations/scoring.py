@@ -289,15 +289,21 @@ def observe(
     lost_after_s = LOST_AFTER_SLAS * sla_s
     bits = latency_s.view(np.int64)
     late = 0
+    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # that of the item before
     for i in range(n):
         if not warmup_s <= arrival_s[i] < duration_s:
             continue
-        window = min(int((arrival_s[i] - warmup_s) // window_s), windows - 1)
+        if not from_s <= arrival_s[i] < until_s:
+            window = min(int((arrival_s[i] - warmup_s) // window_s), windows - 1)
+            # Well inside the window, so that rounding at its edges decides nothing.
+            from_s = warmup_s + window * window_s + 1e-6
+            until_s = from_s + window_s - 2e-6
+            while window >= first_open[0] + slots:
+                _close(tally)
+            slot = window % slots
         if window < first_open[0]:
             late += 1
             continue
-        while window >= first_open[0] + slots:
-            _close(tally)
         spent, kind = latency_s[i], outcome[i]
         if kind == SERVED:
             if spent > lost_after_s:
@@ -305,7 +311,6 @@ def observe(
                 continue
             counts[window, _LATE if spent > sla_s else _WITHIN] += 1
             index = min(max((bits[i] >> _BIN_SHIFT) - base, 0), _BINS - 1)
-            slot = window % slots
             fine[slot, index] += 1
             peaks[slot, index] = max(peaks[slot, index], spent)
         elif kind == IN_FLIGHT:

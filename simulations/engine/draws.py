@@ -46,7 +46,7 @@ def mix(z: np.uint64) -> np.uint64:
 @borrowing
 def uniform(word: np.uint64) -> float:
     """Return the number in (0, 1) that a random word stands for."""
-    return (np.float64(word >> np.uint64(11)) + 0.5) * _TO_UNIT
+    return (np.float64(np.int64(word >> np.uint64(11))) + 0.5) * _TO_UNIT  # signed: one instruction to convert
 
 
 @borrowing

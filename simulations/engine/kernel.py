@@ -124,6 +124,19 @@ def _idle(s: State, stage: int, slot: int) -> None:
 def _next_in_turn(c: Constants, s: State, stage: int) -> int:
     """The least loaded for its weight (RoundRobin: all tie); ties take turns by smooth weighted round robin."""
     first, last = c.stage[stage].first, c.stage[stage].last
+    up = 1 if c.stage[stage].routing == at.LEAST_LOADED else 0
+    if last - first == 1:  # nobody to compare with
+        if s.group[first].n == 0:
+            return _NOBODY
+        rank = s.group[first].lowest
+        while s.rank[first, rank].n == 0:
+            rank += 1
+        s.group[first].lowest = rank
+        s.rank[first, rank].gain += 1.0
+        head, paid = s.rank[first, rank].head, c.placement[first].weight * s.rank[first, rank].n
+        kept = _delist(s, first, rank, head, c.placement[first].weight) - paid
+        _enlist(s, first, rank + up, head, kept, c.placement[first].weight)
+        return int(head)
     lowest = _INF
     for p in range(first, last):
         if s.group[p].n == 0:
@@ -147,7 +160,6 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
     if chosen >= 0:
         rank = s.group[of].lowest
         _delist(s, of, rank, chosen, c.placement[of].weight)
-        up = 1 if c.stage[stage].routing == at.LEAST_LOADED else 0
         _enlist(s, of, rank + up, chosen, richest - total, c.placement[of].weight)
     return int(chosen)
 
@@ -433,16 +445,13 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
 
 @woven
 def _bucket(bounds_s: Floats, value_s: float) -> int:
-    """Return how many bounds are below a value."""
+    """Return how many bounds are below a value. The steps are the same for every value: nothing to predict wrongly."""
     low, count = 0, len(bounds_s)
-    while count > 0:
-        half = count // 2
-        if bounds_s[low + half] < value_s:
-            low += half + 1
-            count -= half + 1
-        else:
-            count = half
-    return low
+    while count > 1:
+        half = count >> 1
+        low += half if bounds_s[low + half - 1] < value_s else 0
+        count -= half
+    return low + (1 if bounds_s[low] < value_s else 0)
 
 
 @woven
@@ -450,7 +459,7 @@ def _push(due_s: Floats, code: Counts, n: int, t: float, what: int) -> None:
     """Put an entry into a heap of `n`."""
     k = n
     while k > 0:
-        parent = (k - 1) // 2
+        parent = (k - 1) >> 1
         if due_s[parent] <= t:
             break
         due_s[k] = due_s[parent]
@@ -621,7 +630,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 if replica >= 0 and s.replica[replica].phase == at.GONE:
                     continue
             else:
-                replica = code // widest
+                replica = s.slot[code].replica
                 queue = queues + replica
                 if s.replica[replica].phase == at.GONE:
                     continue
@@ -701,12 +710,12 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                     s.queue[queue].n -= 1
                     continue
                 slot = s.stage[stage].idle_head
-                while slot >= 0 and s.replica[slot // widest].phase != at.SERVING:
+                while slot >= 0 and s.replica[s.slot[slot].replica].phase != at.SERVING:
                     slot = s.slot[slot].next
                 s.stage[stage].idle_head = slot
                 if slot < 0:
                     break
-                replica = slot // widest
+                replica = s.slot[slot].replica
             elif s.replica[replica].idle == 0:
                 break
             placement = s.replica[replica].placement

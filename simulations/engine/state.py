@@ -175,7 +175,9 @@ _ITEM = np.dtype(
 )
 _VISIT = np.dtype([("entered_s", np.float64), ("behind", np.int64), ("waits", np.int64)])
 _QUEUE = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("armed", np.int64)])
-_SLOT = np.dtype([("head", np.int64), ("n", np.int64), ("start_s", np.float64), ("next", np.int64)])
+_SLOT = np.dtype(
+    [("replica", np.int64), ("head", np.int64), ("n", np.int64), ("start_s", np.float64), ("next", np.int64)]
+)
 _RANK = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("gain", np.float64)])
 _GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
 _AT_STAGE = np.dtype(
@@ -359,7 +361,7 @@ def state_of(constants: Constants) -> State:
         queue=_records(_QUEUE, 2 * stages + replicas, head=NONE, tail=NONE),
         replica=_records(_REPLICA, replicas, **_NEW_REPLICA),
         latency_counts=np.zeros((replicas, len(LATENCY_BOUNDS_S) + 1), dtype=np.int64),
-        slot=_records(_SLOT, replicas * widest, head=NONE, next=NONE),
+        slot=_slots(0, replicas, widest),
         group=_records(_GROUP, placements),
         members=np.full((placements, replicas), NONE, dtype=np.int64),
         rank=_records(_RANK, (placements, levels), head=NONE, tail=NONE),
@@ -398,7 +400,7 @@ def with_replicas(state: State) -> State:
     return state._replace(
         replica=np.concatenate([state.replica, _records(_REPLICA, old, **_NEW_REPLICA)]),
         latency_counts=np.concatenate([state.latency_counts, np.zeros_like(state.latency_counts)]),
-        slot=np.concatenate([state.slot, _records(_SLOT, len(state.slot), head=NONE, next=NONE)]),
+        slot=np.concatenate([state.slot, _slots(old, 2 * old, len(state.slot) // old)]),
         queue=np.concatenate([state.queue, _records(_QUEUE, old, head=NONE, tail=NONE)]),
         members=_longer(state.members),
         due_s=_longer(state.due_s),
@@ -412,6 +414,13 @@ def _records(kind: np.dtype[np.void], shape: int | tuple[int, ...], **values: fl
     for name, value in values.items():
         records[name] = value
     return records
+
+
+def _slots(first: int, last: int, widest: int) -> Records:
+    """Idle batch slots for some replicas."""
+    slots = _records(_SLOT, (last - first) * widest, head=NONE, next=NONE)
+    slots["replica"] = np.repeat(np.arange(first, last), widest)
+    return slots
 
 
 def _longer(array: NDArray[Any]) -> NDArray[Any]:
