@@ -35,7 +35,7 @@ from simulations.engine.pipeline import PipelineEngine
 from simulations.ledger import Observation
 from simulations.load import item_seed, pipeline_schedules
 from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
-from simulations.scenario import Fault, Scenario, resource_changes
+from simulations.scenario import Fault, ResourceChange, Scenario, resource_changes
 from simulations.schedule import Schedule
 from simulations.scoring import Tally
 
@@ -94,19 +94,22 @@ class SimulatedCluster:
         self._pool_memories: dict[PoolName, PoolMemory] = {}
         self._disturbances = Disturbances(seed=seed)
         self._queries: dict[str, IngressQuery] = {}
-        for pipeline in self.pipelines:
+        changes = resource_changes(scenario)
+        patched = [pipeline_spec(c.resource) for c in changes if isinstance(c.resource, SpeechPipeline)]
+        for pipeline in (*self.pipelines, *patched):
             self._accept(pipeline)
+        longest_s = max(
+            SUMMARY_WINDOW_S,
+            window_s or 0.0,
+            *(stage.metrics_window_s for pipeline in (*self.pipelines, *patched) for stage in pipeline.stages),
+            *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
+        )
         loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
         self._serving = {
             pipeline.key: Serving(
                 pipeline,
                 PipelineEngine(pipeline, loads[pipeline.key], clock=scenario.file.clock, seed=item_seed(seed, index)),
-                keep_s=max(
-                    SUMMARY_WINDOW_S,
-                    window_s or 0.0,
-                    *(stage.metrics_window_s for stage in pipeline.stages),
-                    *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
-                ),
+                keep_s=longest_s,
             )
             for index, pipeline in enumerate(self.pipelines)
         }
@@ -117,12 +120,13 @@ class SimulatedCluster:
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
         }
-        self._changed = True
+        self._resources_changed = 0
+        self._observed = (-1, 0)
         for pipeline in self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._pool_specs).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
         self._agenda.at(self.now_s + SCRAPE_PHASE * scrape_interval_s, self._scrape)
-        self._plan_faults(scenario)
+        self._plan_faults(scenario, changes)
         self._observe()
 
     # -- for who decides
@@ -161,7 +165,6 @@ class SimulatedCluster:
             workload = self._targets.get((spec.key, change.target.name))
             if workload is not None:
                 self._workloads.scale(workload.name, change.after, self.now_s)
-                self._changed = True
         polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
         for pipeline in decision.pipelines:
             serving = self._serving[pipeline.key]
@@ -198,13 +201,11 @@ class SimulatedCluster:
         pod.number = serving.engine.add_replica(pod.workload.key)
         assert pod.number == len(serving.pods)
         serving.pods.append(pod)
-        self._changed = True
 
     def drain(self, pod: Pod) -> None:
         """The pod was asked to go."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
-        self._changed = True
         if self.now_s < 0:  # no load yet: it is empty
             serving.engine.kill_replica(pod.number)
             self._workloads.ended(pod, self.now_s)
@@ -218,7 +219,6 @@ class SimulatedCluster:
         serving = self._serving[pod.workload.pipeline.key]
         serving.draining -= pod.leaving
         serving.engine.kill_replica(pod.number)
-        self._changed = True
 
     # -- time
 
@@ -232,7 +232,6 @@ class SimulatedCluster:
                     if not pod.gone:
                         serving.draining -= 1
                         self._workloads.ended(pod, self.now_s)
-                        self._changed = True
 
     def _scrape(self) -> None:
         for key, serving in self._serving.items():
@@ -244,10 +243,11 @@ class SimulatedCluster:
         self._serving[key].engine.admissible = limit
 
     def _observe(self) -> None:
-        """Note what runs, if it has changed."""
-        if not self._changed:
+        """Note what runs and what it costs, if that has changed."""
+        state = (self._workloads.changes, self._resources_changed)
+        if state == self._observed:
             return
-        self._changed = False
+        self._observed = state
         seen = ledger.observation(
             max(0.0, self.now_s),
             self.pipelines,
@@ -261,8 +261,8 @@ class SimulatedCluster:
 
     # -- faults
 
-    def _plan_faults(self, scenario: Scenario) -> None:
-        for change in resource_changes(scenario):
+    def _plan_faults(self, scenario: Scenario, changes: Sequence[ResourceChange]) -> None:
+        for change in changes:
             self._agenda.at(change.at_s, partial(self._set, change.resource))
         for index, fault in enumerate(scenario.file.faults):
             span = fault.interval
@@ -273,13 +273,12 @@ class SimulatedCluster:
     def _set(self, resource: SpeechPipeline | ComputePool) -> None:
         if isinstance(resource, SpeechPipeline):
             spec = _identified(pipeline_spec(resource))
-            self._accept(spec)
             self._specs[spec.key] = replace(spec, generation=self._specs[spec.key].generation + 1)
         else:
             pool = pool_spec(resource)
             before = self._pool_specs[pool.name]
             self._pool_specs[pool.name] = replace(pool, uid=before.uid, generation=before.generation + 1)
-        self._changed = True
+        self._resources_changed += 1
 
     def _disturb(self, index: int, fault: Fault, *, begins: bool) -> None:
         """Let a fault begin or end."""
@@ -309,7 +308,6 @@ class SimulatedCluster:
                 self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
             case "spike" | "set":
                 pass  # in the load's schedule; in the changes of resources
-        self._changed = True
 
     def _reclaim(self, index: int, fault: Fault, pool: Pool, *, begins: bool) -> None:
         """Take a share of a pool's nodes; without an end, each is replaced after a provisioner's time."""

@@ -121,6 +121,8 @@ class Workloads:
         seed: int,
     ) -> None:
         """Nothing runs before the first `scale`."""
+        self.changes = 0
+        """Goes up with whatever becomes of a Deployment or a pod."""
         self.pools = {pool.name: Pool.of(pool) for pool in pools}
         self.workloads: dict[PlacementName, Workload] = {}
         self._agenda = agenda
@@ -152,6 +154,7 @@ class Workloads:
         workload = self.workloads[name]
         workload.desired = replicas
         workload.version += 1
+        self.changes += 1
         self._reconcile(workload, now_s)
 
     def start_at_once(self, name: PlacementName, replicas: int, now_s: float) -> None:
@@ -214,10 +217,12 @@ class Workloads:
             self._remove(pod)
         else:
             pod.leaving = True
+            self.changes += 1
             self._servers.drain(pod)
 
     def _remove(self, pod: Pod) -> None:
         pod.gone = True
+        self.changes += 1
         pod.workload.pods.remove(pod)
         if pod.node is not None:
             pod.node.free += pod.workload.share
@@ -253,6 +258,7 @@ class Workloads:
                 self._start(pod, max(now_s, pod.created_s), pool.start_factor)
 
     def _start(self, pod: Pod, at_s: float, factor: float) -> None:
+        self.changes += 1
         pod.bound_s = at_s + BINDING_S
         ready_s = pod.bound_s + pod.workload.placement.startup_s * factor
         self._agenda.at(ready_s, lambda: self._ready(pod, ready_s))
@@ -260,6 +266,7 @@ class Workloads:
     def _ready(self, pod: Pod, now_s: float) -> None:
         if not pod.gone and pod.ready_s is None:
             pod.ready_s = now_s
+            self.changes += 1
             self._servers.begin(pod)
 
 

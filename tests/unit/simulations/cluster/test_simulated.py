@@ -235,7 +235,10 @@ def test_no_replica_starts_while_its_pool_is_unavailable_and_it_is_seen_pending(
     assert {replica.since_s for replica in seen.pending} == {20}
     assert "4 node(s) were unschedulable" in seen.pending[0].reason
     assert world.cluster.snapshot().pools[PoolName("gpu")].ready_instances == 4, "its nodes are there"
+    assert world.cluster.observations[-1].cost_per_hour == 2.25, "what waits for a node is not paid"
     assert world.target(20 + REFUSAL_S + 19.0, ASR_GPU).ready == 1
+    assert world.cluster.observations[-1].cost_per_hour == 6.25, "what starts is"
+    assert world.cluster.observations[-1].t_s == 20 + REFUSAL_S
     assert world.target(20 + REFUSAL_S + 21.0, ASR_GPU).ready == 3
 
 
@@ -418,6 +421,12 @@ def test_a_query_that_the_ingress_does_not_answer_is_refused_with_its_field(tmp_
                 'sum(rate(sluice_ingress_requests_total{namespace="speech", pipeline="captions"}[10s]))', "sum(up)"
             ),
         )
+
+
+def test_what_a_patch_will_ask_for_is_refused_before_the_run(tmp_path: Path) -> None:
+    patch = "{SpeechPipeline/speech/captions: {spec: {demand: {query: sum(up)}}}}"
+    with pytest.raises(UnsupportedScenario, match=r"spec\.demand\.query: 'sum\(up\)'"):
+        World(tmp_path, faults=f"[{{at: 40s, set: {patch}}}]")
 
 
 def test_promql_of_one_s_own_for_a_stage_is_refused_with_its_field(tmp_path: Path) -> None:
