@@ -208,6 +208,14 @@ class Fleet:
         """Return a proven floor of what serving everything costs, given one way to do it."""
         asked = by_priority(self.problem.pipelines)
         mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
+        bound = self._bound(asked, answers, mixing)
+        if bound is None:
+            return None
+        coarse = (_coarseness(self.case(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in asked)
+        return bound * (1 - max(coarse, default=0.0))
+
+    def _bound(self, asked: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
+        """Return a floor of what plans of the allocations listed cost."""
         known = self._bounds.get((*(pipeline.key for pipeline in asked),))
         if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
             return known
@@ -285,15 +293,20 @@ class Fleet:
     def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
         budget, case = own_budget(pipeline), self.case(pipeline, share)
         walk = serve(case, budget, exact=exact)
-        if walk is None:
-            return self._mixed(pipeline, share, room, budget) if self._may_mix(case, share, budget) else None
-        if np.all(case.use(walk.answer) <= room):
+        if walk is not None and np.all(case.use(walk.answer) <= room):
             return Answer(case=case.within(room), walk=walk)
         limited = case.within(room)
         walk = serve(limited, budget, exact=exact)
         if walk is not None:
             return Answer(case=limited, walk=walk)
-        return self._mixed(pipeline, share, room, budget)
+        # Stages may compete for a pool that none of them fills: then any mix of pools is looked at. Money is no reason
+        # for one, or a smaller budget could find a cheaper plan than a larger one.
+        if any(len(table) == 0 for table in case.tables):
+            return None
+        if np.isfinite(budget) and serve(limited, np.inf, exact=False) is not None:
+            return None
+        roomy = case.within(np.full_like(room, np.iinfo(np.int64).max))
+        return None if serve(roomy, np.inf, exact=False) is None else self._mixed(pipeline, share, room, budget)
 
     def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
         if sum(comb(len(stage.placements), 2) for stage in pipeline.stages) > MIXED_PAIRS:
@@ -301,17 +314,6 @@ class Fleet:
         case = self.case(pipeline, share, Mixing.ANY).within(room)
         walk = serve(case, budget, exact=False)
         return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)
-
-    def _may_mix(self, case: Case, share: float, budget: float) -> bool:
-        """Return whether to look at any mix of pools where overflow alone leaves no plan.
-
-        Stages may compete for a pool that none of them fills. Money justifies a mix only when not all can be served:
-        otherwise a smaller budget could find a cheaper plan than a larger one.
-        """
-        if any(len(table) == 0 for table in case.tables):
-            return False
-        unlimited = case.within(np.full_like(case.room, np.iinfo(np.int64).max))
-        return serve(unlimited, budget if share >= 1 else np.inf, exact=False) is not None
 
     def _by_need(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
@@ -353,6 +355,19 @@ class Fleet:
                 return None
             answers[pipeline.key] = answer
         return answers
+
+
+def _coarseness(case: Case, cost_per_hour: float) -> float:
+    """Return by what share a plan of allocations that no table lists may be cheaper than one of those listed."""
+    least = [float(table.cost_per_hour.min(initial=np.inf)) for table in case.tables]
+    return max(
+        (
+            table.coarseness
+            for table, own in zip(case.tables, least, strict=True)
+            if table.coarse_from_per_hour + sum(least) - own < cost_per_hour - TOLERANCE
+        ),
+        default=0.0,
+    )
 
 
 def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:

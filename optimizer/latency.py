@@ -124,6 +124,16 @@ _TABLED_CV = 1.0
 _KNOWN_CV = 1.5
 """Up to this one the distribution of service times is tabulated."""
 
+UNKNOWN_ERROR = 1.0
+"""The error of a prediction outside the region that was measured: it may be off by all of it."""
+
+_MEASURED_CV = 2.0
+_MEASURED_ARRIVALS = (0.25, 4.0)
+_MEASURED_SLOTS = 4
+_MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases say more than the load
+
+_WHOLE = 1e-9
+
 _ROOM = 0.2
 """Idle share of the capacity from which on slots that batch hardly disturb one another."""
 
@@ -223,7 +233,9 @@ def predict_all(
     capacity = offered.sum(axis=1)
     utilization = np.full(len(replicas), np.inf)
     np.divide(load.rate_rps, capacity, out=utilization, where=capacity > 0)
-    carried = utilization <= UTILIZATION_CEILING
+    share_of = np.divide(offered, capacity[:, None], out=np.zeros(offered.shape), where=capacity[:, None] > 0)
+    pinned = _Pinned.of(load, routing, replicas, share_of, percentile)
+    carried = utilization * pinned.fullest.max(axis=1, initial=1.0) <= UTILIZATION_CEILING
     row, column = np.nonzero(running & carried[:, None])
     part = _Parts(
         load=load,
@@ -232,12 +244,13 @@ def predict_all(
         kinds=tuple(kinds),
         kind=kind[row, column],
         replicas=replicas[row, column],
-        utilization=utilization[row],
+        utilization=utilization[row] * pinned.typical[row, column],
+        streams=pinned.streams[row, column],
     )
     shares = np.zeros((len(placements), len(replicas)))
     means, quantiles, errors = np.zeros_like(shares), np.zeros_like(shares), np.zeros_like(shares)
     if len(row):
-        shares[column, row] = offered[row, column] / capacity[row]
+        shares[column, row] = share_of[row, column]
         means[column, row], quantiles[column, row] = part.latency()
         errors[column, row] = part.error()
     mean, quantile = (shares * means).sum(axis=0), quantiles.max(axis=0, initial=0.0)
@@ -251,6 +264,37 @@ def predict_all(
         utilization=utilization,
         error=errors.max(axis=0, initial=0.0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """Streams that stay with their replica, shape (allocations, placements): the fullest bounds what is carried.
+
+    `fullest` is its load over the mean one. `typical` is that of the replicas which decide the percentile: the fullest,
+    unless they have too few of the items; `streams` is how many these hold. All 1 where nothing is pinned.
+    """
+
+    fullest: Array
+    typical: Array
+    streams: Array
+
+    @classmethod
+    def of(cls, load: StageLoad, routing: Routing, replicas: Counts, share: Array, percentile: float) -> "_Pinned":
+        """Return how `load.sessions` are spread: as evenly as whole streams can be."""
+        fullest, streams = np.ones(replicas.shape), np.ones(replicas.shape)
+        if routing is not Routing.STICKY or not load.sessions:
+            return cls(fullest, fullest, streams)
+        at = (replicas > 0) & (share > 0)
+        mean = load.sessions * share[at] / replicas[at]
+        count = np.ceil(load.sessions * share[at] - _WHOLE)
+        most, least = np.ceil(count / replicas[at] - _WHOLE), np.floor(count / replicas[at] + _WHOLE)
+        items = np.where(most > least, (count - least * replicas[at]) * most / count, 1.0)
+        decides = (items > 1 - percentile / 100) | (least == 0)
+        typical = fullest.copy()
+        fullest[at] = most / mean
+        streams[at] = np.where(decides, most, least)
+        typical[at] = streams[at] / mean
+        return cls(fullest, typical, streams)
 
 
 def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
@@ -304,6 +348,7 @@ class _Parts:
     kind: Counts
     replicas: Counts
     utilization: Array
+    streams: Array
 
     def latency(self) -> tuple[Array, Array]:
         """Return mean and percentile of each entry, in seconds."""
@@ -321,8 +366,20 @@ class _Parts:
         """Return the relative error that nine of ten predictions of the same kind as an entry stay below."""
         slots = np.array([placement.concurrency for placement, _ in self.kinds])
         maps = np.stack([_ERRORS[self._region(*kind)] for kind in self.kinds])
+        outside = np.array([self._outside(*kind) for kind in self.kinds])
         rows = np.searchsorted(_ERROR_SERVERS, self.replicas * slots[self.kind], side="left")
-        return np.asarray(maps[self.kind, rows, np.searchsorted(_ERROR_UTILIZATION, self.utilization, side="right")])
+        columns = np.searchsorted(_ERROR_UTILIZATION, self.utilization, side="right")
+        return np.where(outside[self.kind], UNKNOWN_ERROR, maps[self.kind, rows, columns])
+
+    def _outside(self, placement: Placement, batch: int) -> bool:
+        """Return whether this is beyond what errors were measured for."""
+        low, high = _MEASURED_ARRIVALS
+        return (
+            placement.service.cv > _MEASURED_CV
+            or not low <= self.load.arrival_cv2 <= high
+            or (batch > 1 and placement.concurrency > _MEASURED_SLOTS)
+            or (batch == 1 and self._pinned and self.percentile < _MEASURED_PERCENTILE)
+        )
 
     def _region(self, placement: Placement, batch: int) -> str:
         if placement.service.cv > _TABLED_CV:
@@ -440,7 +497,7 @@ class _Parts:
         utilization, service_s = self.utilization[at], placement.service.mean_s(1)
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
         varied_mean, varied = self._regular(placement, utilization)
-        streams = np.maximum(self.load.sessions / self.replicas[at], 1.0)
+        streams = np.maximum(self.streams[at], 1.0)
         room, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
         # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
         level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import combinations, pairwise, product
-from math import ceil, inf, isqrt
+from math import ceil, inf, isqrt, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from optimizer.batching_table import UTILIZATION_CEILING
 from optimizer.compiled import compiled
 from optimizer.latency import Predictions, StageLoad, capacity_rps, predict_all
-from optimizer.model import Placement, Pool, PoolName, Problem, Stage
+from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -21,7 +21,9 @@ Mask = NDArray[np.bool_]
 RESOLUTION = 1e-3
 """Two latencies of a stage that differ by less than this share of its percentile are the same: no model knows them."""
 
-_ALONE_LIMIT = 256  # numbers of replicas of one placement: beyond it they are thinned
+_ENDLESS = 2**40
+
+_ALONE_LIMIT = 512  # numbers of replicas of one placement: beyond it they are thinned
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
 _LIMIT_STEPS = 1
@@ -100,7 +102,8 @@ class StageOptions:
     Equal ones are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
     what switching costs; `use` is in the units of `Supply`. The same replicas may be there with several batch limits,
     one with the better percentile and another with the better mean. `latency_error` is that of
-    `Predictions`, None where no model was asked.
+    `Predictions`, None where no model was asked. `coarseness` is by what share an allocation left out between two that
+    are listed may be cheaper than the next one listed, `coarse_from_per_hour` what the cheapest one left out costs.
     """
 
     stage: Stage
@@ -113,6 +116,8 @@ class StageOptions:
     utilization: Array
     use: Counts
     latency_error: Array | None = None
+    coarseness: float = 0.0
+    coarse_from_per_hour: float = inf
 
     def __len__(self) -> int:
         return len(self.cost_per_hour)
@@ -234,7 +239,8 @@ def _table(
 ) -> StageOptions:
     placements = stage.placements
     ask = _Ask(stage=stage, load=load, percentile=percentile)
-    found = _answers(ask, _candidates(ask, bounds, mixing, switching_cost_per_hour > 0))
+    parts = _candidates(ask, bounds, mixing, switching_cost_per_hour > 0)
+    found = _answers(ask, parts)
     said = found.predictions
     rows = np.nonzero(np.isfinite(said.percentile_s))[0]
     replicas, batches, blocks = found.replicas[rows], found.batches[rows], found.blocks[rows]
@@ -275,6 +281,8 @@ def _table(
         percentile_s=quantile[keep],
         utilization=utilization[keep],
         latency_error=said.error[rows][keep],
+        coarseness=max((part.coarseness for part in parts), default=0.0),
+        coarse_from_per_hour=min((part.coarse_from_per_hour for part in parts), default=inf),
         use=use,
     )
 
@@ -370,13 +378,17 @@ def _blocks(bounds: _Bounds) -> Iterator[_Block]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What the load asks of the replicas together, and what one of each placement has to give at best."""
+    """What the load asks of the replicas together, and what one of each placement has to give at best.
+
+    `enough` are the replicas of each placement from which on more make no difference.
+    """
 
     rate_rps: float
     each_rps: tuple[float, ...]
     sessions: float
     each_slots: tuple[float, ...]
     floor: int
+    enough: tuple[int, ...]
 
     def first(self, block: _Block) -> int:
         """Return how few replicas of the block's placement can be enough, or one less."""
@@ -397,7 +409,28 @@ def _need(stage: Stage, load: StageLoad, bounds: _Bounds) -> _Need:
         sessions=load.sessions or 0.0,
         each_slots=tuple(inf if p.session_slots is None else float(p.session_slots) for p in stage.placements),
         floor=max(1, min(stage.min_replicas, sum(bounds.highest))),
+        enough=tuple(
+            max(stage.min_replicas, enough_replicas(p, stage.routing, load.rate_rps, load.sessions, p.batch_sizes[0]))
+            for p in stage.placements
+        ),
     )
+
+
+def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, sessions: float | None, batch: int) -> int:
+    """Return the replicas from which on more make no difference to `rate_rps`, in batches of `batch` items at most.
+
+    Replicas that share a queue wait no longer once there are some times the root of the load more than it needs.
+    """
+    need = rate_rps / capacity_rps(placement, batch)
+    if routing in {Routing.PULL, Routing.LEAST_LOADED}:
+        count = need / 0.9 + 5 * sqrt(need) + 5
+    else:  # with queues of their own ten times what is needed hardly ever wait
+        count = 10 * need + 1
+        if routing is Routing.STICKY and sessions is not None:
+            count = max(count, sessions)
+    if placement.session_slots is not None and sessions is not None:
+        count = max(count, sessions / placement.session_slots)
+    return ceil(count) if count < _ENDLESS else _ENDLESS
 
 
 def _numbers(first: int, last: int, most: int) -> Counts:
@@ -417,6 +450,8 @@ class _Part:
     block: int
     running: tuple[bool, ...]
     full: int | None = None
+    coarseness: float = 0.0
+    coarse_from_per_hour: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,7 +491,15 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
     need = _need(stage, ask.load, bounds)
     parts: list[_Part] = []
     for block in _blocks(bounds):
-        numbers = _numbers(need.first(block), block.last, block.most)
+        numbers = _numbers(
+            need.first(block), max(block.first, min(block.last, need.enough[block.placement])), block.most
+        )
+        left_out = np.diff(numbers) - 1
+        coarseness, coarse_from = float((left_out / numbers[1:]).max(initial=0.0)), inf
+        if coarseness > 0:
+            cheapest = np.array(block.row)
+            cheapest[block.placement] = numbers[np.argmax(left_out > 0)] + 1
+            coarse_from = float(cheapest @ np.array(bounds.prices_per_hour))
         now = int(current[block.placement])
         if keep_current and len(numbers) and numbers[0] < now < numbers[-1]:
             numbers = np.union1d(numbers, [now])
@@ -464,7 +507,7 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
         rows[:] = block.row
         rows[:, block.placement] = numbers
         running = tuple(k == block.placement or count > 0 for k, count in enumerate(block.row))
-        parts.append(_Part(rows, block.number, running, block.full))
+        parts.append(_Part(rows, block.number, running, block.full, coarseness, coarse_from))
     if mixing is Mixing.ANY:
         everything = np.concatenate((*_mixes(bounds), *(part.replicas for part in parts)))
         parts = _by_running(np.unique(everything, axis=0))

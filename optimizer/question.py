@@ -5,7 +5,7 @@ The same tables and the same search as the plan's, so that an answer is what a p
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, comb, inf, isfinite, sqrt
+from math import comb, inf, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +17,14 @@ from optimizer.fleet import MIXED_PAIRS, Answer, Fleet
 from optimizer.greedy import cheapest, search
 from optimizer.latency import capacity_rps
 from optimizer.merge import TooLarge, cheapest_exact
-from optimizer.model import Demand, Pipeline, Placement, PoolName, Routing, Stage
-from optimizer.options import Mixing, StageOptions, Supply, stage_options
+from optimizer.model import Demand, Pipeline, Placement, PoolName, Stage
+from optimizer.options import Mixing, StageOptions, Supply, enough_replicas, stage_options
 from optimizer.plan import Limit, LimitKind
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 SLA = Limit(kind=LimitKind.SLA)
-
-_PLENTY = 10.0
-"""Separate queues with replicas for this many times the load hardly ever wait: more cannot help."""
-
 
 _SLACK = 1e-9
 """Relative: rounding must not turn a stage away."""
@@ -244,11 +240,15 @@ class Question:
         return None if walk is None else Answer(case=mixed, walk=walk, mixing=Mixing.ANY)
 
     def _may_mix(self, asked: "_Asked", budget_per_hour: float) -> bool:
-        """Return whether any mix of pools could help: overflow alone has a way, were there room.
+        """Return whether any mix of pools could help: overflow alone has a way were there room, and none as it is.
 
-        Money never justifies a mix: a stage on two kinds of hardware is harder to run.
+        Money never justifies a mix: a stage on two kinds of hardware is harder to run, and a smaller budget must not
+        find a cheaper plan than a larger one.
         """
         if all(len(stage.placements) == 1 for stage in asked.stages):
+            return False
+        paid = isfinite(budget_per_hour) and not self._stuck(asked, inf)
+        if paid and _serve(self._case(asked, Mixing.OVERFLOW), inf, exact=False) is not None:
             return False
         roomy = replace(asked, room=np.full_like(asked.room, np.iinfo(np.int64).max))
         if self._stuck(roomy, budget_per_hour):
@@ -372,14 +372,8 @@ def _priced(case: Case, pool_prices: Array | None, money_price: float) -> Case:
 
 def _unbounded(placement: Placement, stage: Stage, rate_rps: float, sessions: float | None) -> Placement:
     """Return the placement with no minimum and as many replicas allowed as can make a difference."""
-    need = rate_rps / capacity_rps(placement, placement.batch_sizes[-1])
-    shared = stage.routing not in (Routing.RANDOM, Routing.STICKY)
-    # Replicas that share a queue wait no longer once there are some times the root of the load more than it needs.
-    count = need / 0.9 + 5 * sqrt(need) + 5 if shared else _PLENTY * need + 1
-    if placement.session_slots is not None and sessions is not None:
-        count = max(count, sessions / placement.session_slots)
-    most = max(placement.max_replicas, ceil(count)) if isfinite(count) else placement.max_replicas
-    return replace(placement, min_replicas=0, max_replicas=most)
+    enough = enough_replicas(placement, stage.routing, rate_rps, sessions, placement.batch_sizes[-1])
+    return replace(placement, min_replicas=0, max_replicas=max(placement.max_replicas, enough))
 
 
 def _ample(stages: Collection[Stage], supply: Supply) -> int:

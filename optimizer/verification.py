@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from optimizer.fleet import Fleet, Target
+from optimizer.latency import UNKNOWN_ERROR
 from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 from optimizer.replay import ROUNDS, replay, tighter_target_s
@@ -62,12 +63,20 @@ class Miss:
 def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
     """Return whether a replay has anything to tell: something runs, and is composed to SLA / (1 + `DOUBT`) or more.
 
-    A pipeline whose target was tightened is doubted ever after: of it, the composition is known to err.
+    A pipeline whose target was tightened is doubted ever after: of it, the composition is known to err. So is one
+    with a stage outside the region in which the model's error was measured.
     """
     answer = share.answer
     if answer is None or share.served <= 0 or not answer.complete or pipeline.demand.entry_rate_rps <= 0:
         return False
     if pipeline.key in fleet.targets:
+        return True
+    errors = (
+        table.latency_error[row]
+        for table, row in zip(answer.case.tables, answer.choice, strict=True)
+        if table.latency_error is not None
+    )
+    if any(error >= UNKNOWN_ERROR for error in errors):
         return True
     composed_s = replace(answer.case, composition=Composition.RSS).latency(answer.choice)
     return composed_s * (1 + DOUBT) >= pipeline.sla.latency_s

@@ -243,7 +243,9 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
     if answer.best_latency_s is None:
         yield f"the whole load cannot be carried within {within}, however late"
     else:
-        yield f"best latency of the whole load within {within}: {duration(answer.best_latency_s)}"
+        best = f"{duration(answer.best_latency_s)} (composed, not replayed)"
+        yield f"best latency of the whole load within {within}: {best}"
+    yield "(of plans that use a stage's further pools only as overflow)"
 
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:

@@ -1,8 +1,11 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.model import Composition, Pipeline, PoolName, Routing, StageName
 from optimizer.plan import PipelinePlan
 
 
@@ -179,3 +182,63 @@ def test_a_cheaper_pool_is_moved_to_when_the_saving_outweighs_the_moves() -> Non
 
     assert where_to(0.95) == {"cpu": 3, "gpu": 0}  # saves 0.15 $/h, and six moves cost 0.60
     assert where_to(0.5) == {"cpu": 0, "gpu": 3}
+
+
+def test_streams_that_stay_with_their_replica_are_whole() -> None:
+    """A replica that holds two streams of 62 % each falls behind for ever, however little the others have to do."""
+
+    def replicas(streams: int) -> int:
+        pipeline = a_pipeline(
+            a_stage("synth", on("gpu", service=(0.2, 0.0), cv=0.1, bounds=(0, 400), slots=8), routing=Routing.STICKY),
+            rate_rps=streams / 0.32,
+            sessions=float(streams),
+            sla_s=1.0,
+        )
+        (answer,) = allocate(a_problem(pipeline, where=pools(gpu=(1.0, 400)))).pipelines
+        assert answer.feasible
+        return sum(answer.replicas().values())
+
+    assert [replicas(streams) for streams in (1, 4, 10, 100)] == [1, 4, 10, 100]
+
+
+@pytest.mark.parametrize("most", [300, 1_000, 10_000, 1_000_000])
+def test_how_many_replicas_there_may_be_changes_no_plan_that_needs_fewer(most: int) -> None:
+    pipeline = a_pipeline(
+        a_stage("asr", on("cpu", service=(0.04, 0.005), cv=0.1, bounds=(0, most), batches=(8,))),
+        rate_rps=4_000.0,
+        sla_s=0.06,
+    )
+    plan = allocate(a_problem(pipeline, where=pools(cpu=(1.0, most))))
+    few = allocate(a_problem(pipeline, where=pools(cpu=(1.0, 300))))
+    assert plan.proven_optimal
+    assert plan.cost_per_hour == few.cost_per_hour
+
+
+def test_a_budget_is_no_reason_to_mix_pools() -> None:
+    """What is served for less money must not be cheaper than what is served when there is more."""
+
+    def cost(budget: float) -> float | None:
+        stages = [
+            a_stage(
+                name,
+                on("inferentia", service=(0.05, 0.0), bounds=(0, 4)),
+                on("cpu", service=(0.09, 0.0), bounds=(0, 12)),
+                after=after,
+            )
+            for name, after in (("a", []), ("b", ["a"]))
+        ]
+        pipeline = a_pipeline(*stages, rate_rps=30.0, sla_s=0.5, budget=budget)
+        plan = allocate(a_problem(pipeline, where=pools(inferentia=(1.0, 3), cpu=(0.8, 20))))
+        return plan.cost_per_hour if plan.feasible else None
+
+    costs = [cost(budget) for budget in np.arange(2.0, 12.0, 0.2).tolist()]
+    found = [one for one in costs if one is not None]
+    assert len(set(found)) == 1
+    assert costs.index(found[0]) == len(costs) - len(found), "a larger budget has no plan where a smaller one has"
+
+
+def test_where_the_model_was_never_measured_the_plan_says_so_and_is_replayed() -> None:
+    pipeline = a_pipeline(a_stage("asr", on("cpu", service=(0.02, 0.0), cv=4.0)), rate_rps=50.0, sla_s=10.0)
+    (answer,) = allocate(replace(a_problem(pipeline), composition=Composition.RSS)).pipelines
+    assert answer.latency_error == 1.0
+    assert answer.replayed_latency_s is not None
