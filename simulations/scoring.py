@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
 from optimizer.compiled import compiled
 
 LOST_AFTER_SLAS = 10.0

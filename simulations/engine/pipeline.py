@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
 from controller.core.spec import PipelineSpec, PlacementKey
 from optimizer.model import StageName
-
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas

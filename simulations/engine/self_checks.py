@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from controller.core.spec import DemandUnit, Mode, PipelineSpec, PlacementSpec, Scaling, StageSpec, StepPolicy, Target
 from numpy.typing import NDArray
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 
+from controller.core.spec import DemandUnit, Mode, PipelineSpec, PlacementSpec, Scaling, StageSpec, StepPolicy, Target
+from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from simulations.engine.pipeline import PipelineEngine
 from simulations.schedule import Schedule
 from simulations.scoring import Clock

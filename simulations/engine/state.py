@@ -8,10 +8,10 @@ their number, from 1, and kept at number mod C. -1 stands for none.
 from typing import Any, NamedTuple
 
 import numpy as np
-from controller.core.spec import DemandUnit, PipelineSpec
 from numpy.typing import NDArray
-from optimizer.model import Routing
 
+from controller.core.spec import DemandUnit, PipelineSpec
+from optimizer.model import Routing
 from simulations.engine.draws import gamma_constants
 from simulations.schedule import Schedule, chunk_phases
 from simulations.scoring import LOST_AFTER_SLAS
