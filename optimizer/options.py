@@ -410,7 +410,7 @@ def _need(stage: Stage, load: StageLoad, bounds: _Bounds) -> _Need:
         each_slots=tuple(inf if p.session_slots is None else float(p.session_slots) for p in stage.placements),
         floor=max(1, min(stage.min_replicas, sum(bounds.highest))),
         enough=tuple(
-            max(stage.min_replicas, enough_replicas(p, stage.routing, load.rate_rps, load.sessions, p.batch_sizes[0]))
+            max(stage.min_replicas, enough_replicas(p, stage.routing, load.rate_rps, load.sessions, 1))
             for p in stage.placements
         ),
     )
