@@ -124,8 +124,8 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
             for other, c, m in sorted(cheaper, key=lambda found: found[1])
         ]
         yield f"Cheaper, but late more often: {phrases.listed(told)}."
-    as_good = [(o, c, m) for o, c, m in sound if c is not None and m is not None and m >= met and o not in better]
-    if as_good:
+    as_good = [(o, c, m) for o, c, m in sound if c is not None and m is not None and m >= met]
+    if as_good and not better:
         other, other_cost, _ = min(as_good, key=lambda found: found[1])
         more = phrases.share(other_cost / cost - 1) if cost else phrases.MISSING
         yield f"The cheapest rival that kept it as often is {label(other)} at {phrases.money(other_cost)}, {more} more."
