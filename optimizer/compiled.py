@@ -5,7 +5,7 @@ none (a read-only file system, a full disk) it is compiled anew by each process.
 the function is only slower to start.
 
 numba keys an entry by the one source file of the function, so that a caller would go on with the old code of what it
-calls. Here the key covers every source of this package besides.
+calls. Here the key covers every source of its own package and of this one besides.
 """
 
 import contextlib
@@ -51,8 +51,11 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
 class _Stamped:
     """A place for the cache whose entries are valid for one state of the whole package."""
 
+    _py_file: str
+
     def get_source_stamp(self) -> Any:
-        return super().get_source_stamp(), _package_stamp()  # type: ignore[misc]
+        folders = {Path(self._py_file).parent, Path(__file__).parent}
+        return super().get_source_stamp(), *map(_stamp, sorted(folders))  # type: ignore[misc]
 
 
 class _Provided(_Stamped, caching.UserProvidedCacheLocator):  # type: ignore[misc]
@@ -90,9 +93,9 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
             yield
 
 
-@lru_cache(maxsize=1)
-def _package_stamp() -> str:
+@lru_cache(maxsize=8)
+def _stamp(folder: Path) -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(folder.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
