@@ -25,18 +25,26 @@ demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernete
 	@$(BIN)/sluice demo $(ARGS)
 
 .PHONY: test
-test: $(STAMP) ## everything CI runs: static checks, then all tests, those on the lab included
+test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
 	@$(MAKE) --no-print-directory check
+	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
 	@$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/e2e
 
 .PHONY: check
-check: $(STAMP) ## static checks and the tests that need no lab
+check: $(STAMP) ## static checks and the tests that need neither browser nor lab
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 --ignore=tests/integration --ignore=tests/e2e
+	@$(BIN)/pytest -n 2 --ignore=tests/integration --ignore=tests/e2e --ignore=tests/browser
+
+.PHONY: browser
+browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)
+	@PYTHONPATH=tests/support $(BIN)/python -c 'from browser import find_browser; find_browser()' 2>/dev/null || \
+	 { [ "$$(id -u)" = 0 ] && echo "==> installing chromium" && apt-get update -qq && \
+	   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+	 { echo "the tests of the report need Chromium: install it, or name one in SLUICE_BROWSER" >&2; exit 1; }
 
 .PHONY: fmt
 fmt: $(STAMP) ## format the code
@@ -64,6 +72,21 @@ bench-optimizer: $(STAMP) ## how good and how fast plans are, beside a MILP solv
 	@$(call bench,bench_fleet)
 	@$(call bench,bench_shortage)
 
+.PHONY: bench-simulator
+bench-simulator: $(STAMP) ## how fast the simulator is beside SimPy, and whether both give the same answer
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_simulator)
+
+.PHONY: bench-policies
+bench-policies: $(STAMP) ## every autoscaler on three stated loads: cost, bound, share of windows within the SLA
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_policies)
+
+.PHONY: fidelity
+fidelity: $(STAMP) ## the simulator against the lab: the same scenarios in both (about 20 minutes)
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_fidelity)
+
 .PHONY: batching-table
 batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.batching_table
@@ -75,7 +98,7 @@ docs: $(STAMP) ## run the commands that docs/ quotes and write down what they pr
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra lab --group dev pyproject.toml -o requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)

@@ -64,9 +64,9 @@ class PipelineSeries:
     percentile: float
     offered_rps: tuple[float, ...]
     served_rps: tuple[float, ...]
-    filtered_rps: tuple[float, ...] | None
-    shed_rps: tuple[float, ...] | None
-    lost_rps: tuple[float, ...] | None
+    filtered_rps: tuple[float, ...]
+    shed_rps: tuple[float, ...]
+    lost_rps: tuple[float, ...]
     p95_s: tuple[float | None, ...]
     met: tuple[bool | None, ...]
     spend_per_hour: tuple[float, ...]

@@ -101,6 +101,9 @@ class Window:
     length_s: float
     offered: int
     served: int
+    filtered: int
+    shed: int
+    lost: int
     p95_s: float | None
     met: bool | None
     calm: bool
@@ -269,6 +272,9 @@ class Tally:
                 length_s=span.until_s - span.from_s,
                 offered=int(counts.sum()),
                 served=int(counts[_WITHIN] + counts[_LATE]),
+                filtered=int(counts[_FILTERED]),
+                shed=int(counts[_SHED]),
+                lost=int(counts[_LOST]),
                 p95_s=_finite(p95_s),
                 met=_met(counts.tolist(), self._sla),
                 calm=not any(span.overlaps(interval) for interval in disturbed),

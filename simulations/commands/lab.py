@@ -24,7 +24,9 @@ from simulations.lab.binaries import BuildError, cache_folder, ensure
 from simulations.lab.cluster import Cluster
 from simulations.lab.deployments import UnsupportedManifest, deployments, pool_nodes
 from simulations.lab.faults import FaultRefused, UnsupportedFault
+from simulations.lab.live_result import live_page
 from simulations.lab.processes import LOOPBACK, ProcessError
+from simulations.lab.report import LiveRun, build_report
 from simulations.lab.run import MAX_LAG_S, Options, check, run
 from simulations.lab.standing import Occupied, State, is_occupied, occupy
 from simulations.lab.view import LineView, LiveView, View
@@ -93,8 +95,8 @@ def read_scenario(path: Path) -> Scenario:
 
 
 @contextlib.contextmanager
-def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Cluster]]:
-    """Run `scenario` before the eyes of whoever called; give its report and its lab, which ends with the block.
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[LiveRun, Cluster]]:
+    """Run `scenario` before the eyes of whoever called; give what it left and its lab, which ends with the block.
 
     Exits with status 1 and a reason when it cannot be run, and with 130, as shells do, on Ctrl-C.
     """
@@ -118,13 +120,24 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Report, Clu
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def write_report(report: Report, path: Path, operator_log: Path) -> None:
-    """Write the report, and its path as the last line of stdout; the operator's log stays beside it."""
+def write_report(report: Report, live: LiveRun, scenario: Scenario, options: Options, log: Path, path: Path) -> None:
+    """Write the report, and its path as the last line of stdout; the page and the operator's log go beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1) + "\n")
-    if operator_log.exists():
+    page = live_page(
+        live,
+        report,
+        scenario,
+        seed=options.seed,
+        policy="sluice" if options.operator else "none",
+        command=["sluice", *sys.argv[1:]],
+        max_lag_s=MAX_LAG_S,
+    )
+    path.with_suffix(".html").write_text(page, encoding="utf-8")
+    click.echo(f"to look at: {path.with_suffix('.html').resolve()}")
+    if log.exists():
         kept = path.with_suffix(".operator.jsonl")
-        shutil.copyfile(operator_log, kept)
+        shutil.copyfile(log, kept)
         click.echo(f"the operator's log: {kept.resolve()}")
     click.echo(f"report: {path.resolve()}")
 
@@ -166,8 +179,9 @@ def run_(
         seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
     )
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
-    with executed(loaded, options) as (result, cluster):
-        write_report(result, place, cluster.operator_log)
+    with executed(loaded, options) as (live, cluster):
+        result = build_report(live)
+        write_report(result, live, loaded, options, cluster.operator_log, place)
     lag_s = result["summary"]["generator_lag_p99_s"]
     if lag_s > MAX_LAG_S:
         click.echo(

@@ -17,7 +17,7 @@ from optimizer.model import StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
-from simulations.lab.histogram import LatencyHistogram
+from simulations.histogram import LatencyHistogram
 from simulations.schedule import Schedule
 from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, Tally
 

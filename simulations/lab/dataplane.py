@@ -11,8 +11,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulations.histogram import LatencyHistogram
 from simulations.lab.backend import Item, Pod, Recoveries, Session
-from simulations.lab.histogram import LatencyHistogram
 from simulations.lab.topology import PipelineTopology
 from simulations.lab.upstream import Upstream
 from simulations.scoring import LOST_AFTER_SLAS, Outcome

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controller.core.spec import PipelineSpec, PoolSpec
 from controller.resources.manifests import load_documents
@@ -26,7 +25,7 @@ from simulations.lab.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.observer import Observer
 from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.records import read_records
-from simulations.lab.report import LiveRun, build_report, report_windows
+from simulations.lab.report import LiveRun, report_windows
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
 from simulations.load import pipeline_schedules
@@ -65,8 +64,8 @@ def check(scenario: Scenario) -> None:
 @contextlib.contextmanager
 def run(
     scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View
-) -> Iterator[tuple[dict[str, Any], Cluster]]:
-    """Run `scenario` on a lab in `folder`; give its report, and its cluster, which is there until the block ends.
+) -> Iterator[tuple[LiveRun, Cluster]]:
+    """Run `scenario` on a lab in `folder`; give what it left, and its cluster, which is there until the block ends.
 
     Raises:
         UnsupportedFault: the scenario has a fault that the lab cannot cause.
@@ -116,8 +115,8 @@ class _Run:
         self._began_s = 0.0
         self._decisions: list[LoggedDecision] = []
 
-    def execute(self) -> dict[str, Any]:
-        """Run from the first pod to the report."""
+    def execute(self) -> LiveRun:
+        """Run from the first pod to the last item."""
         with (
             closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
@@ -132,7 +131,7 @@ class _Run:
             observer.begin(start_s)
             self._follow(observer, load, start_s)
             load.end()
-            return build_report(self._live_run(observer, load))
+            return self._live_run(observer, load)
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
         """Give the operator time to have a replica of every stage serve, so that no item meets an empty stage."""

@@ -77,16 +77,15 @@ def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] |
 
 def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
     lines = [Line(name="offered", values=pipeline.offered_rps, style="offered", area=True)]
-    if pipeline.filtered_rps is not None and any(pipeline.filtered_rps):
+    if any(pipeline.filtered_rps):
         answered = [s + f for s, f in zip(pipeline.served_rps, pipeline.filtered_rps, strict=True)]
         lines.append(Line(name="answered or filtered as silence", values=answered, style="answered"))
-    name = "answered" if pipeline.filtered_rps is not None else "answered (without what was filtered as silence)"
-    lines.append(Line(name=name, values=pipeline.served_rps, style="served"))
+    lines.append(Line(name="answered", values=pipeline.served_rps, style="served"))
     for name, values, style in (
         ("turned away (shed)", pipeline.shed_rps, "shed"),
         ("lost", pipeline.lost_rps, "lost"),
     ):
-        if values is not None and any(values):
+        if any(values):
             lines.append(Line(name=name, values=values, style=style))
     return Chart(
         title="Load",

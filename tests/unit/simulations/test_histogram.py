@@ -2,7 +2,7 @@
 
 import itertools
 
-from simulations.lab.histogram import LatencyHistogram
+from simulations.histogram import LatencyHistogram
 
 
 def test_the_histogram_is_fine_around_the_sla() -> None:
