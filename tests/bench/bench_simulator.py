@@ -187,7 +187,7 @@ def megabytes(engine: PipelineEngine) -> float:
     per_stream = {"stream", "pin"}
     state = engine._state
     arrays = [getattr(state, name) for name in state._fields if name not in per_stream]
-    return sum(array.nbytes for array in (*arrays, *engine._tally.arrays)) / 1e6
+    return float(sum(array.nbytes for array in (*arrays, *engine._tally.arrays)) / 1e6)
 
 
 def main() -> None:

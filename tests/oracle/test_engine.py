@@ -9,9 +9,9 @@ import pytest
 import simpy
 from engine_specs import a_pipeline, a_placement, a_stage, an_engine, poisson, requests
 from event_simulation import arrivals, simulate
-from simulations.engine.self_checks import self_checks
 
 from optimizer.model import Routing
+from simulations.engine.self_checks import self_checks
 from simulations.schedule import Schedule, chunk_times
 from simulations.scoring import ranked
 
@@ -30,7 +30,7 @@ def test_a_tandem_of_two_stages_takes_as_long_as_in_an_independent_simulation(
     fixed_s, per_item_s = 0.010, 0.002
     rate = load * replicas * concurrency * batch / (fixed_s + batch * per_item_s)
     times_s = arrivals(rate, 1.0, ITEMS, 1)
-    law = {
+    law: dict[str, Any] = {
         "replicas": replicas,
         "concurrency": concurrency,
         "batch": batch,
@@ -103,7 +103,7 @@ class _SimPyStage:
 
     def serve(self) -> Generator[Any, Any, bool]:
         loads = [len(server.queue) + server.count for server in self._servers]
-        order = np.lexsort((self._rng.random(len(loads)), loads))
+        order = np.lexsort((self._rng.random(len(loads)), np.array(loads)))
         for index in order[:3]:
             server = self._servers[index]
             if len(server.queue) < self._limit:

@@ -39,7 +39,7 @@ def day(trace: str, copies: int, begin_s: float, seed: int) -> bytes:
     replay = Replay(trace=read_trace(trace, Column.ARRIVALS, folder=Path()), copies=copies)
     counts = replay.bins(rng, DAY_S).astype(np.int64)
     bins_s = np.arange(len(counts)) * replay.bin_s
-    kept = rng.binomial(counts, share_kept(begin_s + bins_s + replay.bin_s / 2))
+    kept = rng.binomial(counts, share_kept(np.asarray(begin_s + bins_s + replay.bin_s / 2, dtype=np.float64)))
     rows = [f"{t_s:g},{count}" for t_s, count in zip(bins_s, kept, strict=True)]
     return gzip.compress(("\n".join(["t_s,arrivals", *rows]) + "\n").encode(), mtime=0)
 

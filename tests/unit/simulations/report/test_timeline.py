@@ -69,13 +69,6 @@ def test_shed_and_lost_items_are_drawn_where_there_are_any() -> None:
     assert "turned away (shed)" not in charts(run, (), None)
 
 
-def test_what_was_not_counted_is_told() -> None:
-    run = a_result()
-    (captions,) = run.series.pipelines
-    markup = charts(with_pipelines(run, replace(captions, filtered_rps=None)), (), None)
-    assert "answered (without what was filtered as silence)" in markup
-
-
 def test_several_pipelines_have_their_own_charts() -> None:
     run = a_result()
     (captions,) = run.series.pipelines
