@@ -476,7 +476,7 @@ class _Parts:
                     gamma_quantile(service, each**2 * service**2, self.percentile)
                     for each in (placement.service.cv, known)
                 )
-                after *= np.maximum(wide / narrow, 1.0)
+                after *= np.maximum(np.divide(wide, narrow, out=np.ones_like(wide), where=narrow > 0), 1.0)
             mean[at] = service + growth * np.maximum(mean[at] - service, 0.0)
             quantile[at] = after + growth * np.maximum(quantile[at] - before, 0.0)
         return mean, quantile

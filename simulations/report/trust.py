@@ -82,9 +82,5 @@ def again(experiment: Experiment) -> Markup:
     )
 
 
-def _namedtable(columns: tuple[str, str], rows: Mapping[str, str], *, label: str) -> Markup:
-    return table(columns, ((name, element("code", value)) for name, value in rows.items()), label=label)
-
-
 def _named_table(columns: tuple[str, str], rows: Mapping[str, str], *, label: str) -> Markup:
     return table(columns, ((name, element("code", value)) for name, value in rows.items()), label=label)

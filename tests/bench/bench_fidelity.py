@@ -1,0 +1,184 @@
+"""The simulator against the lab: the same scenarios, seeds and operator in both, once simulated and once live.
+
+    python tests/bench/bench_fidelity.py [--seeds N] [--only NAME] [--write] [--json FILE]
+
+Errors are simulated over live − 1. Windows are compared in steady phases: where neither run has changed a replica in
+the window or in the two before. The time to react is from the step of the load to the first replica more. `--write` makes
+the errors those that every report states. The machine must be idle: a live run whose load was late is repeated once and
+then left out.
+"""
+
+import argparse
+import io
+import json
+import math
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from optimizer.model import PipelineKey
+from simulations.experiment import run_one
+from simulations.lab.binaries import ensure
+from simulations.lab.live_result import live_experiment
+from simulations.lab.report import LiveRun, build_report
+from simulations.lab.run import MAX_LAG_S, Options, run
+from simulations.lab.view import LineView
+from simulations.policies.sluice import SluiceSettings
+from simulations.provenance import provenance
+from simulations.results import RunResult
+from simulations.scenario import Scenario, load_scenario
+
+FOLDER = Path(__file__).parent / "fidelity"
+SCENARIOS = ("steady", "step", "bursty")
+STEP_S = 50.0
+PIPELINE = PipelineKey("speech/captions")
+REPORTED = Path(__file__).parents[2] / "simulations" / "report" / "fidelity.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One scenario and seed: what the simulator said, what the lab did, and the p95 of steady windows in both."""
+
+    scenario: str
+    seed: int
+    simulated: dict[str, float | None]
+    live: dict[str, float | None]
+    windows: list[tuple[float, float]]
+
+
+def live(scenario: Scenario, seed: int, interval_s: float) -> RunResult | None:
+    """Return what a live run came to; None where the machine was too busy for it, twice."""
+    for _ in range(2):
+        with tempfile.TemporaryDirectory(prefix="sluice-fidelity-") as folder:
+            options = Options(seed=seed, interval_s=interval_s)
+            view = LineView(Console(file=io.StringIO()))
+            with run(scenario, options, Path(folder), ensure(view.say), view) as (left, _):
+                found = _of_lab(left, scenario, seed)
+        if left.generator_lag_p99_s <= MAX_LAG_S:
+            return found
+        print(f"  late by {1e3 * left.generator_lag_p99_s:.1f} ms (p99)", flush=True)
+    return None
+
+
+def _of_lab(left: LiveRun, scenario: Scenario, seed: int) -> RunResult:
+    told = provenance(scenario, ["sluice", "lab", "run"])
+    experiment = live_experiment(left, build_report(left), seed=seed, policy="sluice", provenance=told)
+    (found,) = experiment.results
+    return found
+
+
+def measures(result: RunResult) -> dict[str, float | None]:
+    series = result.series
+    placements = [each for pipeline in series.pipelines for each in pipeline.placements]
+    hours = sum(
+        sum(count * length for count, length in zip(each.ready, series.length_s, strict=True)) for each in placements
+    )
+    ups = [
+        entry.t_s
+        for entry in result.decisions
+        if entry.t_s >= STEP_S and any(change.after > change.before for change in entry.changes)
+    ]
+    return {
+        "p50": result.p50_s,
+        "p95": result.p95_s,
+        "cost": result.cost,
+        "replica-hours": hours / 3600,
+        "time to react": ups[0] - STEP_S if ups else None,
+    }
+
+
+def steady_windows(one: RunResult, other: RunResult) -> list[tuple[float, float]]:
+    """Return the p95 of windows in which, and in the two before, neither run changed a replica."""
+    quiet = [_quiet(result) for result in (one, other)]
+    (mine,), (theirs,) = one.series.pipelines, other.series.pipelines
+    return [
+        (p95_s, live_s)
+        for number, (p95_s, live_s) in enumerate(zip(mine.p95_s, theirs.p95_s, strict=True))
+        if quiet[0][number] and quiet[1][number] and p95_s is not None and live_s is not None
+    ]
+
+
+def _quiet(result: RunResult) -> list[bool]:
+    counts = np.array([each.desired for pipeline in result.series.pipelines for each in pipeline.placements])
+    moved = np.concatenate([[True], np.any(np.diff(counts, axis=1) != 0, axis=0)])
+    return [not moved[max(0, number - 2) : number + 1].any() for number in range(counts.shape[1])]
+
+
+def errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float | None, float]:
+    """Return mean and nine-of-ten of |simulated / live − 1|, and the mean with its sign."""
+    off = np.array([simulated / lived - 1 for simulated, lived in pairs])
+    tail = float(np.percentile(np.abs(off), 90)) if len(off) >= 10 else None
+    return float(np.abs(off).mean()), tail, float(off.mean())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", choices=SCENARIOS, default=None)
+    parser.add_argument("--interval", type=float, default=2.0, help="seconds between the operator's cycles, in both")
+    parser.add_argument("--write", action="store_true", help="state these errors in every report")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found: list[Comparison] = []
+    for name in [options.only] if options.only else SCENARIOS:
+        scenario = load_scenario(FOLDER / f"{name}.yaml")
+        for seed in range(1, options.seeds + 1):
+            settings = SluiceSettings(interval_s=options.interval)
+            simulated = run_one(scenario, policy="sluice", seed=seed, settings=settings)
+            lived = live(scenario, seed, options.interval)
+            if lived is None:
+                print(f"{name:8} {seed}  left out: this machine was too busy", flush=True)
+                continue
+            one = Comparison(
+                scenario=name,
+                seed=seed,
+                simulated=measures(simulated),
+                live=measures(lived),
+                windows=steady_windows(simulated, lived),
+            )
+            found.append(one)
+            print(f"{name:8} {seed}  " + "  ".join(_words(one, what) for what in one.simulated), flush=True)
+    report = summary(found)
+    for row in report:
+        tail = "" if row["nine_of_ten"] is None else f", nine of ten within {row['nine_of_ten']:.1%}"
+        print(f"{row['quantity']:28} mean {row['mean']:.1%}{tail}, bias {row['bias']:+.1%}, {row['count']} compared")
+    if options.json:
+        options.json.write_text(json.dumps({"comparisons": [asdict(one) for one in found], "errors": report}, indent=1))
+    if options.write and not options.only:
+        stated = {
+            "command": shlex.join(["make", "fidelity"]),
+            "scenarios": list(SCENARIOS),
+            "seeds": options.seeds,
+            "errors": [{name: row[name] for name in ("quantity", "mean", "nine_of_ten")} for row in report],
+        }
+        REPORTED.write_text(json.dumps(stated, indent=1) + "\n")
+    return 0
+
+
+def _words(one: Comparison, what: str) -> str:
+    simulated, lived = one.simulated[what], one.live[what]
+    said = [("–" if value is None else f"{value:.4g}") for value in (simulated, lived)]
+    return f"{what} {said[0]} / {said[1]}"
+
+
+def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | None]]:
+    rows: list[dict[str, float | str | int | None]] = []
+    pairs = {"p95 of steady windows": [pair for one in found for pair in one.windows]}
+    for what in found[0].simulated if found else ():
+        values = [(one.simulated[what], one.live[what]) for one in found]
+        pairs[what] = [(s, lived) for s, lived in values if s is not None and lived is not None and lived > 0]
+    for what, compared in pairs.items():
+        if compared:
+            mean, tail, bias = errors(compared)
+            rows.append({"quantity": what, "mean": mean, "nine_of_ten": tail, "bias": bias, "count": len(compared)})
+    return [row for row in rows if math.isfinite(float(row["mean"] or 0))]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
