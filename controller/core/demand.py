@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controller.core.memory import DemandSample
 from controller.core.snapshot import PipelineState
-from controller.core.spec import PipelineSpec
+from controller.core.spec import DemandUnit, PipelineSpec
 from profiler.demand import forecast, growth
 from profiler.samples import Absence, AbsenceReason, Reading
 
@@ -55,7 +55,9 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
     # Between now and when a new replica serves, the load may rise as it did before.
-    expected = max(forecast(recent, now_s, ahead_s), observed + growth(recent, ahead_s))
+    expected = max(
+        forecast(recent, now_s, ahead_s), observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))
+    )
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected))
     lowest = min(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.up.stabilization_s)
     highest = max(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.down.stabilization_s)
@@ -69,6 +71,11 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
         falls_at_s=max(holders) + scaling.down.stabilization_s if holders else None,
     )
+
+
+def _chance(spec: PipelineSpec, load: float, ahead_s: float) -> float:
+    """Return the standard deviation of a Poisson load: of streams under way, or of a rate averaged over `ahead_s`."""
+    return math.sqrt(load if spec.unit is DemandUnit.STREAMS else load / ahead_s)
 
 
 def horizon_s(spec: PipelineSpec, interval_s: float) -> float:

@@ -3,9 +3,9 @@
     python tests/bench/bench_fidelity.py [--seeds N] [--only NAME] [--write] [--json FILE]
 
 Errors are simulated over live − 1. Windows are compared in steady phases: where neither run has changed a replica in
-the window or in the two before. The time to react is from the step of the load to the first replica more. `--write` makes
-the errors those that every report states. The machine must be idle: a live run whose load was late is repeated once and
-then left out.
+the window or in the two before. The time to react is from the step of the load to the first replica more. `--write`
+makes the errors those that every report states. The machine must be idle: a live run whose load was late is repeated
+once and then left out.
 """
 
 import argparse

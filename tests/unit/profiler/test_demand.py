@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.demand import ENVELOPE, forecast
+from profiler.demand import CHANCES, ENVELOPE, forecast, growth
 
 BENCH = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "bench_forecast.py"))
 
@@ -41,6 +41,25 @@ def test_a_load_that_falls_to_nothing_is_never_expected_to_be_negative() -> None
 def test_a_forecast_stays_within_reach_of_what_was_seen() -> None:
     samples = every_15_s(*[10.0 * cycle for cycle in range(40)])
     assert forecast(samples, samples[-1][0], 480.0) == ENVELOPE * 390.0
+
+
+BURST = [100.0] * 6 + [200.0, 300.0, 400.0, 400.0, 400.0, 400.0]
+
+
+def test_a_load_at_its_highest_may_rise_by_chance_alone() -> None:
+    """It rose by 200 within 30 s, and is not planned for as if it did so once more."""
+    assert growth(every_15_s(*BURST), 30.0, chance=20.0) == CHANCES * 20.0
+
+
+def test_a_load_that_has_fallen_may_come_back_as_fast_as_it_rose() -> None:
+    fallen = every_15_s(*BURST, 250.0, 150.0)
+    assert growth(fallen, 30.0, chance=12.0) == 200.0
+    nearly_up = every_15_s(*BURST, 300.0, 340.0)
+    assert growth(nearly_up, 30.0, chance=12.0) == 60.0
+
+
+def test_a_steady_load_is_given_no_more_than_it_ever_rose() -> None:
+    assert growth(every_15_s(*[300.0] * 20), 45.0, chance=17.0) == 0.0
 
 
 def test_an_idle_pipeline_is_expected_to_stay_idle() -> None:
