@@ -17,6 +17,13 @@ def test_the_document_quotes_every_way_to_ask() -> None:
         assert any(option in command for command in commands), option
 
 
+def test_the_part_about_what_cannot_be_done_shows_something_that_cannot() -> None:
+    part = TEXT.split("## When it cannot be done")[1].split("\n## ")[0]
+    (quote,) = quotes(part)
+    for words in ("the SLA cannot be met for all", "can be served within", "no budget would do", "best latency"):
+        assert words in quote.output, words
+
+
 @pytest.mark.parametrize("quote", quotes(TEXT), ids=lambda quote: quote.command)
 def test_a_quoted_command_prints_what_is_quoted(quote: Quote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
