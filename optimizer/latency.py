@@ -133,6 +133,7 @@ _MEASURED_SLOTS = 4
 _MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases say more than the load
 
 _WHOLE = 1e-9
+_LEAST_OF_A_STREAM = 0.5  # replicas whose share of the streams is less are given none
 
 _ROOM = 0.2
 """Idle share of the capacity from which on slots that batch hardly disturb one another."""
@@ -284,7 +285,7 @@ class _Pinned:
         fullest, streams = np.ones(replicas.shape), np.ones(replicas.shape)
         if routing is not Routing.STICKY or not load.sessions:
             return cls(fullest, fullest, streams)
-        at = (replicas > 0) & (share > 0)
+        at = (replicas > 0) & (load.sessions * share >= _LEAST_OF_A_STREAM)
         mean = load.sessions * share[at] / replicas[at]
         count = np.ceil(load.sessions * share[at] - _WHOLE)
         most, least = np.ceil(count / replicas[at] - _WHOLE), np.floor(count / replicas[at] + _WHOLE)

@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
-from simulations.lab.report import build_report
 from simulations.lab.run import MAX_LAG_S, Options
 
 
@@ -28,17 +27,17 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
             interval_s=interval,
         )
         place = report_path(report, f"demo-{options.seed}")
-        with executed(scenario, options) as (live, cluster):
-            result = build_report(live)
-            for line in verdict(result["summary"]):
+        with executed(scenario, options) as (finished, cluster):
+            summary = finished.report["summary"]
+            for line in verdict(summary):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
-            write_report(result, live, scenario, options, cluster.operator_log, place)
+            write_report(finished, place)
             if keep:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
-    failures = broken_promises(result["summary"])
+    failures = broken_promises(summary)
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
     if failures:

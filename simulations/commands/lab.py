@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,15 @@ _TAIL_LINES = 15
 _INTERRUPTED = 128 + signal.SIGINT
 
 Report = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a run on the lab came to: its report as JSON and as an HTML page, and the operator's log, if it had one."""
+
+    report: Report
+    page: str
+    operator_log: Path
 
 
 def prepare_environment() -> None:
@@ -95,8 +105,8 @@ def read_scenario(path: Path) -> Scenario:
 
 
 @contextlib.contextmanager
-def executed(scenario: Scenario, options: Options) -> Iterator[tuple[LiveRun, Cluster]]:
-    """Run `scenario` before the eyes of whoever called; give what it left and its lab, which ends with the block.
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, Cluster]]:
+    """Run `scenario` before the eyes of whoever called; give what it came to and its lab, which ends with the block.
 
     Exits with status 1 and a reason when it cannot be run, and with 130, as shells do, on Ctrl-C.
     """
@@ -111,8 +121,8 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[LiveRun, Cl
                 if console.is_terminal:
                     specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
                     view = shown.enter_context(LiveView(console, specs))
-                done = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
-            yield done
+                live, cluster = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
+            yield _finished(live, scenario, options, cluster.operator_log), cluster
     except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest, FaultRefused, LoadTooLarge) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
@@ -120,10 +130,8 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[LiveRun, Cl
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def write_report(report: Report, live: LiveRun, scenario: Scenario, options: Options, log: Path, path: Path) -> None:
-    """Write the report, and its path as the last line of stdout; the page and the operator's log go beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1) + "\n")
+def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
+    report = build_report(live)
     page = live_page(
         live,
         report,
@@ -133,11 +141,18 @@ def write_report(report: Report, live: LiveRun, scenario: Scenario, options: Opt
         command=["sluice", *sys.argv[1:]],
         max_lag_s=MAX_LAG_S,
     )
-    path.with_suffix(".html").write_text(page, encoding="utf-8")
+    return Finished(report=report, page=page, operator_log=operator_log)
+
+
+def write_report(finished: Finished, path: Path) -> None:
+    """Write the report, and its path as the last line of stdout; the page and the operator's log go beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(finished.report, indent=1) + "\n")
+    path.with_suffix(".html").write_text(finished.page, encoding="utf-8")
     click.echo(f"to look at: {path.with_suffix('.html').resolve()}")
-    if log.exists():
+    if finished.operator_log.exists():
         kept = path.with_suffix(".operator.jsonl")
-        shutil.copyfile(log, kept)
+        shutil.copyfile(finished.operator_log, kept)
         click.echo(f"the operator's log: {kept.resolve()}")
     click.echo(f"report: {path.resolve()}")
 
@@ -179,10 +194,9 @@ def run_(
         seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
     )
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
-    with executed(loaded, options) as (live, cluster):
-        result = build_report(live)
-        write_report(result, live, loaded, options, cluster.operator_log, place)
-    lag_s = result["summary"]["generator_lag_p99_s"]
+    with executed(loaded, options) as (finished, _):
+        write_report(finished, place)
+    lag_s = finished.report["summary"]["generator_lag_p99_s"]
     if lag_s > MAX_LAG_S:
         click.echo(
             f"invalid: the load generator was late by {lag_s * 1000:.1f} ms (p99), more than {MAX_LAG_S * 1000:g} ms: "

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulations.commands import demo as command
+from simulations.commands.lab import Finished
 from simulations.lab.run import Options
 from simulations.scenario import Scenario
 
@@ -46,7 +47,10 @@ class Runs:
     def executed(self, scenario: Scenario, options: Options) -> Iterator[tuple[Any, Any]]:
         self.asked.append((scenario.file.name, options))
         self.up = True
-        yield {"summary": self.summary}, SimpleNamespace(kubeconfig="/lab/admin.kubeconfig")
+        finished = Finished(
+            report={"summary": self.summary}, page="<!doctype html>", operator_log=Path("no-operator.log")
+        )
+        yield finished, SimpleNamespace(kubeconfig="/lab/admin.kubeconfig")
         self.up = False
 
 
@@ -72,6 +76,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         "items: 1000 offered = 430 served + 550 filtered by VAD + 12 shed + 0 lost + 8 in flight",
         "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
         "14 replica changes, 2 sessions cut, 0 cap violations",
+        f"to look at: {tmp_path}/reports/demo-1.html",
         f"report: {tmp_path}/reports/demo-1.json",
     ]
     assert json.loads((tmp_path / "reports" / "demo-1.json").read_text()) == {"summary": SUMMARY}
