@@ -162,11 +162,11 @@ class Watched:
         return list(map(str, self._work.iterdir()))
 
 
-def eventually(look: Callable[[], T]) -> T:
+def eventually(look: Callable[[], T], within_s: float = _END_S) -> T:
     """What `look` returns, as soon as it is true."""
-    deadline = time.monotonic() + _END_S
+    deadline = time.monotonic() + within_s
     while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {_END_S:g} s"
+        assert time.monotonic() < deadline, f"not within {within_s:g} s"
         time.sleep(0.1)
     return found
 

@@ -195,7 +195,7 @@ def test_an_interrupt_ends_the_processes_and_says_nothing(tmp_path: Path) -> Non
         start_new_session=True,
     )
     try:
-        children = eventually(lambda: workers(process.pid))
+        children = eventually(lambda: workers(process.pid), within_s=200.0)  # modules are compiled on a fresh machine
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, errors = process.communicate(timeout=60)
         _, alive = psutil.wait_procs(children, timeout=30)
