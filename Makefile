@@ -29,15 +29,16 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
-	@$(BIN)/pytest -n 2 --dist loadfile tests/integration tests/e2e
+	@$(BIN)/pytest -n 2 --dist loadfile tests/integration
+	@$(BIN)/pytest tests/e2e tests/oracle -m "lab or quiet"
 
 .PHONY: check
-check: $(STAMP) ## static checks and the tests that need neither browser nor lab
+check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 --ignore=tests/integration --ignore=tests/e2e --ignore=tests/browser
+	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/browser
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)

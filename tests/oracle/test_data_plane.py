@@ -25,6 +25,8 @@ from simulations.scoring import Outcome
 
 DURATION_S = 4.0
 
+pytestmark = pytest.mark.quiet
+
 
 def ideal_s(worker: WorkerSpec, arrivals_s: Sequence[float]) -> list[float]:
     """Sojourn times of a single server with the worker's own draws (Lindley's recursion)."""

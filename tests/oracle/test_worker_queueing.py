@@ -13,6 +13,8 @@ from simulations.lab.timers import Timers
 from simulations.lab.wire import NO_SESSION, Client, Status
 from simulations.lab.worker import ITEM_PORT, StageWorker, WorkerSpec
 
+pytestmark = pytest.mark.quiet
+
 
 def spec(**values: float) -> WorkerSpec:
     return WorkerSpec(pipeline="oracle", stage="s", queue_limit=10_000, **values)  # type: ignore[arg-type]
