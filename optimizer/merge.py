@@ -23,7 +23,8 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_STATE_LIMIT = 200_000
+_STATE_LIMIT = 40_000
+_LARGE_STATE_LIMIT = 200_000  # where that was not enough: room for it takes longer to set up than most proofs
 _WORK_LIMIT = 200_000
 _PROOF_LIMIT = 2_000_000
 _PATH_LIMIT = 64
@@ -237,26 +238,30 @@ class _Proof:
             limit = self.known
             if least - free > limit + slack:
                 return None, np.inf
-            work = _merged(
-                offsets,
-                part[0],
-                part[1],
-                part[2],
-                part[3],
-                self.weights[stages],
-                use[rows],
-                room,
-                self.latency_s,
-                limit,
-                limit + free + slack,
-                sizes,
-                front,
-                _STATE_LIMIT,
-                work,
-                at,
-            )
-            if work < 0:
+            for states in (_STATE_LIMIT, _LARGE_STATE_LIMIT):
+                left = _merged(
+                    offsets,
+                    part[0],
+                    part[1],
+                    part[2],
+                    part[3],
+                    self.weights[stages],
+                    use[rows],
+                    room,
+                    self.latency_s,
+                    limit,
+                    limit + free + slack,
+                    sizes,
+                    front,
+                    states,
+                    work,
+                    at,
+                )
+                if left >= 0:
+                    break
+            else:
                 return None, bound
+            work = left
             if at[0] < 0:
                 return None, np.inf
             position = np.empty(len(stages), dtype=np.int64)
