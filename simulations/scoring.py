@@ -37,6 +37,9 @@ class Outcome(IntEnum):
     """Without an answer when the run ended."""
 
 
+REQUIRED_SHARE = 0.995
+"""The share of the scored windows in which the bound meets the SLA, and a good policy should."""
+
 SERVED, FILTERED, SHED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
 """The same for compiled code, which has no enumerations."""
 

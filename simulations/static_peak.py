@@ -1,6 +1,6 @@
 """The allocation that serves the peak of a load all the time: what a run is compared with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,7 @@ from controller.core.problem import pipeline_problem, pool_problem
 from controller.core.spec import DemandUnit, PipelineSpec, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import PipelineKey, PoolName, Problem
+from optimizer.plan import Plan
 from simulations.schedule import Schedule
 
 _PEAK_WINDOW_S = 20
@@ -26,20 +27,7 @@ def peak_instances(
     The operator's own optimizer makes that plan, with the headroom that its plans leave, without a budget. None when
     no plan serves the peak.
     """
-    policy = Policy()
-    peaks = {pipeline.key: peak_demand(loads[pipeline.key], pipeline, duration_s) for pipeline in pipelines}
-    plan = allocate(
-        Problem(
-            pipelines=tuple(
-                replace(
-                    pipeline_problem(p, peaks[p.key], latency_headroom=policy.latency_headroom), budget_per_hour=None
-                )
-                for p in pipelines
-            ),
-            pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
-            composition=policy.composition,
-        )
-    )
+    plan = peak_plan(pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom)
     if not plan.feasible:
         return None
     instances: dict[PoolName, float] = {}
@@ -50,6 +38,28 @@ def peak_instances(
                 share = replicas.get((stage.name, placement.pool), 0) / placement.prior.per_instance
                 instances[placement.pool] = instances.get(placement.pool, 0.0) + share
     return instances
+
+
+def peak_plan(
+    pipelines: Sequence[PipelineSpec],
+    pools: Sequence[PoolSpec],
+    loads: Mapping[PipelineKey, Schedule],
+    duration_s: float,
+    *,
+    latency_headroom: float,
+) -> Plan:
+    """Return the operator's own plan for the highest 20-second mean of the load, without a budget."""
+    peaks = {pipeline.key: peak_demand(loads[pipeline.key], pipeline, duration_s) for pipeline in pipelines}
+    return allocate(
+        Problem(
+            pipelines=tuple(
+                replace(pipeline_problem(p, peaks[p.key], latency_headroom=latency_headroom), budget_per_hour=None)
+                for p in pipelines
+            ),
+            pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
+            composition=Policy().composition,
+        )
+    )
 
 
 def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:

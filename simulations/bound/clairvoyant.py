@@ -49,12 +49,9 @@ from simulations.bound.arrivals import Arrivals, count_arrivals
 from simulations.bound.program import Limit, Need, Program, Supply, solve
 from simulations.scenario import Fault
 from simulations.schedule import Schedule
-from simulations.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, Clock, Interval
+from simulations.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, REQUIRED_SHARE, Clock, Interval
 
 Array = NDArray[np.float64]
-
-REQUIRED_SHARE = 0.995
-"""Of the scored windows, how many a schedule must meet."""
 
 _MAX_SEGMENTS = 600
 _EXCUSE_CYCLES_S = 120.0

@@ -4,14 +4,11 @@ It knows the whole load beforehand, and no budget. Where no plan serves the peak
 serves most of it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem, pool_problem
-from optimizer.allocate import allocate
-from optimizer.model import Problem
 from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.static_peak import peak_demand
+from simulations.static_peak import peak_plan
 
 _OFTEN_S = 60.0
 
@@ -38,19 +35,13 @@ class StaticPeak:
 
 
 def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementName, int]:
-    problems = tuple(
-        replace(
-            pipeline_problem(
-                pipeline,
-                peak_demand(briefing.loads[pipeline.key], pipeline, briefing.duration_s),
-                latency_headroom=settings.latency_headroom,
-            ),
-            budget_per_hour=None,
-        )
-        for pipeline in briefing.pipelines
+    plan = peak_plan(
+        briefing.pipelines,
+        briefing.pools,
+        briefing.loads,
+        briefing.duration_s,
+        latency_headroom=settings.latency_headroom,
     )
-    pools = {pool.name: pool_problem(pool, pool.instances or 0) for pool in briefing.pools}
-    plan = allocate(Problem(pipelines=problems, pools=pools, composition=Policy().composition))
     return {
         (pipeline.key, *key): plan.of(pipeline.key).replicas().get(key, 0)
         for pipeline in briefing.pipelines

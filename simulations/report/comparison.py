@@ -9,9 +9,7 @@ from simulations.report.html import Markup, element
 from simulations.report.scatter import Point, cost_against_sla
 from simulations.report.table import table
 from simulations.results import Run, dominated_by
-
-REQUIRED_SHARE = 0.995
-"""The share of windows within the SLA that the bound asks for, and a good policy should reach."""
+from simulations.scoring import REQUIRED_SHARE
 
 
 def anchor(run: Run) -> str:

@@ -12,6 +12,7 @@ from simulations.report.html import Markup, element
 from simulations.report.trust import Live, again, trust
 from simulations.results import BoundResult, Experiment, Run, RunResult
 from simulations.scenario import Scenario
+from simulations.scoring import REQUIRED_SHARE
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -109,7 +110,7 @@ def _found(experiment: Experiment, live: Live | None) -> Markup:
             element("dd", figure.words, class_={True: "good", False: "bad", None: None}[figure.good]),
             element("dd", figure.note, class_="note"),
         )
-        for figure in findings.figures(run, comparison.REQUIRED_SHARE)
+        for figure in findings.figures(run, REQUIRED_SHARE)
     ]
     peak = live and live.static_peak_cost
     return Markup.of(
