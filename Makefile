@@ -30,7 +30,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
 	@$(BIN)/pytest -n 2 --dist loadfile tests/integration
-	@$(BIN)/pytest tests/e2e tests/oracle -m "lab or quiet"
+	@$(BIN)/pytest tests/e2e tests/oracle tests/unit/simulations/lab -m "lab or quiet"
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine

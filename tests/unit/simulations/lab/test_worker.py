@@ -91,6 +91,7 @@ def test_as_many_batches_are_in_service_as_the_worker_has_concurrency() -> None:
     play(spec(fixed_s=0.3, concurrency=3), use)
 
 
+@pytest.mark.quiet
 def test_a_process_that_was_held_up_still_starts_every_batch_when_it_was_due() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         answers = [client.send(item, NO_SESSION) for item in range(20)]
