@@ -15,6 +15,7 @@ import yaml
 from kubernetes import client, config
 
 from simulations.lab.binaries import Binaries
+from simulations.lab.fault_proxy import FaultProxy
 from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
 
 _READY_S = 60.0
@@ -100,10 +101,19 @@ class ControlPlane:
     ) -> None:
         self.stop()
 
-    def service_account_kubeconfig(self, namespace: str, name: str, path: Path, *, valid_s: int = 30 * 86_400) -> None:
+    def fault_proxy(self) -> FaultProxy:
+        """Return a fault proxy in front of the API server, to be entered; clients of the server trust it as well."""
+        key = self.certificate_authority.with_name("apiserver.key")
+        (port,) = free_ports(1)
+        return FaultProxy(self.url, port, trust=self.certificate_authority, identity=(self.certificate_authority, key))
+
+    def service_account_kubeconfig(
+        self, namespace: str, name: str, path: Path, *, valid_s: int = 30 * 86_400, server: str | None = None
+    ) -> None:
         """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is good for `valid_s`.
 
         Nobody renews the token, unlike the one that a kubelet mounts, so its default outlasts a lab left running.
+        `server` is where the client finds the API server, where that is not the server itself.
 
         Raises:
             kubernetes.client.ApiException: status 404 when there is no such ServiceAccount.
@@ -117,7 +127,7 @@ class ControlPlane:
                 ),
                 _request_timeout=_READ_S,
             )
-        self._write_kubeconfig(path, user=f"{namespace}-{name}", token=answer.status.token)
+        self._write_kubeconfig(path, user=f"{namespace}-{name}", token=answer.status.token, server=server)
 
     def _start_etcd(self, client_url: str, peer_url: str) -> None:
         command = _command(
@@ -189,8 +199,8 @@ class ControlPlane:
         except (OSError, http.client.HTTPException):  # no certificate or no listener yet
             return False
 
-    def _write_kubeconfig(self, path: Path, *, user: str, token: str) -> None:
-        cluster = {"server": self.url, "certificate-authority": str(self.certificate_authority)}
+    def _write_kubeconfig(self, path: Path, *, user: str, token: str, server: str | None = None) -> None:
+        cluster = {"server": server or self.url, "certificate-authority": str(self.certificate_authority)}
         kubeconfig = {
             "apiVersion": "v1",
             "kind": "Config",

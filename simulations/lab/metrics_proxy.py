@@ -1,32 +1,18 @@
 """The fault proxy between the operator and Prometheus: it forwards every query and loses what a scenario says is lost.
 
-It stands in front of the real server and never makes an answer up: it forwards, or it takes series away.
+It stands in front of the real server and never makes an answer up: it forwards, it takes series away, or it returns
+what the real server has found in the way that servers in trouble do.
 """
 
-import asyncio
 import re
-import threading
-from collections.abc import Mapping
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import aiohttp
-from aiohttp import web
+from simulations.lab.fault_proxy import Asked, Fault, FaultProxy, Rewrite
 
-from simulations.lab.processes import LOOPBACK
-
-_START_S = 10.0
-_PER_CONNECTION_HEADERS = {
-    "content-length",
-    "content-encoding",
-    "transfer-encoding",
-    "connection",
-    "date",
-    "server",
-    "host",
-}
+_VECTORS = ("vector", "matrix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,81 +46,118 @@ class TotalLoss:
         return True
 
 
-class MetricsProxy:
-    """A reverse proxy on a loopback port of its own thread; `losses` may be replaced at any time.
+class MetricsProxy(FaultProxy):
+    """A fault proxy in front of Prometheus; `losses` may be replaced at any time.
 
     Losses are compared by identity: two alike may overlap, and each ends by itself.
     """
 
     def __init__(self, upstream: str, port: int) -> None:
-        self.url = f"http://{LOOPBACK}:{port}"
-        self.losses: tuple[Loss | TotalLoss, ...] = ()
-        self._upstream = upstream
-        self._port = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="metrics-proxy", daemon=True)
-        self._session: aiohttp.ClientSession | None = None
-        self._runner: web.AppRunner | None = None
+        super().__init__(upstream, port)
+        self._losses: tuple[Loss | TotalLoss, ...] = ()
+        self._losing = Fault(effect=Rewrite(document=self._lose))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._call(self._open()).result(_START_S)
-        return self
+    @property
+    def losses(self) -> tuple[Loss | TotalLoss, ...]:
+        """Return what is lost."""
+        return self._losses
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._call(self._close()).result(_START_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_START_S)
-        self._loop.close()
+    @losses.setter
+    def losses(self, losses: tuple[Loss | TotalLoss, ...]) -> None:
+        self._losses = losses
+        others = tuple(fault for fault in self.faults if fault is not self._losing)
+        self.faults = (*others, self._losing) if losses else others
 
-    def _call(self, work: Any) -> "Future[None]":
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _open(self) -> None:
-        self._session = aiohttp.ClientSession()
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._forward)
-        self._runner = web.AppRunner(application, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, LOOPBACK, self._port).start()
-
-    async def _close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
-
-    async def _forward(self, request: web.Request) -> web.Response:
-        assert self._session is not None
-        body = await request.read()
-        headers = {
-            name: value for name, value in request.headers.items() if name.lower() not in _PER_CONNECTION_HEADERS
-        }
-        try:
-            async with self._session.request(
-                request.method, f"{self._upstream}{request.rel_url}", data=body, headers=headers
-            ) as answer:
-                losses = self.losses
-                if not losses or answer.content_type != "application/json":
-                    return web.Response(
-                        status=answer.status, body=await answer.read(), content_type=answer.content_type
-                    )
-                document = await answer.json()
-                query = request.query.get("query") or (await request.post()).get("query", "")
-                _lose(losses, str(query), document.get("data"))
-                return web.json_response(document, status=answer.status)
-        except aiohttp.ClientError as error:
-            return web.Response(status=502, text=f"Prometheus did not answer: {error}")
+    def _lose(self, asked: Asked, document: Any) -> Any:
+        """Take from an answer what is lost."""
+        query, data, losses = asked.query.get("query", ""), document.get("data"), self._losses
+        match data:
+            case {"resultType": "vector" | "matrix", "result": list() as result}:
+                data["result"] = [
+                    series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)
+                ]
+            case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
+                data["result"] = [at_s, "NaN"]  # what Prometheus makes of a scalar() over nothing
+        return document
 
 
-def _lose(losses: tuple[Loss | TotalLoss, ...], query: str, data: Any) -> None:
-    """Take from `data`, the answer to `query`, what is lost."""
-    match data:
-        case {"resultType": "vector" | "matrix", "result": list() as result}:
+def partial() -> Rewrite:
+    """Return the fault of a server that sees every second pod of each workload, in the order of their names."""
+
+    def halve(_: Asked, document: Any) -> Any:
+        data = document.get("data")
+        if isinstance(data, dict) and data.get("resultType") in _VECTORS:
+            workloads: dict[tuple[str, str], list[str]] = {}
+            for metric in (series["metric"] for series in data["result"] if "pod" in series["metric"]):
+                pods = workloads.setdefault((metric.get("namespace", ""), metric["pod"].rsplit("-", 2)[0]), [])
+                pods.append(metric["pod"])
+            lost = {(namespace, pod) for (namespace, _), pods in workloads.items() for pod in sorted(set(pods))[::2]}
             data["result"] = [
-                series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)
+                series
+                for series in data["result"]
+                if (series["metric"].get("namespace", ""), series["metric"].get("pod")) not in lost
             ]
-        case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
-            data["result"] = [at_s, "NaN"]  # what Prometheus makes of a scalar() over nothing
+        return document
+
+    return Rewrite(document=halve)
+
+
+def not_a_number() -> Rewrite:
+    """Return the fault of a server for which every value is NaN, as after a division by nothing."""
+
+    def replace(_: Asked, document: Any) -> Any:
+        return _with_samples(document, lambda at_s, _: [at_s, "NaN"])
+
+    return Rewrite(document=replace)
+
+
+def duplicated() -> Rewrite:
+    """Return the fault of a pair of servers whose answers nobody merges: every series comes twice."""
+
+    def double(_: Asked, document: Any) -> Any:
+        data = document.get("data")
+        if isinstance(data, dict) and data.get("resultType") in _VECTORS:
+            data["result"] = [
+                {**series, "metric": {**series["metric"], "prometheus_replica": replica}}
+                for replica in ("a", "b")
+                for series in data["result"]
+            ]
+        return document
+
+    return Rewrite(document=double)
+
+
+def clock_ahead(seconds: float) -> Rewrite:
+    """Return the fault of a server whose clock is ahead: it dates what it answers in the future."""
+
+    def date(_: Asked, document: Any) -> Any:
+        return _with_samples(document, lambda at_s, value: [at_s + seconds, value])
+
+    return Rewrite(document=date)
+
+
+def stale(seconds: float) -> Rewrite:
+    """Return the fault of a server that has had no sample for `seconds`, and still answers with the last ones.
+
+    It is asked what it knew then, while its clock (`time()` in a query) is that of now.
+    """
+
+    def then(asked: Asked) -> Mapping[str, str]:
+        query = re.sub(r"\btime\(\)", f"(time() + {seconds:g})", asked.query.get("query", ""))
+        return {**asked.query, "query": query, "time": f"{time.time() - seconds:.3f}"}
+
+    def now(_: Asked, document: Any) -> Any:
+        return _with_samples(document, lambda at_s, value: [at_s + seconds, value])
+
+    return Rewrite(asks=then, document=now)
+
+
+def _with_samples(document: Any, change: Callable[[float, str], list[Any]]) -> Any:
+    """Change every sample of an answer, which is a time and a value."""
+    match document.get("data"):
+        case {"resultType": "vector", "result": list() as result}:
+            for series in result:
+                series["value"] = change(*series["value"])
+        case {"resultType": "scalar", "result": [at_s, value]}:
+            document["data"]["result"] = change(at_s, value)
+    return document
