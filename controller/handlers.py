@@ -45,7 +45,7 @@ class Watches:
         """
         for resource, store in self._stores.items():
             try:
-                store.resync(self._gateway.list_all(resource))
+                store.resync(self._gateway.pages(resource))
             except NotFound:
                 raise NotFound(
                     f"the API server does not know {resource.plural}.{_GROUP}: apply Sluice's CRDs first"

@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from controller.core.cycle import decide
@@ -82,26 +83,36 @@ class ControlLoop:
         if started_s >= self._resync_due_s:
             self._resync()
             self._resync_due_s = started_s + _RESYNC_S
-        observation = self._reader.observe()
+        with self._timed("read"):
+            observation = self._reader.observe()
         if self._work_limit is not None:
             self._policy = replace(self._policy, work_limit=self._work_limit())
             self._work_limit = None
             _LOG.info("a decision may take %d units of work", self._policy.work_limit)
-        decision = decide(observation.snapshot, self._policy)
+        with self._timed("decide"):
+            decision = decide(observation.snapshot, self._policy)
         self._record(observation, decision)
         # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose
         # status cannot be written is gone, or the server is; it is left as it is.
-        writable = self._reporter.report(observation, decision)
+        with self._timed("status"):
+            writable = self._reporter.report(observation, decision)
         self._reader.remember(observation, decision)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
-        writes = self._actuator.apply(acting)
-        self._reporter.tell(observation, acting, writes)
+        with self._timed("apply"):
+            writes = self._actuator.apply(acting)
+            self._reporter.tell(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
         self._telemetry.succeeded(observation.snapshot, decision, time.monotonic() - started_s, invalid)
         self._health.ready()
         return decision, writes
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        started_s = time.monotonic()
+        yield
+        self._telemetry.took(part, time.monotonic() - started_s)
 
     def _failed(self, problem: str, started_s: float) -> None:
         self._telemetry.failed(time.monotonic() - started_s)

@@ -33,6 +33,8 @@ _STAGE_QUANTITIES = {
     "stage_queue_depth": Quantity.QUEUE_DEPTH,
 }
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+PARTS = ("read", "decide", "status", "apply")
+"""What a cycle does, in this order."""
 
 
 class Telemetry:
@@ -49,6 +51,15 @@ class Telemetry:
         self._duration = Histogram(
             "sluice_cycle_duration_seconds", "Time of one cycle", buckets=_CYCLE_BUCKETS_S, registry=self._registry
         )
+        self._parts = Counter(
+            "sluice_cycle_part_seconds", "Time of the parts of cycles", ["part"], registry=self._registry
+        )
+        self._requests = Counter(
+            "sluice_api_requests",
+            "Requests to the API server, custom resources' watches left out",
+            ["verb"],
+            registry=self._registry,
+        )
         self._cycles = Counter("sluice_cycles", "Cycles by outcome", ["outcome"], registry=self._registry)
         self._success = Gauge(
             "sluice_last_success_timestamp_seconds", "When a cycle last succeeded", registry=self._registry
@@ -61,6 +72,8 @@ class Telemetry:
         )
         for outcome in ("success", "failure"):
             self._cycles.labels(outcome)
+        for part in PARTS:
+            self._parts.labels(part)
 
     def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
         """Record a cycle and what it decided."""
@@ -78,6 +91,14 @@ class Telemetry:
     def wrote(self, outcome: str) -> None:
         """Record what became of one replica change."""
         self._writes.labels(outcome).inc()
+
+    def took(self, part: str, seconds: float) -> None:
+        """Record the time of one part of a cycle."""
+        self._parts.labels(part).inc(seconds)
+
+    def asked(self, verb: str) -> None:
+        """Record a request to the API server."""
+        self._requests.labels(verb).inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

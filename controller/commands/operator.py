@@ -12,7 +12,7 @@ from controller.core.policy import Policy
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 _LOG = logging.getLogger(__name__)
-_WATCH_DEAD_S = 30.0
+_WATCH_DEAD_S = 60.0
 
 
 @click.command()
@@ -84,6 +84,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
+    from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.reader import Reader
@@ -98,7 +99,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         try:
-            gateway = parts.enter_context(Gateway(settings.kubeconfig))
+            gateway = parts.enter_context(Gateway(settings.kubeconfig, counted=telemetry.asked))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -108,6 +109,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.enter_context(server)
         _LOG.info("metrics and probes at http://%s:%d", *server.address)
         pipelines, pools = ResourceStore(), ResourceStore()
+        cluster = parts.enter_context(
+            Cluster(
+                gateway,
+                namespaces=settings.namespaces,
+                beat=lambda what: health.beat(f"watch of {what}", _WATCH_DEAD_S),
+                died=lambda what: stop.because(f"the watch of {what} ended"),
+            )
+        )
         source = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
         reader = parts.enter_context(
             closing(
@@ -116,6 +125,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                     source,
                     pipelines=pipelines,
                     pools=pools,
+                    cluster=cluster,
                     interval_s=settings.interval_s,
                     reporting_grace_s=settings.reporting_grace_s,
                     namespaces=settings.namespaces,
@@ -133,7 +143,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         )
         ControlLoop(
             reader=reader,
-            actuator=Actuator(gateway),
+            actuator=Actuator(gateway, written=cluster.written),
             reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
             resync=watches.resync,
             policy=operating_policy(settings),

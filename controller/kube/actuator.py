@@ -1,12 +1,13 @@
 """Makes the replica changes that were decided, in the order decided. It chooses nothing and retries nothing later."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.decision import PipelineDecision, ReplicaChange
-from controller.kube.gateway import Conflict, Forbidden, Gateway, Invalid, KubeError, NotFound, Unavailable
+from controller.core.spec import Target
+from controller.kube.gateway import Conflict, Forbidden, Gateway, Invalid, KubeError, NotFound, Scale, Unavailable
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -39,8 +40,10 @@ class Write:
 class Actuator:
     """Writes replicas through the scale subresource."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, written: Callable[[str, Target, Scale], None] = lambda *_: None) -> None:
+        """`written` is told the namespace, the target and the scale that a write has led to."""
         self._gateway = gateway
+        self._written = written
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
         """Make the changes of all pipelines; what adds replicas comes first.
@@ -71,13 +74,14 @@ class Actuator:
     def _scale(self, namespace: str, change: ReplicaChange) -> None:
         """Scale once; try again only where nothing that the decision rests on has changed."""
         try:
-            self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
+            scale = self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
         except Conflict:
             # A workload's version also moves with its status, which it does all the time while pods start.
             now = self._gateway.read_scale(namespace, change.target)
             if now.replicas != change.before:
                 raise Conflict(f"{change.target} was set to {now.replicas} replicas by somebody else") from None
-            self._gateway.patch_scale(namespace, change.target, change.after, now.resource_version)
+            scale = self._gateway.patch_scale(namespace, change.target, change.after, now.resource_version)
+        self._written(namespace, change.target, scale)
 
 
 _OUTCOMES: dict[type[KubeError], WriteOutcome] = {

@@ -9,15 +9,17 @@ Errors follow whose fault it is:
     │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
     │   └── Invalid     the server understood and rejects it
     └── Unavailable     the server or the network: the same request may succeed later
+        └── Expired     a watch cannot go on from where it was: what is there must be listed anew
 """
 
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import urllib3
@@ -31,6 +33,8 @@ Json = dict[str, Any]
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to answer
 _PAGE = 500  # objects per answer of a list: bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
+_GONE = 410
+_Answer = TypeVar("_Answer")
 
 
 class KubeError(Exception):
@@ -59,6 +63,10 @@ class Invalid(Refused):
 
 class Unavailable(KubeError):
     """The server could not be reached, was overloaded, failed, or did not answer in time."""
+
+
+class Expired(Unavailable):
+    """The server no longer knows what has happened since the version asked for."""
 
 
 class ConfigurationError(Exception):
@@ -91,6 +99,8 @@ PIPELINES = Resource(api_version="sluice.dev/v1alpha1", plural="speechpipelines"
 POOLS = Resource(api_version="sluice.dev/v1alpha1", plural="computepools", namespaced=False)
 PODS = Resource(api_version="v1", plural="pods")
 NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
+DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")
+STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
 EVENTS = Resource(api_version="v1", plural="events")
 
 
@@ -100,6 +110,49 @@ class Listing:
 
     items: tuple[Json, ...]
     resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent:
+    """What happened to an object: ADDED, MODIFIED, DELETED; a BOOKMARK only tells the version that was reached."""
+
+    kind: str
+    object: Json
+
+
+class EventStream:
+    """The events of a watch as they come, until the server ends it in its time."""
+
+    def __init__(self, response: Any, request: str) -> None:
+        self._response = response
+        self._request = request
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        """Yield the events.
+
+        Raises:
+            Expired: the version it began at is too old.
+            Unavailable: it broke off, was silent for too long or said something else.
+        """
+        try:
+            for line in self._response:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    problem = event["object"]
+                    error = Expired if problem.get("code") == _GONE else Unavailable
+                    raise error(f"{self._request}: {problem.get('code')} {problem.get('message')}")
+                yield WatchEvent(kind=event["type"], object=event["object"])
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(f"{self._request}: {error}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise Unavailable(f"{self._request}: the answer is no event: {error}") from error
+        finally:
+            self._response.close()
+
+    def interrupt(self) -> None:
+        """Let the thread that reads it go on, as after a failure."""
+        with suppress(OSError, ValueError, RuntimeError):  # it has ended already
+            self._response.shutdown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +180,16 @@ class Connection:
 class Gateway:
     """The operator's calls to the API server. Safe to use from several threads."""
 
-    def __init__(self, kubeconfig: Path | None = None) -> None:
+    def __init__(self, kubeconfig: Path | None = None, *, counted: Callable[[str], None] = lambda _: None) -> None:
         """Take the credentials of `kubeconfig`, else of `$KUBECONFIG`, the pod, or the user, whichever is there first.
+
+        `counted` is told the verb of every request: of HTTP, or WATCH.
 
         Raises:
             ConfigurationError: there are none, or they cannot be read.
         """
         self._kubeconfig = kubeconfig
+        self._counted = counted
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
         self._client = _connect(kubeconfig)
@@ -169,16 +225,52 @@ class Gateway:
     def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
         """Return all objects of a kind, of one namespace or of all, that match a label selector."""
         items: list[Json] = []
-        query = [("limit", str(_PAGE)), *([("labelSelector", selector)] if selector else [])]
+        version = ""
+        for page in self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})):
+            items += page.items
+            version = page.resource_version
+        return Listing(items=tuple(items), resource_version=version)
+
+    def pages(self, resource: Resource, namespace: str | None = None, **narrowed: str) -> Iterator[Listing]:
+        """Yield all objects of a kind, of one namespace or of all, a page at a time, all as of one version.
+
+        `narrowed` are selectors by the API's names of them.
+        """
+        query = [("limit", str(_PAGE)), *narrowed.items()]
         token: str | None = None
-        while True:
+        while token != "":
             page = self._call(
                 "GET", resource.path(namespace), query=[*query, *([("continue", token)] if token else [])]
             )
-            items += page["items"]
-            token = page["metadata"].get("continue")
-            if not token:
-                return Listing(items=tuple(items), resource_version=page["metadata"]["resourceVersion"])
+            yield Listing(items=tuple(page["items"]), resource_version=page["metadata"]["resourceVersion"])
+            token = page["metadata"].get("continue", "")
+
+    def watch(
+        self, resource: Resource, namespace: str | None, version: str, *, lasting_s: int, **narrowed: str
+    ) -> EventStream:
+        """Return what happens to the objects of a kind, of one namespace or of all, from `version` on.
+
+        The server ends it after `lasting_s` and tells the version reached before it does, so a longer silence than
+        that is a failure.
+
+        Raises:
+            Expired: the server no longer knows what has happened since `version`.
+        """
+        path = resource.path(namespace)
+        query = [("watch", "true"), ("resourceVersion", version), ("allowWatchBookmarks", "true")]
+        query += [("timeoutSeconds", str(lasting_s)), *narrowed.items()]
+
+        def ask() -> EventStream:
+            self._counted("WATCH")
+            try:
+                response = self._open("GET", path, query, limit_s=(_TIMEOUT_S[0], lasting_s + _TIMEOUT_S[1]))
+            except client.ApiException as error:
+                if error.status == _GONE:
+                    raise Expired(f"GET {path}: {error.reason}") from None
+                raise
+            return EventStream(response, f"GET {path}")
+
+        return self._admitted(f"GET {path}", ask)
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """Return one object."""
@@ -186,17 +278,12 @@ class Gateway:
 
     def read_scale(self, namespace: str, target: Target) -> Scale:
         """Return the scale of `target`; `NotFound` also when its kind does not exist or cannot be scaled."""
-        body = self._call("GET", self._scale_path(namespace, target))
-        return Scale(
-            replicas=body.get("spec", {}).get("replicas", 0),  # zero is left out of the answer
-            selector=body.get("status", {}).get("selector", ""),
-            resource_version=body["metadata"]["resourceVersion"],
-        )
+        return _scale(self._call("GET", self._scale_path(namespace, target)))
 
-    def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
-        """Ask for `replicas`; `Conflict` when the workload is no longer at `resource_version`."""
+    def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> Scale:
+        """Ask for `replicas` and return the scale; `Conflict` when the workload is not at `resource_version`."""
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
-        self._patch(self._scale_path(namespace, target), patch)
+        return _scale(self._patch(self._scale_path(namespace, target), patch))
 
     def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
         """Merge `status` into that of the object and return the object.
@@ -247,32 +334,28 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
+        return self._admitted(f"{method} {path}", lambda: self._request(method, path, query, body, content_type))
+
+    def _admitted(self, request: str, ask: Callable[[], _Answer]) -> _Answer:
+        """Return the answer; ask once more where the credentials are not accepted, with what they are by now."""
         try:
-            return self._request(method, path, query, body, content_type)
+            return ask()
         except client.exceptions.UnauthorizedException:
             with self._lock:
                 self._reload()  # a token that was rotated on disk
         except client.ApiException as error:
-            raise _translated(error, f"{method} {path}") from None
+            raise _translated(error, request) from None
         try:
-            return self._request(method, path, query, body, content_type)
+            return ask()
         except client.ApiException as error:
-            raise _translated(error, f"{method} {path}") from None
+            raise _translated(error, request) from None
 
     def _request(
         self, method: str, path: str, query: Sequence[tuple[str, str]], body: Json | None, content_type: str
     ) -> Json:
+        self._counted(method)
+        response = self._open(method, path, query, body=body, content_type=content_type, limit_s=_TIMEOUT_S)
         try:
-            response = self._client.call_api(
-                path,
-                method,
-                query_params=list(query),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _request_timeout=_TIMEOUT_S,
-            )
             answer = json.loads(response.data)
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
@@ -282,10 +365,43 @@ class Gateway:
             raise Unavailable(f"{method} {path}: the answer is no object")
         return answer
 
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Sequence[tuple[str, str]],
+        *,
+        limit_s: tuple[float, float],
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        """Return the answer to a request, to be read; `limit_s` to connect and for every part of it."""
+        try:
+            return self._client.call_api(
+                path,
+                method,
+                query_params=list(query),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _request_timeout=limit_s,
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(f"{method} {path}: {error}") from error
+
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration
         self._client.configuration.api_key = settings.api_key
         self._client.configuration.refresh_api_key_hook = settings.refresh_api_key_hook
+
+
+def _scale(body: Json) -> Scale:
+    return Scale(
+        replicas=body.get("spec", {}).get("replicas", 0),  # zero is left out of the answer
+        selector=body.get("status", {}).get("selector", ""),
+        resource_version=body["metadata"]["resourceVersion"],
+    )
 
 
 def _connect(kubeconfig: Path | None) -> Any:

@@ -1,14 +1,14 @@
-"""Takes the Snapshot of a cycle: resources from the store, workloads and nodes from the API server, metrics from the
+"""Takes the Snapshot of a cycle: resources from the stores, workloads and nodes from the cluster, metrics from the
 source. It concludes nothing.
 
-Every cycle lists the nodes once and, for each placement, its scale and the pods of the scale's selector: two small
-requests per placement, eight at a time, each with its own limits.
+Deployments, StatefulSets, pods and nodes are watched. For a target of another kind, each cycle asks for its scale and
+the pods of the scale's selector: two small requests, eight at a time, each with its own limits.
 """
 
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from controller.core.codec import InvalidRecord
@@ -16,8 +16,10 @@ from controller.core.decision import Decision
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
+from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import NODES, PODS, Gateway, Json, KubeError, NotFound, Unavailable
+from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Scale, Unavailable
+from controller.kube.matching import Workload
 from controller.kube.store import ResourceStore
 from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
 from controller.resources.parsing import InvalidResource, parse
@@ -70,6 +72,7 @@ class Reader:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        cluster: Cluster,
         interval_s: float,
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
@@ -80,12 +83,14 @@ class Reader:
         self._source = source
         self._pipelines = pipelines
         self._pools = pools
+        self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
         self._namespaces = frozenset(namespaces)
         self._clock = clock
         self._memories: dict[str, PipelineMemory] = {}
         self._pool_memories: dict[str, PoolMemory] = {}
+        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
         self._problems: tuple[str, ...] = ()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
@@ -97,13 +102,14 @@ class Reader:
         """Return the world as it is now.
 
         Raises:
-            KubeError: the nodes cannot be listed. Anything else that cannot be read is absent from the answer by name.
+            KubeError: the nodes cannot be read. Anything else that cannot be read is absent from the answer by name.
         """
         now_s = self._clock()
         pools, invalid_pools = self._parsed_pools()
         pipelines, invalid_pipelines = self._parsed_pipelines()
-        nodes = self._gateway.list_all(NODES).items
-        workloads = self._workloads([spec for spec, _ in pipelines], now_s)
+        view = self._cluster.view()
+        nodes = view.nodes()
+        workloads = self._workloads([spec for spec, _ in pipelines], view, now_s)
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
         self._log_new(answer.problems)
         snapshot = Snapshot(
@@ -137,13 +143,18 @@ class Reader:
 
     def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, Json]], tuple[InvalidObject, ...]]:
         usable, invalid = [], []
+        specs: dict[tuple[str, int], PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
             if self._namespaces and namespace not in self._namespaces:
                 continue
-            try:
-                usable.append((pipeline_spec(parse(SpeechPipeline, resource)), resource))
-            except (InvalidResource, InvalidProblem) as error:
-                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+            version = resource["metadata"]["uid"], resource["metadata"]["generation"]
+            spec = self._specs.get(version) or _parsed(resource)
+            specs[version] = spec
+            if isinstance(spec, str):
+                invalid.append(InvalidObject(resource=resource, problem=spec))
+            else:
+                usable.append((spec, resource))
+        self._specs = specs
         return usable, tuple(invalid)
 
     def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, Json]], tuple[InvalidObject, ...]]:
@@ -156,7 +167,7 @@ class Reader:
         return usable, tuple(invalid)
 
     def _workloads(
-        self, specs: Sequence[PipelineSpec], now_s: float
+        self, specs: Sequence[PipelineSpec], view: View, now_s: float
     ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
         owners: dict[tuple[str, Target], str] = {}
         jobs = {}
@@ -167,24 +178,33 @@ class Reader:
                     owner = owners.setdefault((spec.namespace, placement.target), f"{spec.key}, stage {stage.name}")
                     is_owner = owner == f"{spec.key}, stage {stage.name}"
                     jobs[key] = (
-                        self._threads.submit(self._workload, spec.namespace, placement.target, now_s)
+                        self._found(view, spec.namespace, placement.target, now_s)
                         if is_owner
-                        else f"{placement.target} belongs to pipeline {owner}"
+                        else _absent(f"{placement.target} belongs to pipeline {owner}")
                     )
-        return {key: _absent(job) if isinstance(job, str) else job.result() for key, job in jobs.items()}
+        return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
 
-    def _workload(self, namespace: str, target: Target, now_s: float) -> _Workload:
+    def _found(self, view: View, namespace: str, target: Target, now_s: float) -> "_Workload | Future[_Workload]":
+        """Return the workload of `target`, or the promise of it where it has to be asked for."""
+        try:
+            found = view.workload(namespace, target)
+        except KubeError as error:
+            return _unreadable(target, error)
+        return (
+            self._threads.submit(self._asked, namespace, target, now_s) if found is None else self._seen(*found, now_s)
+        )
+
+    def _asked(self, namespace: str, target: Target, now_s: float) -> _Workload:
         try:
             scale = self._gateway.read_scale(namespace, target)
             if not scale.selector:
                 return _absent(f"{target}: its scale names no selector, so its pods are unknown")
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
-        except NotFound as error:
-            return _absent(f"{target}: {error}")
-        except Unavailable as error:
-            return _absent(f"{target}: the API server did not answer: {error}", unreadable=True)
         except KubeError as error:
-            return _absent(f"{target}: {error}", unreadable=True)
+            return _unreadable(target, error)
+        return self._seen(scale, pods, now_s)
+
+    def _seen(self, scale: Scale | Workload, pods: Sequence[Json], now_s: float) -> _Workload:
         return _Workload(state=target_state(scale, pods), reporting=reporting_pods(pods, now_s - self._grace_s))
 
     def _request(
@@ -277,6 +297,20 @@ def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
 
 def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
     return _Workload(state=TargetMissing(reason=reason, unreadable=unreadable), reporting=frozenset())
+
+
+def _unreadable(target: Target, error: KubeError) -> _Workload:
+    """Return that a workload could not be read: only one that is not there is known to cost nothing."""
+    words = f"the API server did not answer: {error}" if isinstance(error, Unavailable) else str(error)
+    return _absent(f"{target}: {words}", unreadable=not isinstance(error, NotFound))
+
+
+def _parsed(resource: Json) -> PipelineSpec | str:
+    """Return what a SpeechPipeline asks for, or why it cannot be used. Its status says nothing about that."""
+    try:
+        return pipeline_spec(parse(SpeechPipeline, {key: part for key, part in resource.items() if key != "status"}))
+    except (InvalidResource, InvalidProblem) as error:
+        return str(error)
 
 
 def _stored_pool_memory(resource: Json) -> PoolMemory:

@@ -1,73 +1,101 @@
-"""The resources as last seen, fed by watches, lists and our own writes; readers take a consistent copy.
+"""Objects as last seen, fed by watches, lists and our own writes; readers take a consistent copy.
 
 Whatever is newer wins, so the order in which the feeders come does not matter.
 """
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from controller.kube.gateway import Json, Listing
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped kinds) and name."""
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class ResourceStore:
-    """The objects of one kind."""
+class Store(Generic[T]):
+    """The objects of one kind, each as what `keep` makes of it."""
 
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _objects: dict[Key, Json] = field(default_factory=dict)
+    def __init__(self, keep: Callable[[Json], T]) -> None:
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._objects: dict[Key, tuple[int, T]] = {}
 
-    def put(self, resource: Mapping[str, object]) -> None:
+    def put(self, resource: Json) -> None:
         """Take in an object as a watch, a list or a write has shown it, unless a newer version is known."""
-        # What the API server keeps for its own bookkeeping can be most of an object.
-        slim = {**resource, "metadata": {k: v for k, v in _metadata(resource).items() if k != "managedFields"}}
+        key, version = _key(resource), _version(resource)
+        known = self._objects.get(key)
+        if known is not None and known[0] > version:
+            return
+        kept = self._keep(resource)
         with self._lock:
-            known = self._objects.get(_key(slim))
-            if known is None or _version(known) <= _version(slim):
-                self._objects[_key(slim)] = slim
+            known = self._objects.get(key)
+            if known is None or known[0] <= version:
+                self._objects[key] = (version, kept)
 
-    def remove(self, resource: Mapping[str, object]) -> None:
+    def amend(self, key: Key, version: str, change: Callable[[T], T]) -> None:
+        """Take in a part of an object that a write of ours has answered with, unless a newer version is known."""
+        with self._lock:
+            known = self._objects.get(key)
+            if known is not None and known[0] < int(version):
+                self._objects[key] = (int(version), change(known[1]))
+
+    def remove(self, resource: Json) -> None:
         """Forget an object that was deleted, unless it has been created again since."""
         with self._lock:
             known = self._objects.get(_key(resource))
-            if known is not None and _version(known) <= _version(resource):
+            if known is not None and known[0] <= _version(resource):
                 del self._objects[_key(resource)]
 
-    def resync(self, listing: Listing) -> None:
-        """Take in a whole list, and forget what it lacks: watches miss deletions while they are interrupted."""
-        for resource in listing.items:
-            self.put(resource)
-        listed = {_key(resource) for resource in listing.items}
+    def resync(self, pages: Iterable[Listing]) -> str:
+        """Take in a whole list, page by page, and forget what it lacks; return the version at which it was read.
+
+        Watches miss deletions while they are interrupted. A list that breaks off forgets nothing.
+        """
+        listed: set[Key] = set()
+        version = "0"
+        for page in pages:
+            version = page.resource_version
+            for resource in page.items:
+                self.put(resource)
+                listed.add(_key(resource))
         with self._lock:
-            ghosts = [
-                key
-                for key, known in self._objects.items()
-                if key not in listed and _version(known) <= int(listing.resource_version)
-            ]
+            ghosts = [key for key, (known, _) in self._objects.items() if key not in listed and known <= int(version)]
             for key in ghosts:
                 del self._objects[key]
+        return version
 
-    def snapshot(self) -> Mapping[Key, Json]:
+    def snapshot(self) -> Mapping[Key, T]:
         """Return all objects as they are now, in the order of their keys; they are not to be changed."""
         with self._lock:
-            return MappingProxyType(dict(sorted(self._objects.items())))
+            objects = dict(self._objects)
+        return MappingProxyType({key: objects[key][1] for key in sorted(objects)})
+
+    def get(self, key: Key) -> T | None:
+        """Return an object as it is now, None where it is not there."""
+        known = self._objects.get(key)
+        return None if known is None else known[1]
 
 
-def _metadata(resource: Mapping[str, object]) -> Json:
+class ResourceStore(Store[Json]):
+    """The objects of one of Sluice's own kinds, whole but for what the API server keeps for its own bookkeeping."""
+
+    def __init__(self) -> None:
+        super().__init__(_without_bookkeeping)
+
+
+def _without_bookkeeping(resource: Json) -> Json:
+    # It can be most of an object.
+    return {**resource, "metadata": {k: v for k, v in resource["metadata"].items() if k != "managedFields"}}
+
+
+def _key(resource: Json) -> Key:
     metadata = resource["metadata"]
-    assert isinstance(metadata, Mapping)
-    return dict(metadata)
-
-
-def _key(resource: Mapping[str, object]) -> Key:
-    metadata = _metadata(resource)
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def _version(resource: Mapping[str, object]) -> int:
+def _version(resource: Json) -> int:
     # Comparable as numbers by the API's contract since Kubernetes 1.35, and in practice always.
-    return int(_metadata(resource)["resourceVersion"])
+    return int(resource["metadata"]["resourceVersion"])

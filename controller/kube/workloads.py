@@ -5,12 +5,13 @@ from datetime import datetime
 
 from controller.core.snapshot import PendingReplica, TargetState
 from controller.kube.gateway import Json, Scale
+from controller.kube.matching import Workload
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = {"Succeeded", "Failed"}
 
 
-def target_state(scale: Scale, pods: Sequence[Json]) -> TargetState:
+def target_state(scale: Scale | Workload, pods: Sequence[Json]) -> TargetState:
     """Return the state of a workload from its scale and the pods that match the scale's selector."""
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = [pod for pod in alive if "deletionTimestamp" not in pod["metadata"]]

@@ -13,6 +13,7 @@ from controller.core.decision import Decision, Outcome
 from controller.core.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write, WriteOutcome
+from controller.kube.cluster import Cluster
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import PIPELINES, POOLS, Gateway
 from controller.kube.reader import Reader
@@ -74,10 +75,12 @@ class World:
     def a_loop(self) -> ControlLoop:
         """Return an operator that has just been started."""
         pipelines, pools = ResourceStore(), ResourceStore()
+        cluster = Cluster(self._gateway, namespaces=(self.namespace,))
 
         def resync() -> None:
-            pipelines.resync(self._gateway.list_all(PIPELINES))
-            pools.resync(self._gateway.list_all(POOLS))
+            pipelines.resync(self._gateway.pages(PIPELINES))
+            pools.resync(self._gateway.pages(POOLS))
+            cluster.resync()
 
         self.resync = resync
         reader = Reader(
@@ -85,6 +88,7 @@ class World:
             self.metrics,
             pipelines=pipelines,
             pools=pools,
+            cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
             namespaces=(self.namespace,),
@@ -92,7 +96,7 @@ class World:
         self._readers.append(reader)
         return ControlLoop(
             reader=reader,
-            actuator=Actuator(self._gateway),
+            actuator=Actuator(self._gateway, written=cluster.written),
             reporter=Reporter(self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools),
             resync=resync,
             policy=Policy(interval_s=15.0),

@@ -159,5 +159,5 @@ def test_an_unusable_resource_is_told_once(world: World) -> None:
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:
     world.report()
     assert world.pipelines.snapshot()["speech", "captions"]["status"]["demand"] == "50"
-    world.pipelines.resync(Listing(items=(world.log.objects["captions"],), resource_version="9"))
+    world.pipelines.resync([Listing(items=(world.log.objects["captions"],), resource_version="9")])
     assert world.pipelines.snapshot()["speech", "captions"]["metadata"]["resourceVersion"] == "2"

@@ -1,7 +1,10 @@
+from collections.abc import Iterator
 from typing import Any
 
-from controller.kube.gateway import Listing
-from controller.kube.store import ResourceStore
+import pytest
+
+from controller.kube.gateway import Listing, Unavailable
+from controller.kube.store import ResourceStore, Store
 
 
 def an_object(name: str, version: int, **spec: Any) -> dict[str, Any]:
@@ -27,14 +30,14 @@ def test_a_deletion_that_the_watch_missed_is_swept_by_the_next_list() -> None:
     store = ResourceStore()
     store.put(an_object("ghost", 3))
     store.put(an_object("captions", 4))
-    store.resync(a_listing(9, an_object("captions", 4)))
+    assert store.resync([a_listing(9, an_object("captions", 4))]) == "9"
     assert names(store) == ["captions"]
 
 
 def test_an_object_created_after_the_list_was_taken_survives_the_sweep() -> None:
     store = ResourceStore()
     store.put(an_object("young", 10))
-    store.resync(a_listing(9))
+    store.resync([a_listing(9)])
     assert names(store) == ["young"]
 
 
@@ -61,3 +64,45 @@ def test_a_copy_taken_earlier_does_not_change_under_its_reader() -> None:
     before = store.snapshot()
     store.put(an_object("batch", 2))
     assert list(before) == [("speech", "captions")]
+
+
+def test_a_list_of_several_pages_sweeps_only_what_none_of_them_has() -> None:
+    store = ResourceStore()
+    for name in ("captions", "batch", "ghost"):
+        store.put(an_object(name, 3))
+    store.resync([a_listing(9, an_object("captions", 3)), a_listing(9, an_object("batch", 3))])
+    assert names(store) == ["batch", "captions"]
+
+
+def test_a_list_that_breaks_off_sweeps_nothing() -> None:
+    def pages() -> Iterator[Listing]:
+        yield a_listing(9, an_object("captions", 5))
+        raise Unavailable("the server has gone")
+
+    store = ResourceStore()
+    store.put(an_object("batch", 3))
+    with pytest.raises(Unavailable):
+        store.resync(pages())
+    assert names(store) == ["batch", "captions"]
+
+
+def replicas(resource: dict[str, Any]) -> int:
+    count: int = resource["spec"]["replicas"]
+    return count
+
+
+def test_what_a_write_of_ours_has_answered_stands_until_something_newer_comes() -> None:
+    store = Store(replicas)
+    store.put(an_object("asr", 5, replicas=1))
+    store.amend(("speech", "asr"), "7", lambda known: known + 3)
+    store.put(an_object("asr", 6, replicas=2))  # the watch is behind
+    assert store.get(("speech", "asr")) == 4
+    store.amend(("speech", "asr"), "6", lambda known: 9)  # an answer that was overtaken
+    store.put(an_object("asr", 8, replicas=3))
+    assert store.get(("speech", "asr")) == 3
+
+
+def test_a_write_to_an_object_that_is_not_known_makes_none_up() -> None:
+    store = Store(replicas)
+    store.amend(("speech", "asr"), "7", lambda known: known + 3)
+    assert store.get(("speech", "asr")) is None

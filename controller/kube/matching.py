@@ -1,0 +1,149 @@
+"""Which pods are a workload's, and what is kept of pods, nodes and workloads. Pure functions of API objects.
+
+There can be tens of thousands of pods. Of each, only what `controller.kube.workloads` looks at is kept, as text: as
+objects of Python they would take five times the memory.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.kube.gateway import Json
+
+_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
+_ANNOTATIONS = ("prometheus.io/", "controller.kubernetes.io/")
+_STATUS = ("phase", "reason", "message", "podIP", "conditions")
+_CONTAINERS = ("initContainerStatuses", "containerStatuses")
+_CONTAINER = ("name", "ready", "state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One of the `matchExpressions` of a selector."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether `labels` meet it; none meet an operator that is not known."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelector:
+    """Which pods are meant: all of `labels`, and all requirements."""
+
+    labels: Mapping[str, str]
+    requirements: tuple[Requirement, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether a pod with `labels` is meant."""
+        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A Deployment or StatefulSet: what its scale says, and which pods are its own."""
+
+    replicas: int
+    selector: LabelSelector
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPod:
+    """A pod: `text` is what is kept of it, as JSON."""
+
+    name: str
+    namespace: str
+    labels: Mapping[str, str]
+    text: bytes
+
+
+class Pods:
+    """Pods, found by the selectors of their workloads."""
+
+    def __init__(self, pods: Iterable[KeptPod]) -> None:
+        self._by_label: dict[tuple[str, str, str], list[KeptPod]] = {}
+        self._by_namespace: dict[str, list[KeptPod]] = {}
+        for pod in pods:
+            self._by_namespace.setdefault(pod.namespace, []).append(pod)
+            for key, value in pod.labels.items():
+                self._by_label.setdefault((pod.namespace, key, value), []).append(pod)
+
+    def of(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
+        """Return the pods of `namespace` that `selector` means, by name."""
+        having = [self._by_label.get((namespace, key, value), []) for key, value in selector.labels.items()]
+        fewest = min(having, key=len) if having else self._by_namespace.get(namespace, [])
+        found = sorted((pod for pod in fewest if selector.matches(pod.labels)), key=lambda pod: pod.name)
+        return [json.loads(pod.text) for pod in found]
+
+
+def kept_pod(pod: Json) -> KeptPod:
+    """Return what is kept of a pod."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    kept = {
+        "metadata": {
+            **_parts(metadata, _METADATA),
+            "annotations": {key: value for key, value in annotations.items() if key.startswith(_ANNOTATIONS)},
+        },
+        "spec": _parts(pod.get("spec") or {}, ("nodeName",)),
+        "status": {
+            **_parts(status, _STATUS),
+            **{kind: [_parts(one, _CONTAINER) for one in status.get(kind) or []] for kind in _CONTAINERS},
+        },
+    }
+    return KeptPod(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        labels=_shared(metadata.get("labels") or {}),
+        text=json.dumps(kept, separators=(",", ":")).encode(),
+    )
+
+
+def kept_node(node: Json) -> Json:
+    """Return what is kept of a node."""
+    return {
+        "metadata": {"name": node["metadata"]["name"], "labels": _shared(node["metadata"].get("labels") or {})},
+        "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints")),
+        "status": _parts(node.get("status") or {}, ("conditions",)),
+    }
+
+
+def kept_workload(workload: Json) -> Workload:
+    """Return what is kept of a Deployment or StatefulSet."""
+    spec = workload["spec"]
+    selector = spec.get("selector") or {}
+    return Workload(
+        replicas=spec.get("replicas", 1),
+        selector=LabelSelector(
+            labels=_shared(selector.get("matchLabels") or {}),
+            requirements=tuple(
+                Requirement(key=one["key"], operator=one["operator"], values=frozenset(one.get("values") or ()))
+                for one in selector.get("matchExpressions") or ()
+            ),
+        ),
+        resource_version=workload["metadata"]["resourceVersion"],
+    )
+
+
+def _parts(document: Json, names: tuple[str, ...]) -> Json:
+    return {name: document[name] for name in names if name in document}
+
+
+def _shared(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return `labels` with one copy of each text, however many objects carry it."""
+    return {sys.intern(key): sys.intern(value) for key, value in labels.items()}

@@ -1,0 +1,348 @@
+"""What a cycle of the operator costs by the size of the fleet: time by part, API requests, memory, writes.
+
+    python tests/bench/bench_operator.py [--pipelines 100 1000 5000] [--cycles 4] [--json FILE]
+
+The operator is a process of its own, bound to one core, as its own ServiceAccount on the lab's API server (etcd, API
+server and controllers share the machine's other cores); only its metrics are synthetic. Each size has a cluster of its
+own: four Deployments, three or more ready pods and a status per pipeline, ten pools. What is printed for each size:
+
+    first start     from the start of the process to the first decision and to the last of all first statuses
+    steady          a cycle in which nothing has changed, and what it wrote
+    noisy           a cycle in which every reading has moved by up to 5 %
+    restart         from the start of the process to the first decision with nothing changed, and what was written
+    one change      from the change of one pipeline to the patch of its Deployment, in cycles
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from unittest import mock
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from large_fleets import LargeFleet, Maker, SyntheticMetrics
+
+from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS
+from simulations.lab.binaries import ensure
+from simulations.lab.control_plane import ControlPlane
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("read", "decide", "status", "apply")
+NOISE = 0.05
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """The mean cycle of several: seconds in all and by part, CPU seconds, API requests by verb, resident memory."""
+
+    cycles: int
+    seconds: float
+    parts: dict[str, float]
+    cpu_seconds: float
+    requests: dict[str, float]
+    rss_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One size of fleet; times in seconds from the start of the process, unless told otherwise."""
+
+    pipelines: int
+    deployments: int
+    pods: int
+    first_decision_s: float
+    all_statuses_s: float
+    settled_cycles: int
+    steady: Cycle
+    steady_writes: int
+    noisy: Cycle
+    restart_decision_s: float
+    restart_writes: int
+    change_s: float
+    change_cycles: float
+    peak_mib: float
+    series: int
+    exposition_mib: float
+    exposition_s: float
+    events: int
+
+
+class OperatorProcess:
+    """A running operator, and what it tells about itself."""
+
+    def __init__(self, kubeconfig: Path, folder: Path, interval_s: float) -> None:
+        self.noise = folder / "noise"
+        self.noise.write_text("0")
+        self._log = folder / f"operator-{time.monotonic_ns()}.log"
+        self.started_s = time.monotonic()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, "--operate", str(kubeconfig), str(self.noise), f"{interval_s:g}s"],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        self._url = ""
+        self.wait(self._found_url, "did not begin to listen")
+
+    def wait(self, holds: Callable[[], object], what: str) -> float:
+        """Wait until `holds`; return the seconds since the start."""
+        while not holds():
+            if self._process.poll() is not None or time.monotonic() - self.started_s > LIMIT_S:
+                raise SystemExit(f"the operator {what}:\n{self._log.read_text()[-4000:]}")
+            time.sleep(0.05)
+        return time.monotonic() - self.started_s
+
+    def wait_cycles(self, count: int) -> None:
+        seen = self.cycles()
+        self.wait(lambda: self.cycles() >= seen + count, "did not go on")
+
+    def exposition(self) -> str:
+        try:
+            with urlopen(f"{self._url}/metrics", timeout=60) as answer:
+                text: str = answer.read().decode()
+                return text
+        except (URLError, TimeoutError):
+            return ""
+
+    def counters(self) -> dict[str, float]:
+        """Return the operator's counters of its own work."""
+        return {
+            name: float(value)
+            for name, value in re.findall(
+                r"^(sluice_(?:cycle|api|scale|events|last)[^ ]*) ([0-9.e+-]+)$", self.exposition(), re.MULTILINE
+            )
+        }
+
+    def cycles(self) -> int:
+        return int(self.counters().get('sluice_cycles_total{outcome="success"}', 0))
+
+    def decided(self) -> bool:
+        return self.counters().get('sluice_cycle_part_seconds_total{part="decide"}', 0) > 0
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def mib(self, name: str) -> float:
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) / 1024
+        return float("nan")
+
+    def measured(self, count: int) -> Cycle:
+        """Return the mean of the next `count` cycles."""
+        begun = self.cycles() + 1
+        self.wait(lambda: self.cycles() >= begun, "did not go on")
+        before, cpu_s = self.counters(), self.cpu_s()
+        self.wait(lambda: self.cycles() >= begun + count, "did not go on")
+        after, cpu_s = self.counters(), self.cpu_s() - cpu_s
+        moved = {name: (value - before.get(name, 0.0)) / count for name, value in after.items()}
+        return Cycle(
+            cycles=count,
+            seconds=moved["sluice_cycle_duration_seconds_sum"],
+            parts={part: moved[f'sluice_cycle_part_seconds_total{{part="{part}"}}'] for part in PARTS},
+            cpu_seconds=cpu_s / count,
+            requests={
+                match[1]: value
+                for name, value in moved.items()
+                if value and (match := re.fullmatch(r'sluice_api_requests_total\{verb="(\w+)"\}', name))
+            },
+            rss_mib=self.mib("VmRSS"),
+        )
+
+    def end(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+
+    def _found_url(self) -> bool:
+        found = re.search(r"metrics and probes at (http://[0-9.:]+)", self._log.read_text())
+        self._url = found[1] if found else ""
+        return bool(found)
+
+
+def operate(kubeconfig: str, noise: str, interval: str) -> None:
+    """Be the operator, with synthetic metrics."""
+    from controller.commands.operator import operator
+
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    source = mock.Mock(wraps=SyntheticMetrics(lambda: float(Path(noise).read_text() or 0)))
+    source.close = lambda: None
+    with mock.patch("profiler.sources.prometheus.PrometheusSource", return_value=source):
+        operator(
+            ["--kubeconfig", kubeconfig, "--prometheus-url", "http://synthetic", "--interval", interval, "--port", "0"]
+        )
+
+
+def apply(kubectl: Path, kubeconfig: Path, *paths: Path) -> None:
+    for path in paths:
+        subprocess.run(
+            [kubectl, "--kubeconfig", kubeconfig, "apply", "-f", path], check=True, stdout=subprocess.DEVNULL
+        )
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> int:
+    return sum(before.get(name) != after.get(name) for name in before.keys() | after.keys())
+
+
+def measure(pipelines: int, cycles: int, interval_s: float) -> Row:
+    fleet = LargeFleet(pipelines=pipelines)
+    binaries = ensure(lambda line: print(line, file=sys.stderr))
+    with tempfile.TemporaryDirectory(prefix="sluice-scale-") as name:
+        folder = Path(name)
+        with ControlPlane(folder / "cluster", binaries) as cluster:
+            rights = ROOT / "controller" / "kube" / "rbac.yaml"
+            apply(binaries.kubectl, cluster.kubeconfig, ROOT / "crds", rights)
+            kubeconfig = folder / "operator.kubeconfig"
+            cluster.service_account_kubeconfig("sluice-system", "sluice", kubeconfig)
+            maker = Maker(cluster.kubeconfig)
+            began_s = time.monotonic()
+            maker.create(fleet)
+            print(f"  {pipelines} pipelines made in {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+            try:
+                return _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
+            finally:
+                maker.close()
+
+
+def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, cycles: int, interval_s: float) -> Row:
+    operator = OperatorProcess(kubeconfig, folder, interval_s)
+    first_decision_s = operator.wait(operator.decided, "came to no decision")
+    print(f"  first decision after {first_decision_s:.1f} s", file=sys.stderr)
+    operator.wait(lambda: operator.cycles() >= 1, "ended no cycle")
+
+    def told() -> bool:
+        pages = maker.gateway.pages(PIPELINES)
+        return all("status" in pipeline for page in pages for pipeline in page.items)
+
+    all_statuses_s = operator.wait(told, "did not write all statuses")
+    print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
+    quiet = 0
+    versions = maker.versions(fleet)
+    while quiet < 2:
+        played = maker.play_pods(fleet)
+        operator.wait_cycles(2)
+        now = maker.versions(fleet)
+        writes = changed(versions, now)
+        print(f"  settling: {played} pods, {writes} writes", file=sys.stderr)
+        quiet = quiet + 1 if not writes and not played else 0
+        versions = now
+    settled = operator.cycles()
+    steady = operator.measured(cycles)
+    steady_writes = changed(versions, maker.versions(fleet))
+    print(f"  steady: {steady}, {steady_writes} writes", file=sys.stderr)
+    scraped_s = time.monotonic()
+    exposition = operator.exposition()
+    scraped_s = time.monotonic() - scraped_s
+    operator.noise.write_text(str(NOISE))
+    noisy = operator.measured(cycles)
+    print(f"  noisy: {noisy}", file=sys.stderr)
+    operator.noise.write_text("0")
+    while True:  # what the noise has led to
+        before = maker.versions(fleet)
+        maker.play_pods(fleet)
+        operator.wait_cycles(6)
+        if not changed(before, maker.versions(fleet)):
+            break
+    peak_mib = operator.mib("VmHWM")
+    operator.end()
+
+    before = maker.versions(fleet)
+    operator = OperatorProcess(kubeconfig, folder, interval_s)
+    restart_decision_s = operator.wait(operator.decided, "came to no decision")
+    operator.wait(lambda: operator.cycles() >= 3, "did not go on")
+    restart_writes = changed(before, maker.versions(fleet))
+
+    pipeline, deployments = next(iter(fleet.resources()))
+    namespace, name = pipeline["metadata"]["namespace"], pipeline["metadata"]["name"]
+    target = deployments[0]["metadata"]["name"]
+    replicas = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
+    pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = replicas + 1
+    begun, changed_s = operator.cycles(), time.monotonic()
+    maker.call("PATCH", PIPELINES.path(namespace, name), {"spec": {"stages": pipeline["spec"]["stages"]}})
+    operator.wait(
+        lambda: maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] > replicas, "changed nothing"
+    )
+    change_s = time.monotonic() - changed_s
+    change_cycles = operator.cycles() - begun
+    peak_mib = max(peak_mib, operator.mib("VmHWM"))
+    operator.end()
+    versions = maker.versions(fleet)
+    return Row(
+        pipelines=fleet.pipelines,
+        deployments=sum(name.startswith("deployments/") for name in versions),
+        pods=sum(len(page.items) for page in maker.gateway.pages(PODS)),
+        first_decision_s=first_decision_s,
+        all_statuses_s=all_statuses_s,
+        settled_cycles=settled,
+        steady=steady,
+        steady_writes=steady_writes,
+        noisy=noisy,
+        restart_decision_s=restart_decision_s,
+        restart_writes=restart_writes,
+        change_s=change_s,
+        change_cycles=change_cycles,
+        peak_mib=peak_mib,
+        series=sum(not line.startswith("#") for line in exposition.splitlines()),
+        exposition_mib=len(exposition) / 2**20,
+        exposition_s=scraped_s,
+        events=sum(name.startswith("events/") for name in versions),
+    )
+
+
+def cycle_words(cycle: Cycle) -> str:
+    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in cycle.parts.items())
+    requests = ", ".join(f"{verb} {count:g}" for verb, count in sorted(cycle.requests.items())) or "none"
+    return (
+        f"{cycle.seconds:6.2f} s ({parts}; CPU {cycle.cpu_seconds:.2f}); requests {requests}; {cycle.rss_mib:.0f} MiB"
+    )
+
+
+def report(row: Row) -> None:
+    print(f"{row.pipelines} pipelines, {row.deployments} Deployments, {row.pods} pods, 10 pools")
+    print(
+        f"  first start   decision after {row.first_decision_s:.1f} s, all statuses after {row.all_statuses_s:.1f} s, "
+        f"settled in cycle {row.settled_cycles}"
+    )
+    print(f"  steady cycle  {cycle_words(row.steady)}; {row.steady_writes} objects written")
+    print(f"  noisy cycle   {cycle_words(row.noisy)}")
+    print(f"  restart       decision after {row.restart_decision_s:.1f} s; {row.restart_writes} objects written")
+    print(f"  one change    patched after {row.change_s:.1f} s, {row.change_cycles:g} cycles completed before")
+    print(
+        f"  at most {row.peak_mib:.0f} MiB; {row.series} series of its own, {row.exposition_mib:.1f} MiB in "
+        f"{row.exposition_s:.2f} s; {row.events} Events in all",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pipelines", type=int, nargs="+", default=[100, 1000, 5000])
+    parser.add_argument("--cycles", type=int, default=4, help="how many cycles a figure is the mean of")
+    parser.add_argument("--interval", type=float, default=15.0, help="seconds between cycles")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--operate", nargs=3, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.operate is not None:
+        operate(*arguments.operate)
+        return
+    rows = []
+    for pipelines in arguments.pipelines:
+        rows.append(measure(pipelines, arguments.cycles, arguments.interval))
+        report(rows[-1])
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()
