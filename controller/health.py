@@ -1,4 +1,7 @@
-"""The operator's HTTP endpoint: `/metrics`, `/livez` (do its loops turn?) and `/readyz` (do its cycles succeed?)."""
+"""The operator's HTTP endpoint: `/metrics`, `/livez` (do its loops turn?) and `/readyz` (do its cycles succeed?)
+
+A replica that stands by for another is ready too, and says so.
+"""
 
 import threading
 import time
@@ -19,19 +22,22 @@ class Health:
         self._lock = threading.Lock()
         self._beats: dict[str, tuple[float, float]] = {}
         self._problem: str | None = "no cycle has completed yet"
+        self._state = "ok"
 
     def beat(self, loop: str, within_s: float) -> None:
         """Record that `loop` turns; it is dead when it has not said so again `within_s` from now."""
         with self._lock:
             self._beats[loop] = (self._clock(), within_s)
 
-    def ready(self) -> None:
-        """Record that a cycle succeeded."""
-        self._set(None)
+    def ready(self, state: str = "ok") -> None:
+        """Record that a cycle succeeded, or that this replica does well without one, and what it is in words."""
+        with self._lock:
+            self._problem, self._state = None, state
 
     def not_ready(self, problem: str) -> None:
         """Record that a cycle failed, and why."""
-        self._set(problem)
+        with self._lock:
+            self._problem = problem
 
     def dead(self) -> tuple[str, ...]:
         """Return the loops that have stopped turning."""
@@ -48,9 +54,10 @@ class Health:
         with self._lock:
             return self._problem
 
-    def _set(self, problem: str | None) -> None:
+    def state(self) -> str:
+        """Return what the operator was when it was last ready."""
         with self._lock:
-            self._problem = problem
+            return self._state
 
 
 class HealthServer:
@@ -69,7 +76,7 @@ class HealthServer:
 
         def readyz() -> tuple[HTTPStatus, str]:
             problem = health.problem()
-            return (HTTPStatus.OK, "ok") if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
+            return (HTTPStatus.OK, health.state()) if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
 
         probes = {"/livez": livez, "/readyz": readyz}
 

@@ -15,6 +15,7 @@ from controller.core.record import decision_record
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write
 from controller.kube.gateway import KubeError
+from controller.kube.leadership import Leadership
 from controller.kube.reader import Observation, Reader
 from controller.kube.reporter import Reporter
 from controller.telemetry import Telemetry
@@ -24,6 +25,8 @@ _LOG = logging.getLogger(__name__)
 _RECORDS = logging.getLogger("sluice.decision")
 _BEATS = 4  # intervals, at least a minute, without a turn of the loop: something hangs
 _RESYNC_S = 300.0
+_STANDBY_TURN_S = 0.5
+_STANDBY_DEAD_S = 120.0  # a turn reads all resources at times, and compiles the first time
 
 
 class ControlLoop:
@@ -40,10 +43,12 @@ class ControlLoop:
         telemetry: Telemetry,
         health: Health,
         work_limit: Callable[[], int] | None = None,
+        permit: Callable[[], None] = lambda: None,
     ) -> None:
         """`resync` reads all resources anew; it is called before the first cycle and every five minutes.
 
         `work_limit` measures the work that a decision may take; it is called once, when there is something to decide.
+        `permit` raises a `KubeError` while this replica may not write: there is no cycle then.
         """
         self._reader = reader
         self._actuator = actuator
@@ -53,8 +58,23 @@ class ControlLoop:
         self._telemetry = telemetry
         self._health = health
         self._work_limit = work_limit
+        self._permit = permit
         self._resync_due_s = float("-inf")
         self._recorded: dict[PipelineKey, object] = {}
+
+    def stand_by(self, stop: threading.Event, leadership: Leadership) -> None:
+        """Wait until this replica leads or `stop` is set; know the resources and this machine's speed by then."""
+        while not stop.is_set() and not leadership.wait(_STANDBY_TURN_S):
+            self._health.beat("cycle", _STANDBY_DEAD_S)
+            try:
+                standing = leadership.standing()
+                self._prepare()
+            except KubeError as error:
+                self._health.not_ready(str(error))
+            else:
+                self._health.ready(standing)
+        # What the former leader wrote last may not have come by the watches yet.
+        self._resync_due_s = float("-inf")
 
     def run(self, stop: threading.Event) -> None:
         """Run cycles until `stop` is set. A cycle that fails is reported, and the next one comes at its time."""
@@ -77,18 +97,13 @@ class ControlLoop:
         """Run one cycle and return what was decided and what became of it.
 
         Raises:
-            KubeError: the API server cannot be read; nothing was changed.
+            KubeError: the API server cannot be read, or this replica may not write; nothing was changed.
         """
         started_s = time.monotonic()
-        if started_s >= self._resync_due_s:
-            self._resync()
-            self._resync_due_s = started_s + _RESYNC_S
+        self._permit()
+        self._prepare()
         with self._timed("read"):
             observation = self._reader.observe()
-        if self._work_limit is not None:
-            self._policy = replace(self._policy, work_limit=self._work_limit())
-            self._work_limit = None
-            _LOG.info("a decision may take %d units of work", self._policy.work_limit)
         with self._timed("decide"):
             decision = decide(observation.snapshot, self._policy)
         self._record(observation, decision)
@@ -107,6 +122,17 @@ class ControlLoop:
         self._telemetry.succeeded(observation.snapshot, decision, time.monotonic() - started_s, invalid)
         self._health.ready()
         return decision, writes
+
+    def _prepare(self) -> None:
+        """Read all resources anew when it is time to, and learn once how fast this machine is."""
+        now_s = time.monotonic()
+        if now_s >= self._resync_due_s:
+            self._resync()
+            self._resync_due_s = now_s + _RESYNC_S
+        if self._work_limit is not None:
+            self._policy = replace(self._policy, work_limit=self._work_limit())
+            self._work_limit = None
+            _LOG.info("a decision may take %d units of work", self._policy.work_limit)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:

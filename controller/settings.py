@@ -1,17 +1,25 @@
 """How this process runs: read from the environment (`SLUICE_…`), overridden by flags. What to decide is not here."""
 
+import socket
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from controller.resources.fields import PATTERN_RULES, Label, PositiveDuration, duration_s
+from controller.resources.fields import PATTERN_RULES, Label, PositiveDuration, Subdomain, duration_s
 
 
 class InvalidSettings(ValueError):
     """A setting cannot be used: the message names it, its value and the rule."""
+
+
+def _whole_seconds(duration: str) -> str:
+    seconds = duration_s(duration)
+    if seconds < 2 or seconds != int(seconds):
+        raise ValueError("must be a whole number of seconds, at least 2s")
+    return duration
 
 
 class OperatorSettings(BaseSettings):
@@ -40,6 +48,17 @@ class OperatorSettings(BaseSettings):
     """Address of /metrics, /livez and /readyz."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port of the same; 0 picks a free one."""
+    lease: bool = True
+    """Write only while holding a Lease, so that several replicas never write at once; without it this must be the only
+    one."""
+    lease_namespace: Label = "sluice-system"
+    """Namespace of the Lease."""
+    lease_name: Label = "sluice"
+    """Name of the Lease; the admission policy names it too."""
+    lease_duration: Annotated[PositiveDuration, AfterValidator(_whole_seconds)] = "10s"
+    """How long the Lease lasts without being renewed: another replica takes over within a quarter more."""
+    pod_name: Subdomain | None = None
+    """The pod that this process runs in, as its token names it; without it the host's name, which is a pod's own."""
     log_format: Literal["text", "json"] = "text"
     """Lines for people, or one JSON object per line with the decision records."""
 
@@ -57,6 +76,16 @@ class OperatorSettings(BaseSettings):
     def decision_s(self) -> float:
         """Return how long the search for a plan may take, in seconds."""
         return duration_s(self.decision_time)
+
+    @property
+    def lease_s(self) -> float:
+        """Return how long the Lease lasts, in seconds."""
+        return duration_s(self.lease_duration)
+
+    @property
+    def pod(self) -> str:
+        """Return the name of the pod, or of the host outside of one."""
+        return self.pod_name or socket.gethostname()
 
     @property
     def reporting_grace_s(self) -> float:

@@ -4,7 +4,7 @@ Series are made from the last Decision at every scrape, so those of a deleted pi
 not exist has no series.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -70,10 +70,16 @@ class Telemetry:
         self._invalid = Gauge(
             "sluice_invalid_resources", "Resources that cannot be used as they are", registry=self._registry
         )
+        self._leader = Gauge("sluice_leader", "Whether this replica is the one that writes", registry=self._registry)
+        self._leader.set(1)  # alone, until it is told to ask a lease
         for outcome in ("success", "failure"):
             self._cycles.labels(outcome)
         for part in PARTS:
             self._parts.labels(part)
+
+    def leads(self, leads: Callable[[], bool]) -> None:
+        """Ask `leads` at every scrape whether this replica is the one that writes."""
+        self._leader.set_function(leads)
 
     def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
         """Record a cycle and what it decided."""

@@ -3,6 +3,7 @@
 import logging
 import signal
 import threading
+import uuid
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -28,6 +29,13 @@ _WATCH_DEAD_S = 60.0
 @click.option("--namespaces", help="Serve only these, comma-separated; default: all.")
 @click.option("--host", help="Address of /metrics, /livez and /readyz; default 127.0.0.1.")
 @click.option("--port", help="Port of the same; default 8080, 0 picks a free one.")
+@click.option(
+    "--lease/--no-lease", default=None, help="Write only while holding a Lease (default); off: for one alone."
+)
+@click.option("--lease-namespace", help="Namespace of the Lease; default sluice-system.")
+@click.option("--lease-name", help="Name of the Lease; default sluice.")
+@click.option("--lease-duration", help="How long it lasts without being renewed; default 10s.")
+@click.option("--pod-name", help="The pod that this runs in; default: the host's name.")
 @click.option("--log-format", help="text or json; json carries the decision records.")
 def operator(**flags: object) -> None:
     """Watch pipelines and pools, decide every interval, and rescale the stages.
@@ -87,6 +95,8 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
+    from controller.kube.leadership import Leadership
+    from controller.kube.lease import Terms
     from controller.kube.reader import Reader
     from controller.kube.reporter import Reporter
     from controller.kube.store import ResourceStore
@@ -98,8 +108,25 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     set_up_logging(settings.log_format)
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
+        leadership: Leadership | None = None
         try:
-            gateway = parts.enter_context(Gateway(settings.kubeconfig, counted=telemetry.asked))
+            if settings.lease:
+                terms = Terms(duration_s=settings.lease_s)
+                leadership = Leadership(
+                    # Of its own: what holds up the other requests must not hold up the lease.
+                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s)),
+                    namespace=settings.lease_namespace,
+                    name=settings.lease_name,
+                    identity=f"{settings.pod}_{uuid.uuid4().hex[:12]}",
+                    terms=terms,
+                    beat=lambda within_s: health.beat("lease", within_s),
+                    ended=stop.because,
+                )
+                telemetry.leads(leadership.leads)
+            else:
+                _LOG.warning("no lease: this must be the only operator on the cluster")
+            permit = leadership.check if leadership else _anything
+            gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, counted=telemetry.asked))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -141,7 +168,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda: stop.because("the watches of the API server ended"),
             )
         )
-        ControlLoop(
+        loop = ControlLoop(
             reader=reader,
             actuator=Actuator(gateway, written=cluster.written),
             reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
@@ -150,4 +177,13 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             work_limit=lambda: work_limit(settings.decision_s),
             telemetry=telemetry,
             health=health,
-        ).run(stop.event)
+            permit=permit,
+        )
+        if leadership is not None:
+            parts.enter_context(leadership)  # last in, first out: released as soon as nothing is written any more
+            loop.stand_by(stop.event, leadership)
+        loop.run(stop.event)
+
+
+def _anything() -> None:
+    """Permit every write."""

@@ -7,7 +7,17 @@ from enum import Enum
 
 from controller.core.decision import PipelineDecision, ReplicaChange
 from controller.core.spec import Target
-from controller.kube.gateway import Conflict, Forbidden, Gateway, Invalid, KubeError, NotFound, Scale, Unavailable
+from controller.kube.gateway import (
+    Conflict,
+    Forbidden,
+    Gateway,
+    Invalid,
+    KubeError,
+    NotFound,
+    NotLeading,
+    Scale,
+    Unavailable,
+)
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -23,8 +33,14 @@ class WriteOutcome(Enum):
     FORBIDDEN = "ScaleForbidden"
     INVALID = "ScaleRejected"
     UNAVAILABLE = "ScaleUnavailable"
+    NOT_LEADING = "ScaleNotLeading"
+    """Not tried, because another replica may be the one that writes by now."""
     SKIPPED = "ScaleSkipped"
-    """Not tried, because the API server did not answer the change before."""
+    """Not tried, because of what became of the change before: the API server did not answer, or this replica may not
+    write."""
+
+
+_ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +64,14 @@ class Actuator:
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
         """Make the changes of all pipelines; what adds replicas comes first.
 
-        A change that fails stops no other, except that nothing more is tried once the server does not answer.
+        A change that fails stops no other, except that nothing more is tried once the server does not answer, or this
+        replica is not surely the one that may write.
         """
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
         ordered.sort(key=lambda item: item[1].after < item[1].before)  # stable: the decision's order within each half
         writes: list[Write] = []
         for spec, change in ordered:
-            if writes and writes[-1].outcome in {WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED}:
+            if writes and writes[-1].outcome in _ENDING:
                 writes.append(
                     Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=writes[-1].detail)
                 )
@@ -90,4 +107,5 @@ _OUTCOMES: dict[type[KubeError], WriteOutcome] = {
     Forbidden: WriteOutcome.FORBIDDEN,
     Invalid: WriteOutcome.INVALID,
     Unavailable: WriteOutcome.UNAVAILABLE,
+    NotLeading: WriteOutcome.NOT_LEADING,
 }

@@ -9,7 +9,8 @@ Errors follow whose fault it is:
     │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
     │   └── Invalid     the server understood and rejects it
     └── Unavailable     the server or the network: the same request may succeed later
-        └── Expired     a watch cannot go on from where it was: what is there must be listed anew
+        ├── Expired     a watch cannot go on from where it was: what is there must be listed anew
+        └── NotLeading  nothing was sent: this replica is not surely the one that may write
 """
 
 import json
@@ -69,6 +70,10 @@ class Expired(Unavailable):
     """The server no longer knows what has happened since the version asked for."""
 
 
+class NotLeading(Unavailable):
+    """The write was not sent, because this replica does not surely hold the lease."""
+
+
 class ConfigurationError(Exception):
     """There are no usable credentials to begin with."""
 
@@ -102,6 +107,7 @@ NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
 DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")
 STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
 EVENTS = Resource(api_version="v1", plural="events")
+LEASES = Resource(api_version="coordination.k8s.io/v1", plural="leases")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,16 +186,30 @@ class Connection:
 class Gateway:
     """The operator's calls to the API server. Safe to use from several threads."""
 
-    def __init__(self, kubeconfig: Path | None = None, *, counted: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None = None,
+        *,
+        permit: Callable[[], None] | None = None,
+        counted: Callable[[str], None] = lambda _: None,
+        timeout_s: tuple[float, float] = _TIMEOUT_S,
+    ) -> None:
         """Take the credentials of `kubeconfig`, else of `$KUBECONFIG`, the pod, or the user, whichever is there first.
 
-        `counted` is told the verb of every request: of HTTP, or WATCH.
+        Args:
+            kubeconfig: the file, if it is to be that one.
+            permit: called right before every request that changes something; what it raises goes to the caller, and
+                nothing is sent.
+            counted: told the verb of every request: of HTTP, or WATCH.
+            timeout_s: of every request, to connect and to answer.
 
         Raises:
             ConfigurationError: there are none, or they cannot be read.
         """
         self._kubeconfig = kubeconfig
         self._counted = counted
+        self._permit = permit
+        self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
         self._client = _connect(kubeconfig)
@@ -296,7 +316,15 @@ class Gateway:
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Record an Event."""
-        self._call("POST", EVENTS.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=event)
+        self.create(EVENTS, namespace, event)
+
+    def create(self, resource: Resource, namespace: str, body: Json) -> Json:
+        """Create an object and return it; `Conflict` when its name is taken."""
+        return self._call("POST", resource.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=body)
+
+    def patch(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
+        """Merge `patch` into an object and return it; `Conflict` when it is not at the version that `patch` names."""
+        return self._patch(resource.path(namespace, name), patch)
 
     def _scale_path(self, namespace: str, target: Target) -> str:
         resource = self._scalable.get((target.api_version, target.kind)) or self._discover(target)
@@ -353,8 +381,10 @@ class Gateway:
     def _request(
         self, method: str, path: str, query: Sequence[tuple[str, str]], body: Json | None, content_type: str
     ) -> Json:
+        if self._permit is not None and method != "GET":
+            self._permit()  # here and not earlier: every moment between the check and the request counts
         self._counted(method)
-        response = self._open(method, path, query, body=body, content_type=content_type, limit_s=_TIMEOUT_S)
+        response = self._open(method, path, query, body=body, content_type=content_type, limit_s=self._timeout_s)
         try:
             answer = json.loads(response.data)
         except urllib3.exceptions.HTTPError as error:
@@ -389,6 +419,11 @@ class Gateway:
             )
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
+        except AttributeError as error:
+            # A TLS connection that broke: the client makes an error without a body of it, and then fails to read that.
+            if not isinstance(error.__context__, client.ApiException):
+                raise
+            raise Unavailable(f"{method} {path}: {error.__context__.reason}") from error
 
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration

@@ -26,6 +26,7 @@ from simulations.lab.prometheus import PrometheusServer
 
 _OPERATOR_NAMESPACE = "sluice-system"
 _OPERATOR_ACCOUNT = "sluice"
+_OPERATOR_POD = "sluice-0"
 _ESTABLISHED_S = 20.0
 _POLL_S = 0.05
 _TIMEOUT_S = (3, 10)
@@ -148,7 +149,9 @@ class Cluster:
     def start_operator(self, *, interval_s: float) -> None:
         """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy."""
         kubeconfig = self.folder / "operator.kubeconfig"
-        self._control_plane.service_account_kubeconfig(_OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig)
+        self._control_plane.service_account_kubeconfig(
+            _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
+        )
         self._start_module(
             "operator",
             "controller",
@@ -158,6 +161,7 @@ class Cluster:
                 "interval": f"{interval_s:g}s",
                 "scrape-interval": f"{self._scrape_interval_s:g}s",
                 "port": self.operator_port,
+                "pod-name": _OPERATOR_POD,
                 "log-format": "json",
             },
             "operator",
@@ -169,9 +173,9 @@ class Cluster:
 
     def _install(self, api: client.ApiClient) -> None:
         utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
-        rights = (files("controller.kube") / "rbac.yaml").read_text(encoding="utf-8")
-        for manifest in yaml.safe_load_all(rights):
-            utils.create_from_dict(api, manifest)
+        for name in ("rbac.yaml", "admission.yaml"):
+            for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
+                utils.create_from_dict(api, manifest)
         extensions = client.ApiextensionsV1Api(api)
         deadline = time.monotonic() + _ESTABLISHED_S
         for crd in CRDS:

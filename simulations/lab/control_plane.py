@@ -36,24 +36,49 @@ _CONTROLLERS = (
 _NO_ADMISSION = ("ServiceAccount", "TaintNodesByCondition")
 _PACKED = ("cpu", "nvidia.com/gpu", "aws.amazon.com/neuron")
 _ISSUER = "https://kubernetes.default.svc"
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {
+            "level": "Request",
+            "verbs": ["create", "update", "patch", "delete"],
+            "resources": [
+                {"group": "apps", "resources": ["deployments/scale", "statefulsets/scale"]},
+                {"group": "coordination.k8s.io", "resources": ["leases"]},
+            ],
+        },
+        {
+            "level": "Metadata",
+            "verbs": ["update", "patch"],
+            "resources": [{"group": "sluice.dev", "resources": ["speechpipelines/status", "computepools/status"]}],
+        },
+        {"level": "None"},
+    ],
+}
 
 
 class ControlPlane:
     """One cluster in one folder; it ends with `stop()`, with the `with` block or with this process."""
 
-    def __init__(self, folder: Path, binaries: Binaries) -> None:
+    def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False) -> None:
         """Nothing runs before `start()`.
 
         Args:
             folder: where keys, data, logs and kubeconfigs go; made when it is not there. The data of an earlier
                 cluster in it are deleted by `start()`.
             binaries: the lab's programs.
+            audit: whether the API server records every write of a scale, of a status of Sluice's and of a Lease in
+                `audit_log`, with who asked, for what, and how it was answered.
         """
         self._folder = folder.resolve()
         self._binaries = binaries
         self._processes = Processes(self._folder / "logs")
         self.kubeconfig = self._folder / "admin.kubeconfig"
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
+        self.audit_log = self._folder / "audit.log"
+        self._audit = audit
         self.url = ""
 
     def start(self) -> Self:
@@ -108,22 +133,40 @@ class ControlPlane:
         return FaultProxy(self.url, port, trust=self.certificate_authority, identity=(self.certificate_authority, key))
 
     def service_account_kubeconfig(
-        self, namespace: str, name: str, path: Path, *, valid_s: int = 30 * 86_400, server: str | None = None
+        self,
+        namespace: str,
+        name: str,
+        path: Path,
+        *,
+        valid_s: int = 30 * 86_400,
+        pod: str | None = None,
+        server: str | None = None,
     ) -> None:
         """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is good for `valid_s`.
 
         Nobody renews the token, unlike the one that a kubelet mounts, so its default outlasts a lab left running.
-        `server` is where the client finds the API server, where that is not the server itself.
+
+        Args:
+            namespace: of the ServiceAccount.
+            name: of the ServiceAccount.
+            path: the file to write.
+            valid_s: how long the token is good for, in seconds.
+            pod: the pod to bind the token to, as one that a kubelet mounts is bound; made if it is not there, for no
+                node to run.
+            server: where the API server is reached, if not directly.
 
         Raises:
             kubernetes.client.ApiException: status 404 when there is no such ServiceAccount.
         """
         with config.new_client_from_config(str(self.kubeconfig)) as admin:
+            bound = None if pod is None else _bound_to(client.CoreV1Api(admin), namespace, pod, name)
             answer = client.CoreV1Api(admin).create_namespaced_service_account_token(
                 name,
                 namespace,
                 client.AuthenticationV1TokenRequest(
-                    spec=client.V1TokenRequestSpec(audiences=[_ISSUER], expiration_seconds=valid_s)
+                    spec=client.V1TokenRequestSpec(
+                        audiences=[_ISSUER], expiration_seconds=valid_s, bound_object_ref=bound
+                    )
                 ),
                 _request_timeout=_READ_S,
             )
@@ -165,9 +208,16 @@ class ControlPlane:
                 "token-auth-file": tokens,
                 "allow-privileged": "true",
                 "disable-admission-plugins": ",".join(_NO_ADMISSION),
+                **(self._audit_flags() if self._audit else {}),
             },
         )
         return self._processes.start("kube-apiserver", command)
+
+    def _audit_flags(self) -> dict[str, object]:
+        self.audit_log.unlink(missing_ok=True)
+        policy = self._folder / "audit.yaml"
+        policy.write_text(yaml.safe_dump(_AUDIT_POLICY))
+        return {"audit-policy-file": policy, "audit-log-path": self.audit_log, "audit-log-mode": "blocking"}
 
     def _start_controller_manager(self) -> Child:
         command = _command(
@@ -210,6 +260,25 @@ class ControlPlane:
             "current-context": "lab",
         }
         _write_secret(path, json.dumps(kubeconfig, indent=2))
+
+
+def _bound_to(core: client.CoreV1Api, namespace: str, pod: str, account: str) -> client.V1BoundObjectReference:
+    """Return the reference that binds a token to `pod`; the pod is made when it is not there."""
+    manifest = {
+        "metadata": {"name": pod},
+        "spec": {
+            "serviceAccountName": account,
+            "schedulerName": "nobody",
+            "containers": [{"name": "operator", "image": "none"}],
+        },
+    }
+    try:
+        found = core.create_namespaced_pod(namespace, manifest, _request_timeout=_READ_S)
+    except client.ApiException as error:
+        if error.status != 409:
+            raise
+        found = core.read_namespaced_pod(pod, namespace, _request_timeout=_READ_S)
+    return client.V1BoundObjectReference(api_version="v1", kind="Pod", name=pod, uid=found.metadata.uid)
 
 
 def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:

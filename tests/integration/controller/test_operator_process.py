@@ -25,6 +25,7 @@ pytestmark = pytest.mark.lab
 GROUP, VERSION = PIPELINES.api_version.split("/")
 DEADLINE_S = 30.0
 NOWHERE = "http://127.0.0.1:1"
+SHORT_LEASE = ("--lease-duration", "2s")
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -64,6 +65,19 @@ class OperatorProcess:
     def ready(self) -> bool:
         return self.get("/readyz")[0] == 200
 
+    def leads(self) -> bool:
+        return "sluice_leader 1.0" in self.get("/metrics")[1].splitlines()
+
+    def stands_by_for(self, pod: str) -> bool:
+        status, text = self.get("/readyz")
+        return status == 200 and text.startswith(f"standby, leader is {pod}_")
+
+    def said(self, words: str) -> bool:
+        return words in self._log.read_text()
+
+    def ended(self) -> int:
+        return self._process.wait(DEADLINE_S)
+
     def end(self) -> int:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(DEADLINE_S)
@@ -82,7 +96,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., OperatorProcess]]:
     started: list[OperatorProcess] = []
 
     def start(kubeconfig: Path, *flags: str) -> OperatorProcess:
-        started.append(OperatorProcess(kubeconfig, tmp_path / "operator.log", *flags))
+        started.append(OperatorProcess(kubeconfig, tmp_path / f"operator-{len(started)}.log", *flags))
         return started[-1]
 
     yield start
@@ -115,7 +129,8 @@ def a_pipeline(name: str) -> dict[str, Any]:
 def test_it_serves_pipelines_as_they_come_and_go_even_without_prometheus(
     run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
 ) -> None:
-    operator = run(operator_kubeconfig, "--namespaces", namespace)
+    operator = run(operator_kubeconfig, "--namespaces", namespace, *SHORT_LEASE)
+    until(operator.leads)
     until(operator.ready)
     assert operator.get("/livez") == (200, "ok\n")
     objects = client.CustomObjectsApi(admin)
@@ -144,7 +159,7 @@ def test_it_waits_for_an_api_server_that_is_away_and_says_so(
     away["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     kubeconfig = tmp_path / "away.kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(away))
-    operator = run(kubeconfig)
+    operator = run(kubeconfig, "--no-lease")
 
     until(lambda: "refused" in operator.get("/readyz")[1])
 
@@ -158,7 +173,7 @@ def test_it_tells_that_the_crds_are_missing_and_that_the_server_has_gone(
     run: Callable[..., OperatorProcess], binaries: Binaries, tmp_path: Path
 ) -> None:
     with ControlPlane(tmp_path / "cluster", binaries) as cluster:
-        operator = run(cluster.kubeconfig)
+        operator = run(cluster.kubeconfig, "--no-lease")
         until(lambda: "apply Sluice's CRDs first" in operator.get("/readyz")[1])
         subprocess.run(
             [binaries.kubectl, "--kubeconfig", cluster.kubeconfig, "apply", "-f", "crds"],
@@ -169,3 +184,62 @@ def test_it_tells_that_the_crds_are_missing_and_that_the_server_has_gone(
         until(operator.ready)
     until(lambda: not operator.ready())
     operator.kill()
+
+
+def test_a_standby_is_ready_and_leads_as_soon_as_the_leader_ends(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, namespace: str
+) -> None:
+    first, second = two_replicas(run, operator_kubeconfig, namespace)
+    assert not second.leads()
+    assert second.get("/livez") == (200, "ok\n")
+    assert 'sluice_cycles_total{outcome="success"} 0.0' in second.get("/metrics")[1]
+
+    assert first.end() == 0
+
+    until(second.leads)
+    until(lambda: second.get("/readyz") == (200, "ok\n"))
+    assert second.end() == 0
+
+
+def test_a_standby_takes_over_from_a_leader_that_was_killed(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, namespace: str
+) -> None:
+    first, second = two_replicas(run, operator_kubeconfig, namespace)
+    first.kill()
+    until(second.leads)
+    assert second.end() == 0
+
+
+def test_a_leader_that_sees_another_holder_ends_as_a_failure_and_says_whom(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
+) -> None:
+    operator = run(operator_kubeconfig, "--namespaces", namespace, *SHORT_LEASE)
+    until(operator.leads)
+    leases = client.CoordinationV1Api(admin)
+    leases.patch_namespaced_lease("sluice", "sluice-system", {"spec": {"holderIdentity": "sluice-9_5f3a"}})
+    assert operator.ended() == 1
+    assert operator.said("the lease sluice-system/sluice is held by sluice-9_5f3a now; this replica ends")
+    leases.patch_namespaced_lease("sluice", "sluice-system", {"spec": {"holderIdentity": None}})
+
+
+def test_without_a_lease_it_says_that_it_must_be_alone(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
+) -> None:
+    operator = run(operator_kubeconfig, "--namespaces", namespace, "--no-lease")
+    until(operator.ready)
+    assert operator.said("no lease: this must be the only operator on the cluster")
+    assert operator.leads()
+    holder = client.CoordinationV1Api(admin).read_namespaced_lease("sluice", "sluice-system").spec.holder_identity
+    assert not holder
+
+
+def two_replicas(
+    run: Callable[..., OperatorProcess], kubeconfig: Path, namespace: str
+) -> tuple[OperatorProcess, OperatorProcess]:
+    """Return a leader and a standby of the same fleet."""
+    flags = ("--namespaces", namespace, *SHORT_LEASE)
+    first = run(kubeconfig, *flags, "--pod-name", "sluice-0")
+    until(first.leads)
+    second = run(kubeconfig, *flags, "--pod-name", "sluice-1")
+    until(lambda: second.stands_by_for("sluice-0"))
+    return first, second

@@ -62,6 +62,13 @@ def test_the_operator_is_ready_while_its_cycles_succeed(server: HealthServer, he
     assert get(server, "/readyz") == (503, "GET /api/v1/nodes: connection refused\n")
 
 
+def test_a_standby_is_ready_and_says_who_leads(server: HealthServer, health: Health) -> None:
+    health.ready("standby, leader is sluice-0_5f")
+    assert get(server, "/readyz") == (200, "standby, leader is sluice-0_5f\n")
+    health.ready()
+    assert get(server, "/readyz") == (200, "ok\n")
+
+
 def test_another_path_is_not_found(server: HealthServer) -> None:
     assert get(server, "/")[0] == 404
 

@@ -1,5 +1,8 @@
+import socket
+
 import pytest
 
+from controller.kube.lease import Terms
 from controller.settings import InvalidSettings, load_settings
 
 
@@ -24,6 +27,16 @@ def test_a_pod_may_miss_two_visits_of_prometheus() -> None:
     assert load_settings({"scrape_interval": "1s"}).reporting_grace_s == 4.0
 
 
+def test_a_standby_takes_over_within_15_seconds_by_default() -> None:
+    terms = Terms(duration_s=load_settings({}).lease_s)
+    assert terms.poll_s + terms.duration_s + terms.settle_s < 13.0
+
+
+def test_outside_of_a_pod_the_host_is_named() -> None:
+    assert load_settings({}).pod == socket.gethostname()
+    assert load_settings({"pod_name": "sluice-0"}).pod == "sluice-0"
+
+
 def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_PROMETHEUS_URL")
     with pytest.raises(InvalidSettings, match=r"--prometheus-url \(SLUICE_PROMETHEUS_URL\) is required"):
@@ -43,6 +56,10 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("port", "70000", "less than or equal to 65535"),
         ("log_format", "xml", "'text' or 'json'"),
         ("namespaces", "Speech", "must be a DNS label"),
+        ("lease_name", "Sluice", "must be a DNS label"),
+        ("lease_duration", "1s", "must be a whole number of seconds, at least 2s"),
+        ("lease_duration", "2500ms", "must be a whole number of seconds, at least 2s"),
+        ("pod_name", "sluice_0", "must be a DNS name"),
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, rule: str) -> None:

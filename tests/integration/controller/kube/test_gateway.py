@@ -119,6 +119,7 @@ def test_a_kind_without_a_scale_and_a_kind_that_is_not_served_are_named(gateway:
         ("apps/v1", "statefulsets", {"list", "watch"}),
         ("v1", "pods", {"list", "watch"}),
         ("v1", "nodes", {"list", "watch"}),
+        ("coordination.k8s.io/v1", "leases", set()),
         ("v1", "events", {"create"}),
         ("v1", "secrets", set()),
         ("v1", "configmaps", set()),
@@ -149,6 +150,23 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(
                         }
                     }
                 }
+            ).status.allowed
+        }
+    assert allowed == may
+
+
+@pytest.mark.parametrize(
+    ("name", "may"), [("sluice", {"get", "patch", "create"}), ("another", {"create"})], ids=["its own", "another"]
+)
+def test_of_leases_the_operator_may_change_its_own(operator_kubeconfig: Path, name: str, may: set[str]) -> None:
+    attributes = {"group": "coordination.k8s.io", "resource": "leases", "namespace": "sluice-system", "name": name}
+    with config.new_client_from_config(str(operator_kubeconfig)) as operator:
+        reviews = client.AuthorizationV1Api(operator)
+        allowed = {
+            verb
+            for verb in ("get", "list", "watch", "create", "update", "patch", "delete")
+            if reviews.create_self_subject_access_review(
+                {"spec": {"resourceAttributes": {**attributes, "verb": verb}}}
             ).status.allowed
         }
     assert allowed == may

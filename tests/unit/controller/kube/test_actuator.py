@@ -5,7 +5,7 @@ from unittest.mock import Mock
 from controller.core.decision import ChangeReason, ReplicaChange
 from controller.core.spec import Target
 from controller.kube.actuator import Actuator, WriteOutcome
-from controller.kube.gateway import Conflict, Forbidden, Gateway, KubeError, NotFound, Scale, Unavailable
+from controller.kube.gateway import Conflict, Forbidden, Gateway, KubeError, NotFound, NotLeading, Scale, Unavailable
 from optimizer.model import PipelineKey, PoolName, StageName
 
 
@@ -66,6 +66,18 @@ def test_nothing_more_is_tried_once_the_server_does_not_answer() -> None:
     outcomes = apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2))
     assert outcomes == [WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED]
     assert len(gateway.written) == 1
+
+
+def test_nothing_more_is_tried_once_this_replica_may_not_write() -> None:
+    gateway = ScriptedGateway({"a": [NotLeading("the lease was last renewed 9 s ago")]})
+    outcomes = apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2))
+    assert outcomes == [WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED]
+    assert len(gateway.written) == 1
+
+
+def test_a_lease_lost_between_a_refusal_and_the_second_try_ends_it() -> None:
+    gateway = ScriptedGateway({"a": [Conflict("modified"), NotLeading("it has another holder")]}, replicas={"a": 1})
+    assert apply(gateway, a_change("a", 1, 2)) == [WriteOutcome.NOT_LEADING]
 
 
 def test_a_workload_whose_status_moved_is_scaled_at_its_new_version() -> None:

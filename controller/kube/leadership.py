@@ -1,0 +1,215 @@
+"""Keeps this replica's Lease, in a thread of its own, and says of every write whether it may be made."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Self
+
+from controller.kube.gateway import LEASES, Conflict, Gateway, Json, KubeError, NotFound, NotLeading
+from controller.kube.lease import Ask, Candidate, Record, Terms
+
+_LOG = logging.getLogger(__name__)
+_DEAD_S = 30.0  # beyond the duration, without a turn of the thread: a request hangs
+
+
+def boot_clock() -> float:
+    """Return the seconds since the machine started, asleep or not: a lease runs out over a suspend as well."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Leadership:
+    """This replica's part in the one Lease, from `with` to its end, which releases it.
+
+    Whoever loses the lease is told once, by `ended`, and must end: this object does not compete again.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        terms: Terms,
+        beat: Callable[[float], None],
+        ended: Callable[[str], None],
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        """Nothing is asked before `with`.
+
+        Args:
+            gateway: for the Lease alone: it must be able to write while nothing else may, and have time limits that
+                are short beside the duration.
+            namespace: of the Lease.
+            name: of the Lease.
+            identity: of this process and no other: `<pod>_<something unique>`. The admission policy compares the pod.
+            terms: the times.
+            beat: called at every turn with the seconds within which the next one comes.
+            ended: called with the reason when the lease is lost, or when nobody keeps it any more.
+            clock: monotonic seconds.
+        """
+        self._gateway = gateway
+        self._namespace, self._name = namespace, name
+        self._beat, self._ended = beat, ended
+        self._clock = clock
+        self._state = Candidate(identity=identity, terms=terms)
+        self._trouble: str | None = None
+        self._released = False
+        self._stop = threading.Event()
+        self._leading = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease")
+
+    def check(self) -> None:
+        """Raise `NotLeading` unless a write that is sent now is one of the only writer."""
+        if not self.leads():
+            raise NotLeading(self.problem())
+
+    def leads(self) -> bool:
+        """Return whether this replica may write now."""
+        return not self._released and self._state.may_write(self._clock())
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until this replica may write for the first time, at most `timeout_s`; return whether it may."""
+        return self._leading.wait(timeout_s)
+
+    def standing(self) -> str:
+        """Return what this replica is, in words, while it does not lead; why it could not be told, if so.
+
+        Raises:
+            KubeError: the Lease cannot be read or asked for.
+        """
+        state = self._state
+        if self._trouble is not None:
+            raise KubeError(self._trouble)
+        holder = state.record and state.record.holder
+        return f"standby, leader is {holder}" if holder else "standby, there is no leader yet"
+
+    def problem(self) -> str:
+        """Return why this replica may not write."""
+        state, lease = self._state, f"the lease {self._namespace}/{self._name}"
+        if state.began_s is None:
+            return f"this replica does not hold {lease}"
+        if state.lost or self._released:
+            return f"this replica has given up {lease}"
+        age_s = self._clock() - state.sent_s
+        why = "" if self._trouble is None else f": {self._trouble}"
+        return f"{lease} was last renewed {age_s:.1f} s ago, nothing is written until it is renewed{why}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._released = True  # from now on nothing is written, whoever still tries
+        self._stop.set()
+        self._thread.join()
+        self._release()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set() and not self._state.lost:
+                self._turn()
+            why = self._loss()
+        except Exception as error:  # noqa: BLE001 -- the outermost of a thread: nobody else would hear of it
+            _LOG.exception("the lease is not kept any more")
+            why = f"the lease is not kept any more: {type(error).__name__}: {error}"
+        if not self._stop.is_set():
+            _LOG.error(why)
+            self._ended(why)
+
+    def _turn(self) -> None:
+        self._beat(self._state.terms.duration_s + _DEAD_S)
+        if self.leads():
+            self._leading.set()
+        ask, due_s = self._state.next()
+        now_s = self._clock()
+        if due_s > now_s:
+            settled_s = self._state.writes_from_s
+            until_s = due_s if settled_s <= now_s else min(due_s, settled_s)
+            self._stop.wait(max(until_s - now_s, 0.001))
+            return
+        before, self._state = self._state, self._asked(ask)
+        if before.began_s is None and self._state.began_s is not None:
+            _LOG.info("this replica leads: it took the lease %s/%s", self._namespace, self._name)
+
+    def _asked(self, ask: Ask) -> Candidate:
+        """Ask, and return what is known after the answer."""
+        state = self._state
+        sent_s = self._clock()  # before anything of it is under way
+        try:
+            if ask is Ask.READ:
+                found = self._read()
+                self._trouble = None
+                return state.looked(found, self._clock())
+            record = self._write(ask, state)
+        except (Conflict, NotFound) as error:
+            if ask is not Ask.CREATE or isinstance(error, Conflict):
+                return state.refused()
+            return self._failed(state, error)  # there is no such namespace
+        except KubeError as error:
+            return self._failed(state, error)
+        self._trouble = None
+        return state.granted(record, sent_s, self._clock())
+
+    def _failed(self, state: Candidate, error: KubeError) -> Candidate:
+        if self._trouble is None:
+            _LOG.warning("the lease: %s", error)
+        self._trouble = str(error)
+        return state.failed(self._clock())
+
+    def _read(self) -> Record | None:
+        try:
+            return _record(self._gateway.get(LEASES, self._namespace, self._name))
+        except NotFound:
+            return None
+
+    def _write(self, ask: Ask, state: Candidate) -> Record:
+        spec: Json = {
+            "holderIdentity": state.identity,
+            "leaseDurationSeconds": round(state.terms.duration_s),
+            "renewTime": _micro_time(),  # for people: no replica reads the time of another
+        }
+        if ask is not Ask.RENEW:
+            spec["acquireTime"] = spec["renewTime"]
+            spec["leaseTransitions"] = 0 if state.record is None else state.record.transitions + 1
+        if state.record is None:
+            body = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": self._name}, "spec": spec}
+            return _record(self._gateway.create(LEASES, self._namespace, body))
+        return self._patch(state.record, spec)
+
+    def _patch(self, record: Record, spec: Json) -> Record:
+        patch = {"metadata": {"resourceVersion": record.version}, "spec": spec}
+        return _record(self._gateway.patch(LEASES, self._namespace, self._name, patch))
+
+    def _release(self) -> None:
+        """Give the lease back, so that the next replica need not wait for its end."""
+        state = self._state
+        if state.began_s is None or state.lost or state.record is None:
+            return
+        try:
+            self._patch(state.record, {"holderIdentity": None})
+        except KubeError as error:
+            _LOG.warning("the lease was not released, it ends by itself: %s", error)
+
+    def _loss(self) -> str:
+        record = self._state.record
+        lease = f"the lease {self._namespace}/{self._name}"
+        if record is None:
+            return f"{lease} was deleted; this replica ends"
+        return f"{lease} is held by {record.holder or 'nobody'} now; this replica ends"
+
+
+def _record(body: Json) -> Record:
+    spec = body.get("spec") or {}
+    return Record(
+        holder=spec.get("holderIdentity") or None,
+        duration_s=spec.get("leaseDurationSeconds") or 0.0,
+        transitions=spec.get("leaseTransitions") or 0,
+        version=body["metadata"]["resourceVersion"],
+    )
+
+
+def _micro_time() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

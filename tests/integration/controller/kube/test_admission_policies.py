@@ -1,0 +1,283 @@
+"""What the API server refuses the operator's identity, on a cluster of its own with the policies installed."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import client, config, utils
+
+from controller.core.spec import Target
+from controller.kube.gateway import Conflict, Forbidden, Gateway
+from simulations.lab.binaries import Binaries
+from simulations.lab.control_plane import ControlPlane
+
+pytestmark = pytest.mark.lab
+
+KUBE = Path(__file__).parents[4] / "controller" / "kube"
+DEADLINE_S = 30.0
+SYSTEM, ACCOUNT, HOLDER, FORMER = "sluice-system", "sluice", "sluice-new", "sluice-old"
+TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
+DIAL = Target(api_version="lab.sluice.dev/v1", kind="Dial", name="captions")
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Cluster:
+    """The operator's manifests on a cluster, a workload without pods, and gateways with tokens of pods."""
+
+    def __init__(self, control_plane: ControlPlane, admin: client.ApiClient, folder: Path) -> None:
+        self.admin = admin
+        self.leases = client.CoordinationV1Api(admin)
+        self.core, self.apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
+        self._control_plane = control_plane
+        self._folder = folder
+        for name in ("rbac.yaml", "admission.yaml"):
+            for document in yaml.safe_load_all((KUBE / name).read_text()):
+                utils.create_from_dict(admin, document)
+        labels = {"app": "captions"}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "asr", "image": "none"}]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+        self.apps.create_namespaced_deployment("default", {"metadata": {"name": "captions"}, "spec": spec})
+
+    def gateway(self, pod: str | None) -> Gateway:
+        """Return the operator's gateway, with a token of `pod` or of no pod."""
+        path = self._folder / f"{pod}.kubeconfig"
+        self._control_plane.service_account_kubeconfig(SYSTEM, ACCOUNT, path, pod=pod)
+        return Gateway(path)
+
+    def hold(self, pod: str | None) -> None:
+        """Give the lease to a process in `pod`, or to nobody."""
+        self.leases.patch_namespaced_lease(
+            ACCOUNT, SYSTEM, {"spec": {"holderIdentity": None if pod is None else f"{pod}_5f3a"}}
+        )
+
+    def scale(self, gateway: Gateway, target: Target = TARGET) -> None:
+        """Ask for another number of replicas, at whatever version the workload is."""
+        while True:
+            scale = gateway.read_scale("default", target)
+            try:
+                return gateway.patch_scale("default", target, 1 - min(1, scale.replicas), scale.resource_version)
+            except Conflict:  # its status has moved since
+                continue
+
+    def may_scale(self, gateway: Gateway, target: Target = TARGET) -> bool:
+        try:
+            self.scale(gateway, target)
+        except Forbidden:
+            return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def cluster(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("policies")
+    with (
+        ControlPlane(folder, binaries) as control_plane,
+        config.new_client_from_config(str(control_plane.kubeconfig)) as admin,
+    ):
+        cluster = Cluster(control_plane, admin, folder)
+        with cluster.gateway(FORMER) as former:
+            until(lambda: not cluster.may_scale(former))  # a policy takes effect a moment after it is made
+        yield cluster
+
+
+@pytest.fixture
+def holder(cluster: Cluster) -> Iterator[Gateway]:
+    """The gateway of the replica that holds the lease, and has been seen to by the policy."""
+    with cluster.gateway(HOLDER) as gateway:
+        cluster.hold(HOLDER)
+        until(lambda: cluster.may_scale(gateway))
+        yield gateway
+
+
+@pytest.fixture
+def former(cluster: Cluster) -> Iterator[Gateway]:
+    with cluster.gateway(FORMER) as gateway:
+        yield gateway
+
+
+def test_only_the_holder_of_the_lease_scales(cluster: Cluster, holder: Gateway, former: Gateway) -> None:
+    cluster.scale(holder)
+    with pytest.raises(Forbidden, match="only the holder of the lease may write: sluice-new_5f3a; this is sluice-old"):
+        cluster.scale(former)
+
+
+def test_the_right_changes_hands_with_the_lease(cluster: Cluster, holder: Gateway, former: Gateway) -> None:
+    cluster.hold(FORMER)
+    until(lambda: cluster.may_scale(former))
+    assert not cluster.may_scale(holder)
+
+
+def test_a_lease_that_nobody_holds_permits_nobody(cluster: Cluster, holder: Gateway, former: Gateway) -> None:
+    cluster.hold(None)
+    until(lambda: not cluster.may_scale(holder))
+    with pytest.raises(Forbidden, match="nobody; this is sluice-old"):
+        cluster.scale(former)
+
+
+def test_a_pod_whose_name_begins_alike_is_another(cluster: Cluster, holder: Gateway) -> None:
+    with cluster.gateway("sluice-ne") as alike:
+        assert not cluster.may_scale(alike)
+
+
+def test_a_token_that_is_bound_to_no_pod_is_refused(cluster: Cluster, holder: Gateway) -> None:
+    with cluster.gateway(None) as anybody, pytest.raises(Forbidden, match="a token that is bound to no pod"):
+        cluster.scale(anybody)
+
+
+def test_statuses_and_the_scales_of_other_kinds_are_kept_alike(
+    cluster: Cluster, holder: Gateway, former: Gateway
+) -> None:
+    utils.create_from_dict(cluster.admin, a_kind_with_a_scale())
+    objects = client.CustomObjectsApi(cluster.admin)
+    dial = {"apiVersion": DIAL.api_version, "kind": "Dial", "metadata": {"name": "captions"}, "spec": {"replicas": 0}}
+
+    def created() -> bool:
+        try:
+            objects.create_namespaced_custom_object("lab.sluice.dev", "v1", "default", "dials", dial)
+        except client.ApiException as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    until(created)
+    grant(cluster, [{"apiGroups": ["lab.sluice.dev"], "resources": ["dials/scale"], "verbs": ["get", "patch"]}])
+    until(lambda: cluster.may_scale(holder, DIAL))
+
+    with pytest.raises(Forbidden, match="only the holder"):
+        cluster.scale(former, DIAL)
+
+
+def test_everybody_else_scales_as_ever_even_when_there_is_no_lease(cluster: Cluster, holder: Gateway) -> None:
+    cluster.leases.delete_namespaced_lease(ACCOUNT, SYSTEM)
+    try:
+        cluster.apps.patch_namespaced_deployment_scale("captions", "default", {"spec": {"replicas": 1}})
+    finally:
+        cluster.leases.create_namespaced_lease(SYSTEM, {"metadata": {"name": ACCOUNT}})
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": {"replicas": 3}},
+        {"spec": {"template": {"spec": {"containers": [{"name": "asr", "image": "evil"}]}}}},
+        {"metadata": {"labels": {"a": "b"}}},
+    ],
+    ids=["replicas", "image", "labels"],
+)
+def test_rights_given_by_mistake_do_not_let_the_operator_change_a_workload(
+    cluster: Cluster, holder: Gateway, patch: dict[str, Any]
+) -> None:
+    grant(cluster, [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "patch"]}])
+    with client_of(cluster) as operator:
+        until(lambda: readable(operator))
+        with pytest.raises(client.ApiException, match="changes the replicas of a workload through its scale"):
+            client.AppsV1Api(operator).patch_namespaced_deployment("captions", "default", patch)
+
+
+def test_of_a_pod_only_the_deletion_cost_may_change(cluster: Cluster, holder: Gateway) -> None:
+    pod = {
+        "metadata": {"name": "asr", "annotations": {"team": "speech"}},
+        "spec": {"containers": [{"name": "asr", "image": "none"}]},
+    }
+    cluster.core.create_namespaced_pod("default", pod)
+    grant(cluster, [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch", "delete"]}])
+    cost = {"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-5"}}}
+    with client_of(cluster) as operator:
+        core = client.CoreV1Api(operator)
+
+        def may(patch: dict[str, Any]) -> bool:
+            try:
+                core.patch_namespaced_pod("asr", "default", patch)
+            except client.ApiException as error:
+                if error.status != 403:
+                    raise
+                return False
+            return True
+
+        until(lambda: may(cost))
+        assert may({"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": None}}})
+        for forbidden in (
+            {"spec": {"containers": [{"name": "asr", "image": "evil"}]}},
+            {"metadata": {"labels": {"app": "captions"}}},
+            {"metadata": {"annotations": {"team": "mine"}}},
+            {"metadata": {"annotations": {"team": None}}},
+            {"metadata": {"annotations": {"other": "x"}}},
+            {"metadata": {"finalizers": ["sluice.dev/keep"]}},
+        ):
+            assert not may(forbidden), forbidden
+        with pytest.raises(client.ApiException, match="403"):
+            core.delete_namespaced_pod("asr", "default")
+        cluster.hold(FORMER)
+        until(lambda: not may(cost))
+
+
+def readable(operator: client.ApiClient) -> bool:
+    try:
+        client.AppsV1Api(operator).read_namespaced_deployment("captions", "default")
+    except client.ApiException as error:
+        if error.status != 403:
+            raise
+        return False
+    return True
+
+
+def client_of(cluster: Cluster) -> client.ApiClient:
+    """Return a plain client with the token of the holder's pod."""
+    return config.new_client_from_config(str(cluster._folder / f"{HOLDER}.kubeconfig"))
+
+
+def grant(cluster: Cluster, rules: list[dict[str, Any]]) -> None:
+    """Give the operator's account more than its manifest does."""
+    rbac = client.RbacAuthorizationV1Api(cluster.admin)
+    role = rbac.create_cluster_role({"metadata": {"generateName": "more-"}, "rules": rules})
+    rbac.create_cluster_role_binding(
+        {
+            "metadata": {"name": role.metadata.name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role.metadata.name},
+            "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SYSTEM}],
+        }
+    )
+
+
+def a_kind_with_a_scale() -> dict[str, Any]:
+    integer = {"type": "integer"}
+    schema = {
+        "type": "object",
+        "properties": {
+            "spec": {"type": "object", "properties": {"replicas": integer}},
+            "status": {"type": "object", "properties": {"replicas": integer, "selector": {"type": "string"}}},
+        },
+    }
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, "scale": scale},
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "dials.lab.sluice.dev"},
+        "spec": {
+            "group": "lab.sluice.dev",
+            "scope": "Namespaced",
+            "names": {"plural": "dials", "kind": "Dial"},
+            "versions": [version],
+        },
+    }

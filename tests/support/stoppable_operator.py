@@ -1,0 +1,55 @@
+"""`sluice operator` that can be stopped where it hurts, and robbed of its own guard.
+
+    stoppable_operator.py FOLDER clock|no-clock FLAG…
+
+A file `before-check` or `after-check` in FOLDER stops the process (SIGSTOP) at its next scale write, right before or
+right after the last look at its lease; the file goes, and `stopped` has the name of the workload. `no-clock` lets every
+write pass, whatever the lease.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+
+from controller.__main__ import main
+from controller.core.spec import Target
+from controller.kube.gateway import Gateway
+from controller.kube.leadership import Leadership
+
+BEFORE, AFTER, STOPPED = "before-check", "after-check", "stopped"
+
+
+def _stop_if(flag: Path, name: str) -> None:
+    try:
+        flag.unlink()
+    except FileNotFoundError:
+        return
+    flag.with_name(STOPPED).write_text(name)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _make_stoppable(folder: Path) -> None:
+    patch_scale, call_api = Gateway.patch_scale, client.ApiClient.call_api
+
+    def before(self: Gateway, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
+        _stop_if(folder / BEFORE, target.name)
+        patch_scale(self, namespace, target, replicas, resource_version)
+
+    def after(self: Any, path: str, method: str, *arguments: Any, **options: Any) -> Any:
+        if method == "PATCH" and path.endswith("/scale"):
+            _stop_if(folder / AFTER, path.split("/")[-2])
+        return call_api(self, path, method, *arguments, **options)
+
+    Gateway.patch_scale = before  # type: ignore[method-assign]
+    client.ApiClient.call_api = after
+
+
+if __name__ == "__main__":
+    _make_stoppable(Path(sys.argv[1]))
+    if sys.argv[2] == "no-clock":
+        Leadership.check = lambda self: None  # type: ignore[method-assign]
+    main(["operator", *sys.argv[3:]], prog_name="sluice")
