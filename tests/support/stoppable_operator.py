@@ -17,7 +17,7 @@ from kubernetes import client
 
 from controller.__main__ import main
 from controller.core.spec import Target
-from controller.kube.gateway import Gateway
+from controller.kube.gateway import Gateway, Scale
 from controller.kube.leadership import Leadership
 
 BEFORE, AFTER, STOPPED = "before-check", "after-check", "stopped"
@@ -35,9 +35,9 @@ def _stop_if(flag: Path, name: str) -> None:
 def _make_stoppable(folder: Path) -> None:
     patch_scale, call_api = Gateway.patch_scale, client.ApiClient.call_api
 
-    def before(self: Gateway, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
+    def before(self: Gateway, namespace: str, target: Target, replicas: int, resource_version: str) -> Scale:
         _stop_if(folder / BEFORE, target.name)
-        patch_scale(self, namespace, target, replicas, resource_version)
+        return patch_scale(self, namespace, target, replicas, resource_version)
 
     def after(self: Any, path: str, method: str, *arguments: Any, **options: Any) -> Any:
         if method == "PATCH" and path.endswith("/scale"):

@@ -64,9 +64,10 @@ class Cluster:
         while True:
             scale = gateway.read_scale("default", target)
             try:
-                return gateway.patch_scale("default", target, 1 - min(1, scale.replicas), scale.resource_version)
+                gateway.patch_scale("default", target, 1 - min(1, scale.replicas), scale.resource_version)
             except Conflict:  # its status has moved since
                 continue
+            return
 
     def may_scale(self, gateway: Gateway, target: Target = TARGET) -> bool:
         try:
