@@ -40,17 +40,17 @@ def pipeline_decision(
         desired=desired,
         unconstrained=case.current if aim is None else aim.wanted,
         spend_per_hour=spend_per_hour,
-        admissible=_admissible(plan, demand),
+        admissible=None if demand is None else _admissible(plan, case.planned_demand),
         memory=_memory(case, plan, aim, excused_until_s),
     )
 
 
-def _admissible(plan: PipelinePlan | None, demand: float | None) -> float | None:
+def _admissible(plan: PipelinePlan | None, demand: float) -> float | None:
     """Return the demand beyond which to shed, None where that helps nobody.
 
     An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away.
     """
-    if plan is None or demand is None or plan.served_fraction >= 1:
+    if plan is None or plan.served_fraction >= 1:
         return None
     if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
         return None

@@ -8,7 +8,7 @@ from controller.core.decision import RuleState
 from controller.core.demand import DemandState, stabilised_demand
 from controller.core.memory import PoolMemory, RuleMemory
 from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem
+from controller.core.problem import pipeline_problem, rounded_up
 from controller.core.rules import evaluate_rules
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import Mode, PipelineSpec, PlacementKey
@@ -67,6 +67,11 @@ class Assessment:
         return self.plannable and self.spec.mode is Mode.AUTO
 
     @property
+    def planned_demand(self) -> float:
+        """Return the demand to plan for, in the pipeline's unit: the stabilised one, rounded up; 0 before any."""
+        return rounded_up(self.demand.demand or 0.0)
+
+    @property
     def demand_missing(self) -> bool:
         """Whether there is no demand to plan for this cycle."""
         return isinstance(self.demand.observed, Absence)
@@ -93,7 +98,7 @@ class Assessment:
         """Return the pipeline's part of the optimizer's question, keeping `at_least` replicas."""
         return pipeline_problem(
             self.spec,
-            self.demand.demand or 0.0,
+            self.planned_demand,
             profile=self.profile,
             current=self.current,
             at_least=at_least,

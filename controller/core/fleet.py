@@ -40,7 +40,7 @@ def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState],
     for group in (plannable, acting):
         if group and (group is acting or len(acting) < len(plannable)):
             problem = _problem(group, cases, pools, policy)
-            plan = allocate(problem, advice=len(group) <= ADVISED)
+            plan = allocate(problem, advice=policy.advice and len(group) <= ADVISED)
             plans.update({answer.key: answer for answer in plan.pipelines})
             problems.update({asked.key: asked for asked in problem.pipelines})
     return FleetPlan(plan=plan, pipelines=plans, problems=problems)

@@ -1,5 +1,6 @@
 """From what the user asked and what was measured to the optimizer's question. `sluice plan` asks it the same way."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,6 +10,21 @@ from optimizer.model import Demand, Pipeline, Placement, Pool, Sla, Stage
 from profiler.profile import PipelineProfile, PlacementProfile, StageProfile
 
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
+
+GRAIN = 0.01
+"""What was measured is told apart to this share: no measurement is better, and a question that noise alone has changed
+would be searched anew, and answered another way, in every cycle."""
+
+
+def rounded_up(demand: float) -> float:
+    """Return the demand to plan for: the least multiple of the grain that is not below `demand`."""
+    if demand <= 0:
+        return demand
+    return max(demand, math.exp(math.ceil(math.log(demand) / GRAIN - 1e-9) * GRAIN))
+
+
+def _rounded(value: float) -> float:
+    return value if value <= 0 else math.exp(round(math.log(value) / GRAIN) * GRAIN)
 
 
 def pipeline_problem(
@@ -23,9 +39,9 @@ def pipeline_problem(
 ) -> Pipeline:
     """Return what `spec` asks of the optimizer at `demand` (in the pipeline's own unit).
 
-    Priors are replaced and the model is corrected by what `profile` measured. `at_least` keeps replicas whatever the
-    declared bounds say; `at_most` lowers the bounds where a pool cannot deliver. `latency_headroom` is the share of
-    the SLA left unused.
+    Priors are replaced and the model is corrected by what `profile` measured, to the `GRAIN`. `at_least` keeps replicas
+    whatever the declared bounds say; `at_most` lowers the bounds where a pool cannot deliver. `latency_headroom` is the
+    share of the SLA left unused.
     """
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
@@ -68,9 +84,9 @@ def _stage(
             for placement in spec.placements
         ),
         after=spec.after,
-        pass_ratio=spec.pass_ratio if profile is None else profile.pass_ratio,
+        pass_ratio=spec.pass_ratio if profile is None else min(1.0, _rounded(profile.pass_ratio)),
         routing=spec.routing,
-        latency_factor=1.0 if profile is None else profile.latency_factor,
+        latency_factor=1.0 if profile is None else _rounded(profile.latency_factor),
     )
 
 
@@ -79,10 +95,14 @@ def _placement(
 ) -> Placement:
     prior = spec.prior
     highest = max(at_least, min(prior.max_replicas, at_most))
+    service, saturation_rps = prior.service, prior.saturation_rps
+    if measured is not None:
+        service = service.scaled(_rounded(measured.service_factor))
+        saturation_rps = None if measured.saturation_rps is None else _rounded(measured.saturation_rps)
     return replace(
         prior,
-        service=prior.service if measured is None else measured.service,
-        saturation_rps=prior.saturation_rps if measured is None else measured.saturation_rps,
+        service=service,
+        saturation_rps=saturation_rps,
         min_replicas=max(at_least, min(prior.min_replicas, highest)),
         max_replicas=highest,
         current=current,

@@ -1,6 +1,6 @@
 """One pipeline's items from ingress to the last stage: the live twin's data plane, simulated.
 
-What the lab does for being real is not simulated: a hop between stages takes `HOP_S`; a stream's slots are free when it
+What the lab does for being real is not simulated: a hop between stages takes `hop_s`; a stream's slots are free when it
 ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch
 goes on although another one of the item has been refused; with Pull, a free batch slot takes what waits.
 """
@@ -21,8 +21,6 @@ from simulations.histogram import LatencyHistogram
 from simulations.schedule import Schedule
 from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, Tally
 
-HOP_S = 0.0
-"""What every hop between ingress and stages adds to an item's latency, in seconds."""
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
 """How long a draining replica still takes what was pinned to it before it may end."""
@@ -78,8 +76,11 @@ class PipelineEngine:
     The same schedule, seed and calls give the same, however often `advance` stops in between.
     """
 
-    def __init__(self, pipeline: PipelineSpec, schedule: Schedule, *, clock: Clock, seed: int) -> None:
-        """`seed` decides the phases of streams, what is filtered, service times and routing at random.
+    def __init__(
+        self, pipeline: PipelineSpec, schedule: Schedule, *, clock: Clock, seed: int, hop_s: float = 0.0
+    ) -> None:
+        """`seed` decides the phases of streams, what is filtered, service times and routing at random; `hop_s` is what
+        every hop between ingress and stages adds to an item's latency.
 
         Raises:
             ValueError: a stage that comes before one that it takes from.
@@ -92,7 +93,7 @@ class PipelineEngine:
             schedule,
             duration_s=clock.duration_s,
             seed=seed,
-            hop_s=HOP_S,
+            hop_s=hop_s,
             bounds_s=np.array(self.ingress_bounds_s),
         )
         self._state = state_of(self._constants)

@@ -43,5 +43,6 @@ class Sluice:
                 interval_s=settings.interval_s,
                 latency_headroom=settings.latency_headroom,
                 switching_cost_per_hour=settings.switching_cost_per_hour,
+                advice=False,  # nobody is there to take it
             ),
         )

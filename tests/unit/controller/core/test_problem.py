@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 
-from controller.core.problem import pipeline_problem
+from controller.core.problem import pipeline_problem, rounded_up
 from controller.core.spec import DemandUnit
 from optimizer.model import Placement, PoolName, ServiceLaw, StageName
 from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
@@ -35,22 +35,42 @@ def test_requests_are_items_and_hold_no_session() -> None:
 
 
 def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
-    measured = ServiceLaw(fixed_s=0.07, cv=1.0)
-    profile = PipelineProfile(
+    problem = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    vad_stage, encoder_stage = problem.stages
+    assert vad_stage.pass_ratio == pytest.approx(0.25, rel=0.01)
+    assert vad_stage.placements[0].service.fixed_s == pytest.approx(0.07, rel=0.01)
+    assert encoder_stage.placements[0].service == ServiceLaw(fixed_s=0.05, cv=1.0)
+
+
+def test_noise_in_what_was_measured_asks_the_same_question() -> None:
+    one = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    other = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))
+    assert one == other
+
+
+def test_demand_is_rounded_up_by_less_than_a_hundredth() -> None:
+    for demand in (0.01, 1.0, 60.0, 599.9, 12_345.6):
+        assert demand <= rounded_up(demand) <= demand * 1.0101
+        assert rounded_up(rounded_up(demand)) == rounded_up(demand)
+    assert rounded_up(0.0) == 0.0
+
+
+def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:
+    return PipelineProfile(
         stages=(
             StageProfile(
                 name=StageName("vad"),
                 readings={},
-                pass_ratio=0.25,
-                pass_ratio_measured=0.25,
+                pass_ratio=pass_ratio,
+                pass_ratio_measured=pass_ratio,
                 pressure=NONE,
                 placements=(
                     PlacementProfile(
                         pool=PoolName("cpu"),
                         readings={},
                         prior=ServiceLaw(fixed_s=0.05),
-                        service=measured,
-                        service_factor=1.4,
+                        service=ServiceLaw(fixed_s=0.05, cv=1.0).scaled(service_factor),
+                        service_factor=service_factor,
                     ),
                 ),
             ),
@@ -59,10 +79,6 @@ def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
         latency_s=NONE,
         latency_source=LatencySource.COMPOSED,
     )
-    problem = pipeline_problem(SPEC, 10.0, profile=profile)
-    assert problem.stages[0].pass_ratio == 0.25
-    assert problem.stages[0].placements[0].service == measured
-    assert problem.stages[1].placements[0].service == ServiceLaw(fixed_s=0.05, cv=1.0)
 
 
 def test_headroom_is_taken_off_the_sla() -> None:
