@@ -115,6 +115,7 @@ class ControlLoop:
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
             writes = self._actuator.apply(acting)
+            self._reader.ownership.wrote(writes)
             self._reporter.tell(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)

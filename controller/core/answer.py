@@ -89,6 +89,7 @@ def _memory(
         rules=case.rule_memories,
         batches=batches,
         excess_excused_until_s=excused_until_s,
+        contests=case.contests,
     )
 
 
@@ -96,11 +97,21 @@ def _holds(case: Assessment, aim: Aim | None, waits: tuple[Hold, ...]) -> tuple[
     if case.pools_missing:
         return tuple(Hold(reason=HoldReason.POOL_NOT_FOUND, detail=pool) for pool in sorted(case.pools_missing))
     assert aim is not None
+    aside = (
+        *(
+            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=f"{pool}: {who}")
+            for (stage, pool), who in case.contested.items()
+        ),
+        *(
+            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=f"{pool}: {why}")
+            for (stage, pool), why in case.state.refused.items()
+        ),
+    )
     if case.spec.mode is Mode.PAUSED:
-        return (Hold(reason=HoldReason.PAUSED), *aim.holds)
+        return (Hold(reason=HoldReason.PAUSED), *aside, *aim.holds)
     if case.spec.mode is Mode.RECOMMEND and aim.target != case.current:
-        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aim.holds)
-    return (*aim.holds, *waits)
+        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aside, *aim.holds)
+    return (*aside, *aim.holds, *waits)
 
 
 def _changes(case: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes) -> tuple[ReplicaChange, ...]:

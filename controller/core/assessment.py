@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.core.availability import placeable
+from controller.core.contests import contested, contests
 from controller.core.decision import RuleState
 from controller.core.demand import DemandState, stabilised_demand
-from controller.core.memory import PoolMemory, RuleMemory
+from controller.core.memory import Contest, PoolMemory, RuleMemory
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem, rounded_up
 from controller.core.rules import evaluate_rules
@@ -31,7 +32,7 @@ class Assessment:
     `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those on pools
     that cannot deliver. `moved_at_s` is when replicas last came or went. `blind` names the stages that run without
     usable samples and why, `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools
-    that do not exist.
+    that do not exist. `contested` names the placements that others scale too, `contests` is what shows it.
     """
 
     state: PipelineState
@@ -45,6 +46,8 @@ class Assessment:
     blind: Mapping[StageName, str]
     targets_missing: Mapping[PlacementKey, str]
     pools_missing: frozenset[PoolName]
+    contests: Mapping[PlacementKey, Contest]
+    contested: Mapping[PlacementKey, str]
 
     @property
     def key(self) -> PipelineKey:
@@ -64,7 +67,7 @@ class Assessment:
     @property
     def acting(self) -> bool:
         """Whether this cycle may change the pipeline's replicas."""
-        return self.plannable and self.spec.mode is Mode.AUTO
+        return self.plannable and self.spec.mode is Mode.AUTO and not self.contested
 
     @property
     def planned_demand(self) -> float:
@@ -142,6 +145,7 @@ def assess(
         target = state.target(*key)
         if isinstance(target, TargetMissing):
             missing[key] = target.reason
+    changes = contests(state, now_s)
     return Assessment(
         state=state,
         profile=profile,
@@ -154,6 +158,8 @@ def assess(
         blind=_blind_stages(state),
         targets_missing=missing,
         pools_missing=frozenset(pool for _, pool in spec.placement_keys() if pool not in snapshot.pools),
+        contests=changes,
+        contested=contested(state, changes, now_s),
     )
 
 

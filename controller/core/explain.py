@@ -28,6 +28,7 @@ from optimizer.model import PipelineKey
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence
 
+_BAD_WHEN_TRUE = frozenset({"RuleMetricMissing", "Conflict"})
 _NOTABLE = 0.05  # a correction below this makes no difference to a plan
 
 
@@ -36,6 +37,8 @@ class Health(Enum):
 
     POOL_NOT_FOUND = "PoolNotFound"
     TARGET_MISSING = "TargetMissing"
+    CONFLICT = "Conflict"
+    SCALE_REFUSED = "ScaleRefused"
     METRICS_MISSING = "MetricsMissing"
     PAUSED = "Paused"
     OVERLOADED = "Overloaded"
@@ -96,6 +99,8 @@ def health(decision: PipelineDecision) -> Health:
     for hold, verdict in (
         (HoldReason.POOL_NOT_FOUND, Health.POOL_NOT_FOUND),
         (HoldReason.TARGET_MISSING, Health.TARGET_MISSING),
+        (HoldReason.CONFLICT, Health.CONFLICT),
+        (HoldReason.SCALE_REFUSED, Health.SCALE_REFUSED),
         (HoldReason.METRICS_MISSING, Health.METRICS_MISSING),
         (HoldReason.PAUSED, Health.PAUSED),
     ):
@@ -142,8 +147,10 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _sla_met(decision),
         _holds_condition(decision, "MetricsAvailable", HoldReason.METRICS_MISSING, "Complete"),
         _holds_condition(decision, "TargetsFound", HoldReason.TARGET_MISSING, "AllFound"),
+        _holds_condition(decision, "ScalesAccepted", HoldReason.SCALE_REFUSED, "Accepted"),
         _within_budget(decision),
         _rule_metric_missing(decision),
+        _conflict(decision),
     )
 
 
@@ -157,7 +164,7 @@ def events(decision: PipelineDecision, before: Mapping[str, str]) -> tuple[Event
     if decision.changes:
         found.append(EventValue(warning=False, reason="Scaled", message=reason_sentence(decision)))
     for condition in conditions(decision):
-        bad = "True" if condition.type == "RuleMetricMissing" else "False"
+        bad = "True" if condition.type in _BAD_WHEN_TRUE else "False"
         was_bad = before.get(condition.type) == bad
         if (condition.status == bad) == was_bad or (was_bad and condition.status == "Unknown"):
             continue
@@ -256,6 +263,8 @@ def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
         yield "a ComputePool of that name"
     if HoldReason.TARGET_MISSING in reasons:
         yield "a workload that can be read and scaled"
+    if HoldReason.CONFLICT in reasons:
+        yield "nobody else who sets the replicas"
     if HoldReason.METRICS_MISSING in reasons:
         yield "the missing metrics"
     if decision.plan is not None:
@@ -326,6 +335,16 @@ def _rule_metric_missing(decision: PipelineDecision) -> ConditionValue:
         status=str(bool(missing)),
         reason="MetricsMissing" if missing else "Complete",
         message="; ".join(missing),
+    )
+
+
+def _conflict(decision: PipelineDecision) -> ConditionValue:
+    details = [hold_words(hold) for hold in decision.holds if hold.reason is HoldReason.CONFLICT]
+    return ConditionValue(
+        type="Conflict",
+        status=str(bool(details)),
+        reason="OthersScale" if details else "OnlyOurs",
+        message="; ".join(details),
     )
 
 

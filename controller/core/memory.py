@@ -35,6 +35,16 @@ class RuleMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Replicas that somebody else changed after they had been written: how often, when last, from what to what."""
+
+    changes: int
+    changed_at_s: float
+    written: int
+    found: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
     """What a pipeline remembers. Empty means: never decided before.
 
@@ -42,7 +52,7 @@ class PipelineMemory:
     stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
     `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
     `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
-    above the cap is excused but may not rise.
+    above the cap is excused but may not rise. `contests` has the placements whose replicas others change.
     """
 
     demand: float | None = None
@@ -55,6 +65,7 @@ class PipelineMemory:
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     moved_at_s: float | None = None
     excess_excused_until_s: float | None = None
+    contests: Mapping[tuple[StageName, PoolName], Contest] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""

@@ -18,6 +18,8 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.WITHIN_TOLERANCE: "what runs serves as much within the SLA, and the saving is below the tolerance",
     HoldReason.STEP_LIMITED: "the step of one cycle is used up",
     HoldReason.AWAITING_CAPACITY: "waiting",
+    HoldReason.CONFLICT: "somebody else scales it: the pipeline is left to them",
+    HoldReason.SCALE_REFUSED: "the last change was not taken: it is tried again",
     HoldReason.POOL_NOT_FOUND: "a pool does not exist: nothing changes",
     HoldReason.SLA_UNREACHABLE: "no allocation reaches the SLA: what runs stays",
     HoldReason.SLA_MISSED: "items are late now: nothing is taken away until the measured latency is within the SLA",

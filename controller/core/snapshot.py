@@ -2,7 +2,7 @@
 cluster make it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.spec import PipelineSpec, PoolSpec
@@ -51,7 +51,9 @@ class PipelineState:
     """One pipeline: what is asked, what runs, what was measured, what is remembered.
 
     `demand` is in the pipeline's unit. `latency_s` is the answer to `sla.query`, None without one.
-    `rule_readings` has an entry for every rule with a query.
+    `rule_readings` has an entry for every rule with a query. `written` has the replicas that the cycle before wrote,
+    `refused` the server's words where it did not take them; `rivals` names the objects that scale a placement's
+    workload too.
     """
 
     spec: PipelineSpec
@@ -61,6 +63,9 @@ class PipelineState:
     latency_s: Reading | None
     rule_readings: Mapping[tuple[StageName, str], Reading]
     memory: PipelineMemory
+    written: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    rivals: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
 
     def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
         """Return the workload of a placement."""

@@ -16,6 +16,7 @@ Errors follow whose fault it is:
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ FIELD_MANAGER = "sluice"
 Json = dict[str, Any]
 
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to answer
+_SILENCE_S = 1.0
+"""After a request without an answer the next ones fail at once for this long: each would wait as long in vain."""
+_LONGEST_WAIT_S = 30.0
+"""A server that asks to be left alone for longer than this is asked again all the same."""
+_SILENT = "the API server did not answer a moment ago"
 _PAGE = 500  # objects per answer of a list: bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
@@ -108,6 +114,8 @@ DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")
 STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
 EVENTS = Resource(api_version="v1", plural="events")
 LEASES = Resource(api_version="coordination.k8s.io/v1", plural="leases")
+AUTOSCALERS = Resource(api_version="autoscaling/v2", plural="horizontalpodautoscalers")
+SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +218,7 @@ class Gateway:
         self._counted = counted
         self._permit = permit
         self._timeout_s = timeout_s
+        self._left_alone = (0.0, "")
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
         self._client = _connect(kubeconfig)
@@ -283,7 +292,7 @@ class Gateway:
         def ask() -> EventStream:
             self._counted("WATCH")
             try:
-                response = self._open("GET", path, query, limit_s=(_TIMEOUT_S[0], lasting_s + _TIMEOUT_S[1]))
+                response = self._open("GET", path, query, limit_s=(self._timeout_s[0], lasting_s + self._timeout_s[1]))
             except client.ApiException as error:
                 if error.status == _GONE:
                     raise Expired(f"GET {path}: {error.reason}") from None
@@ -387,6 +396,9 @@ class Gateway:
         response = self._open(method, path, query, body=body, content_type=content_type, limit_s=self._timeout_s)
         try:
             answer = json.loads(response.data)
+        except urllib3.exceptions.TimeoutError as error:
+            self._leave_alone(_SILENCE_S, _SILENT)
+            raise Unavailable(f"{method} {path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
         except ValueError as error:
@@ -406,6 +418,9 @@ class Gateway:
         content_type: str = "application/json",
     ) -> Any:
         """Return the answer to a request, to be read; `limit_s` to connect and for every part of it."""
+        until_s, why = self._left_alone
+        if time.monotonic() < until_s:
+            raise Unavailable(f"{method} {path}: not asked: {why}")
         try:
             return self._client.call_api(
                 path,
@@ -417,6 +432,13 @@ class Gateway:
                 _preload_content=False,
                 _request_timeout=limit_s,
             )
+        except client.ApiException as error:
+            if (wait_s := _retry_after_s(error)) is not None:
+                self._leave_alone(wait_s, f"the API server wants to be left alone for {wait_s:g} s ({error.status})")
+            raise
+        except urllib3.exceptions.TimeoutError as error:
+            self._leave_alone(_SILENCE_S, _SILENT)
+            raise Unavailable(f"{method} {path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
         except AttributeError as error:
@@ -424,6 +446,9 @@ class Gateway:
             if not isinstance(error.__context__, client.ApiException):
                 raise
             raise Unavailable(f"{method} {path}: {error.__context__.reason}") from error
+
+    def _leave_alone(self, seconds: float, why: str) -> None:
+        self._left_alone = (time.monotonic() + seconds, why)
 
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration
@@ -461,6 +486,17 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
     409: Conflict,
     422: Invalid,
 }
+
+
+def _retry_after_s(error: Any) -> float | None:
+    """Return how long the server wants to be left alone, None when it does not say so in seconds."""
+    if error.status not in {429, 503}:
+        return None
+    try:
+        seconds = float((error.headers or {}).get("Retry-After", ""))
+    except ValueError:
+        return None
+    return min(_LONGEST_WAIT_S, seconds) if seconds > 0 else None
 
 
 def _translated(error: Any, request: str) -> KubeError:

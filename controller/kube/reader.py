@@ -20,6 +20,7 @@ from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Scale, Unavailable
 from controller.kube.matching import Workload
+from controller.kube.ownership import Ownership
 from controller.kube.store import ResourceStore
 from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
 from controller.resources.parsing import InvalidResource, parse
@@ -92,6 +93,7 @@ class Reader:
         self._pool_memories: dict[str, PoolMemory] = {}
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
         self._problems: tuple[str, ...] = ()
+        self.ownership = Ownership(gateway)
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
@@ -109,6 +111,7 @@ class Reader:
         pipelines, invalid_pipelines = self._parsed_pipelines()
         view = self._cluster.view()
         nodes = view.nodes()
+        self.ownership.refresh()
         workloads = self._workloads([spec for spec, _ in pipelines], view, now_s)
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
         self._log_new(answer.problems)
@@ -246,9 +249,10 @@ class Reader:
         answer: ReadAnswer,
         now_s: float,
     ) -> PipelineState:
+        targets = {key: workloads[spec.key, key].state for key in spec.placement_keys()}
         return PipelineState(
             spec=spec,
-            targets={key: workloads[spec.key, key].state for key in spec.placement_keys()},
+            targets=targets,
             samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
             demand=_scalar(answer, _demand_id(spec)),
             latency_s=None if spec.sla_query is None else _scalar(answer, _sla_id(spec)),
@@ -259,6 +263,9 @@ class Reader:
                 if rule.query is not None
             },
             memory=self._memory(spec, resource, now_s),
+            written=self.ownership.written(spec, targets),
+            refused=self.ownership.refused(spec),
+            rivals=self.ownership.rivals(spec),
         )
 
     def _memory(self, spec: PipelineSpec, resource: Json, now_s: float) -> PipelineMemory:

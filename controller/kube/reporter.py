@@ -103,8 +103,14 @@ class Reporter:
             written = self._gateway.patch_status(
                 kind, metadata.get("namespace"), metadata["name"], metadata["uid"], patch
             )
-        except (NotFound, Conflict):
+        except NotFound:
             self._stores[kind].remove(resource)
+            return False
+        except Conflict as error:
+            if self._is_another(kind, resource):
+                self._stores[kind].remove(resource)
+            else:
+                _LOG.warning("status of %s was not written: %s", metadata["name"], error)
             return False
         except Unavailable as error:
             _LOG.warning("status of %s was not written: %s", metadata["name"], error)
@@ -115,6 +121,17 @@ class Reporter:
             return True
         self._stores[kind].put(written)
         return True
+
+    def _is_another(self, kind: Resource, resource: Json) -> bool:
+        """Whether the object has gone, and another one may have its name. A conflict can be for other reasons too."""
+        metadata = resource["metadata"]
+        try:
+            now = self._gateway.get(kind, metadata.get("namespace"), metadata["name"])
+        except NotFound:
+            return True
+        except KubeError:
+            return False
+        return bool(now["metadata"]["uid"] != metadata["uid"])
 
     def _tell_verdict(self, resource: Json, old: Json, new: Json) -> None:
         """Record an Event when the first condition changed; being fine from the start is no news."""

@@ -83,6 +83,8 @@ def test_all_is_well(planner: Planner) -> None:
         "TargetsFound": "True",
         "WithinBudget": "True",
         "RuleMetricMissing": "False",
+        "ScalesAccepted": "True",
+        "Conflict": "False",
     }
 
 

@@ -24,6 +24,7 @@ class StatusLog:
 
     objects: dict[str, dict[str, Any]]
     error: KubeError | None = None
+    replaced: frozenset[str] = frozenset()
     patches: list[str] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
 
@@ -41,6 +42,10 @@ class StatusLog:
             "status": _merged(before.get("status", {}), status),
         }
         return self.objects[name]
+
+    def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        uid = f"uid-{name}" if name not in self.replaced else "another"
+        return {"metadata": {**self.objects[name]["metadata"], "uid": uid}}
 
     def create_event(self, namespace: str, event: dict[str, Any]) -> None:
         self.events.append((event["involvedObject"]["name"], event["reason"]))
@@ -118,9 +123,17 @@ def test_a_pipeline_that_is_gone_is_not_acted_on_and_forgotten(world: World) -> 
     assert world.pipelines.snapshot() == {}
 
 
-def test_a_pipeline_that_is_another_one_by_now_is_not_acted_on(world: World) -> None:
+def test_a_pipeline_that_is_another_one_by_now_is_not_acted_on_and_forgotten(world: World) -> None:
     world.log.error = Conflict("the uid differs")
+    world.log.replaced = frozenset({"captions"})
     assert world.report() == frozenset()
+    assert world.pipelines.snapshot() == {}
+
+
+def test_a_conflict_about_the_same_pipeline_does_not_make_it_forgotten(world: World) -> None:
+    world.log.error = Conflict("the object has been modified")
+    assert world.report() == frozenset()
+    assert world.pipelines.snapshot() != {}
 
 
 def test_what_must_last_is_written_or_nothing_is_done(world: World) -> None:

@@ -1,0 +1,116 @@
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from builders import ENCODER, VAD, a_spec, a_target
+
+from controller.core.decision import ChangeReason, ReplicaChange
+from controller.core.snapshot import TargetMissing, TargetState
+from controller.core.spec import PlacementKey, Target
+from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.gateway import (
+    AUTOSCALERS,
+    SCALED_OBJECTS,
+    Forbidden,
+    Gateway,
+    KubeError,
+    Listing,
+    NotFound,
+    Resource,
+)
+from controller.kube.ownership import Ownership
+
+SPEC = a_spec()
+
+
+@dataclass
+class Lists:
+    """Answers lists; a kind that is not in it is not installed."""
+
+    items: dict[Resource, list[dict[str, Any]]] = field(default_factory=dict)
+    error: KubeError | None = None
+
+    def list_all(self, resource: Resource) -> Listing:
+        if self.error:
+            raise self.error
+        if resource not in self.items:
+            raise NotFound("no such kind")
+        return Listing(items=tuple(self.items[resource]), resource_version="1")
+
+
+def ownership(lists: Lists | None = None) -> Ownership:
+    return Ownership(cast(Gateway, lists or Lists()))
+
+
+def autoscaler(called: str, namespace: str = "speech", **target: str) -> dict[str, Any]:
+    return {"metadata": {"name": called, "namespace": namespace}, "spec": {"scaleTargetRef": target}}
+
+
+def a_write(after: int, outcome: WriteOutcome = WriteOutcome.APPLIED, detail: str = "") -> Write:
+    change = ReplicaChange(
+        stage=ENCODER[0],
+        pool=ENCODER[1],
+        target=Target(api_version="apps/v1", kind="Deployment", name="encoder-inferentia"),
+        before=1,
+        after=after,
+        reason=ChangeReason.DEMAND,
+        resource_version="1",
+    )
+    return Write(pipeline=SPEC.key, change=change, outcome=outcome, detail=detail)
+
+
+def targets(encoder: int) -> Mapping[PlacementKey, TargetState | TargetMissing]:
+    return {VAD: a_target(1), ENCODER: a_target(encoder)}
+
+
+def test_what_was_written_is_told_until_it_is_found_to_be_changed() -> None:
+    known = ownership()
+    known.wrote([a_write(5)])
+    assert known.written(SPEC, targets(5)) == {ENCODER: 5}
+    known.wrote([])
+    assert known.written(SPEC, {ENCODER: TargetMissing(reason="gone")}) == {}
+    assert known.written(SPEC, targets(2)) == {ENCODER: 5}
+    assert known.written(SPEC, targets(2)) == {}
+
+
+def test_what_was_not_taken_is_told_for_one_cycle_and_was_not_written() -> None:
+    known = ownership()
+    known.wrote([a_write(5)])
+    known.wrote([a_write(6, WriteOutcome.FORBIDDEN, "403")])
+    assert known.refused(SPEC) == {ENCODER: "403"}
+    assert known.written(SPEC, targets(1)) == {}
+    known.wrote([])
+    assert known.refused(SPEC) == {}
+
+
+def test_a_workload_that_has_gone_is_no_refusal() -> None:
+    known = ownership()
+    known.wrote([a_write(5, WriteOutcome.NOT_FOUND, "404")])
+    assert known.refused(SPEC) == {}
+
+
+def test_autoscalers_are_known_by_their_target_in_their_namespace() -> None:
+    inferentia = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "encoder-inferentia"}
+    items = {
+        AUTOSCALERS: [
+            autoscaler("other-namespace", "notes", **inferentia),
+            autoscaler("other-kind", **{**inferentia, "kind": "StatefulSet"}),
+            autoscaler("asr", **inferentia),
+        ],
+        SCALED_OBJECTS: [autoscaler("vad", name="vad-cpu")],
+    }
+    known = ownership(Lists(items))
+    known.refresh()
+    assert known.rivals(SPEC) == {ENCODER: "HorizontalPodAutoscaler/asr", VAD: "ScaledObject/vad"}
+
+
+def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
+    lists = Lists({AUTOSCALERS: [autoscaler("asr", kind="Deployment", name="vad-cpu")]})
+    known = ownership(lists)
+    known.refresh()
+    lists.error = Forbidden("403")
+    known.refresh()
+    assert known.rivals(SPEC) == {VAD: "HorizontalPodAutoscaler/asr"}
+    lists.error, lists.items = None, {}
+    known.refresh()
+    assert known.rivals(SPEC) == {}
