@@ -27,14 +27,22 @@ class OperatorSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid")
 
-    prometheus_url: Annotated[str, Field(pattern=r"^https?://\S+$")]
-    """Where the metrics are."""
+    metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
+    """Where the metrics come from, best first, comma-separated: prometheus, and direct, the pods' own endpoints."""
+    prometheus_url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """Where Prometheus is."""
+    scrape_endpoints: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://\S+$")], ...], NoDecode] = ()
+    """Endpoints that answer the users' own queries in direct scrapes, such as that of the ingress, comma-separated;
+    each must be one process."""
+    restrict_queries: bool = False
+    """Whether the users' own queries see the series of their namespace only."""
     kubeconfig: Path | None = None
     """Credentials for the API server; without it $KUBECONFIG, the pod's own, or ~/.kube/config."""
     interval: PositiveDuration = "15s"
     """Time between cycles."""
     scrape_interval: PositiveDuration = "15s"
-    """How often Prometheus visits a pod: one that has been ready for less than four visits need not report yet."""
+    """How often a pod is visited, by Prometheus or directly: one that has been ready for less than four visits need not
+    report yet."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """USD per hour that all pipelines together never exceed."""
     composition: Literal["rss", "sum"] = "rss"
@@ -62,10 +70,15 @@ class OperatorSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """Lines for people, or one JSON object per line with the decision records."""
 
-    @field_validator("namespaces", mode="before")
+    @field_validator("namespaces", "metrics", "scrape_endpoints", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @property
+    def scrape_s(self) -> float:
+        """Return how often a pod is visited, in seconds."""
+        return duration_s(self.scrape_interval)
 
     @property
     def interval_s(self) -> float:
@@ -93,7 +106,7 @@ class OperatorSettings(BaseSettings):
 
         It must be discovered, and a rate needs two visits: the first sample comes up to three visits after Ready.
         """
-        return 4 * duration_s(self.scrape_interval)
+        return 4 * self.scrape_s
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:
@@ -103,16 +116,24 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         InvalidSettings: one is missing or cannot be used.
     """
     try:
-        return OperatorSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
+        settings = OperatorSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
         raise InvalidSettings("; ".join(_message(dict(problem)) for problem in error.errors())) from None
+    if len(set(settings.metrics)) < len(settings.metrics):
+        raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
+    if "prometheus" in settings.metrics and settings.prometheus_url is None:
+        raise InvalidSettings(f"{_flag('prometheus_url')} is required")
+    return settings
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')} (SLUICE_{name.upper()})"
 
 
 def _message(problem: dict[str, object]) -> str:
     location = problem["loc"]
     assert isinstance(location, tuple)
-    name = str(location[0])
-    setting = f"--{name.replace('_', '-')} (SLUICE_{name.upper()})"
+    setting = _flag(str(location[0]))
     if problem["type"] == "missing":
         return f"{setting} is required"
     context = problem.get("ctx")

@@ -144,6 +144,9 @@ class _Families:
                 ("pipeline_cost_per_hour", "USD per hour of the plan", _PIPELINE),
                 ("pipeline_budget_per_hour", "USD per hour that may be spent", _PIPELINE),
                 ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
+                ("metrics_source", "Where the numbers of a pipeline come from: 1", [*_PIPELINE, "source"]),
+                ("metrics_age_seconds", "Time since a pipeline's demand was last seen", _PIPELINE),
+                ("metrics_margin", "What a demand that is not seen is multiplied by", _PIPELINE),
                 ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
                 ("stage_utilization", "Busy share of the replicas", _STAGE),
                 ("stage_arrival_rate", "Items offered to the stage per second", _STAGE),
@@ -178,6 +181,9 @@ class _Families:
         if decision.plan is not None:
             self.set("pipeline_cost_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_fraction", labels, decision.plan.served_fraction)
+        self.set("metrics_source", [*labels, decision.metrics.rung.value], 1)
+        self.set("metrics_age_seconds", labels, decision.metrics.lost_for_s or 0.0)
+        self.set("metrics_margin", labels, decision.metrics.margin)
         for stage in decision.profile.stages:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
             for name, quantity in _STAGE_QUANTITIES.items():

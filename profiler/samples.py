@@ -4,7 +4,7 @@ Nothing here queries a source or estimates anything.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -75,13 +75,41 @@ class Quantity(Enum):
     """Receive pressure of the network queues, 0–1, the worst pod."""
 
 
+class Rung(Enum):
+    """Where the numbers of a pipeline come from, best first: the ladder that is climbed down when metrics are lost."""
+
+    PROMETHEUS = "Prometheus"
+    DIRECT_SCRAPE = "DirectScrape"
+    """The pods' own endpoints, read by the operator itself."""
+    HOLDING = "Holding"
+    """Nowhere: the last plan is held, with a margin that grows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the numbers of a pipeline come from, and why not from a better place, for a person."""
+
+    rung: Rung = Rung.PROMETHEUS
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEndpoint:
+    """Where a pod says that it shows its metrics. Without a `port`, it is where its kind of server shows them."""
+
+    host: str
+    port: int | None = None
+    path: str = "/metrics"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTarget:
     """Whose metrics to read: the ready pods of one placement, in `namespace`, speaking `preset`.
 
-    `pods` holds those that ought to have samples: not one that became ready a scrape ago. One replica serves
-    `concurrency` batches of at most `batch_limit` items at once. `overrides` replaces the preset's query of a
-    quantity by the user's own PromQL, which must give one series and may use `$pods` and `$window`.
+    `pods` holds those that ought to have samples: not one that became ready a scrape ago. `endpoints` has all that
+    run, the young ones too, for who visits them himself. One replica serves `concurrency` batches of at most
+    `batch_limit` items at once. `overrides` replaces the preset's query of a quantity by the user's own PromQL, which
+    must give one series and may use `$pods` and `$window`.
     """
 
     pipeline: PipelineKey
@@ -94,6 +122,7 @@ class PlacementTarget:
     concurrency: int
     batch_limit: int
     overrides: Mapping[Quantity, str]
+    endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,21 +6,28 @@ import threading
 import uuid
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from controller.core.policy import Policy
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
+if TYPE_CHECKING:
+    from profiler.sources.base import MetricSource
+
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
 
 
 @click.command()
-@click.option("--prometheus-url", help="Where the metrics are, such as http://prometheus:9090.")
+@click.option("--metrics", help="Where metrics come from: prometheus (default), direct, or prometheus,direct.")
+@click.option("--prometheus-url", help="Where Prometheus is, such as http://prometheus:9090.")
+@click.option("--scrape-endpoints", help="What direct scrapes answer users' queries from: URLs, comma-separated.")
+@click.option("--restrict-queries", help="true: users' queries see the series of their own namespace only.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
 @click.option("--interval", help="Time between cycles, such as 15s.")
-@click.option("--scrape-interval", help="How often Prometheus visits a pod, such as 15s.")
+@click.option("--scrape-interval", help="How often a pod is visited, by Prometheus or directly, such as 15s.")
 @click.option("--fleet-budget", help="USD per hour that all pipelines together never exceed.")
 @click.option(
     "--composition", help="rss (default), checked by replay; sum of the stages' percentiles is the safe mode."
@@ -85,6 +92,26 @@ def operating_policy(settings: OperatorSettings) -> Policy:
     )
 
 
+def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
+    """Return where metrics come from by `settings`; it is closed with `parts`."""
+    from profiler.samples import Rung
+    from profiler.sources.direct import DirectSource
+    from profiler.sources.ladder import LadderSource
+    from profiler.sources.prometheus import PrometheusSource
+    from profiler.sources.restriction import RestrictedSource
+
+    sources: dict[Rung, MetricSource] = {}
+    for name in settings.metrics:
+        if name == "prometheus":
+            assert settings.prometheus_url is not None
+            sources[Rung.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+        else:
+            direct = DirectSource(cadence_s=settings.scrape_s, endpoints=settings.scrape_endpoints)
+            sources[Rung.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
+    source = LadderSource(sources) if len(sources) > 1 else next(iter(sources.values()))
+    return RestrictedSource(source) if settings.restrict_queries else source
+
+
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
@@ -103,7 +130,6 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.logs import set_up_logging
     from controller.loop import ControlLoop
     from controller.telemetry import Telemetry
-    from profiler.sources.prometheus import PrometheusSource
 
     set_up_logging(settings.log_format)
     health, telemetry = Health(), Telemetry()
@@ -144,7 +170,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda what: stop.because(f"the watch of {what} ended"),
             )
         )
-        source = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+        source = metric_source(settings, parts)
         reader = parts.enter_context(
             closing(
                 Reader(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from controller.core.actuation import Outcomes
 from controller.core.assessment import Assessment
-from controller.core.decision import Hold, HoldReason, PipelineDecision, PoolDecision, ReplicaChange
+from controller.core.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.guards import Aim
 from controller.core.ledger import Ledger
 from controller.core.memory import PipelineMemory, PoolMemory
@@ -12,6 +12,7 @@ from controller.core.snapshot import Snapshot, TargetMissing
 from controller.core.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 from optimizer.plan import LimitKind, PipelinePlan, Plan
+from profiler.samples import Rung
 
 
 def pipeline_decision(
@@ -22,6 +23,7 @@ def pipeline_decision(
     outcomes: Outcomes,
     spend_per_hour: float,
     excused_until_s: float | None,
+    now_s: float,
 ) -> PipelineDecision:
     """Return the decision about one pipeline; `plan` and `aim` are None where it could not be planned."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
@@ -42,6 +44,20 @@ def pipeline_decision(
         spend_per_hour=spend_per_hour,
         admissible=None if demand is None else _admissible(plan, case.planned_demand),
         memory=_memory(case, plan, aim, excused_until_s),
+        metrics=_metrics_use(case, now_s),
+    )
+
+
+def _metrics_use(case: Assessment, now_s: float) -> MetricsUse:
+    origin, loss = case.state.metrics, case.demand.loss
+    if loss is None:
+        return MetricsUse(rung=origin.rung, because=origin.because)
+    return MetricsUse(
+        rung=Rung.HOLDING,
+        because=origin.because,
+        lost_since_s=loss.since_s,
+        lost_for_s=max(0.0, now_s - loss.since_s),
+        margin=1.0 if not loss.demand else (case.demand.demand or 0.0) / loss.demand,
     )
 
 
@@ -90,6 +106,7 @@ def _memory(
         batches=batches,
         excess_excused_until_s=excused_until_s,
         contests=case.contests,
+        metrics_lost=case.demand.loss,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -49,6 +49,8 @@ def encode(value: object) -> Json:
 def decode(kind: type[T], data: Json, where: str = "record") -> T:
     """Return the value of type `kind` that `encode` made `data` from; `where` names the place in messages.
 
+    A field that has a default may be missing: an earlier version may not have had it.
+
     Raises:
         InvalidRecord: `data` is not what such a value becomes.
     """
@@ -91,12 +93,12 @@ def _decode(kind: Any, data: Json, where: str) -> object:
 
 
 def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
-    """Return `data` as the only one of `kinds` that it can be: dataclasses are told apart by their fields."""
+    """Return `data` as the first of `kinds` that it can be: dataclasses are told apart by their fields."""
     if data is None and NoneType in kinds:
         return None
     for kind in kinds:
         if is_dataclass(kind):
-            if isinstance(data, dict) and set(data) == set(_hints(cast("Any", kind))):
+            if isinstance(data, dict) and _has_fields(cast("Any", kind), set(data)):
                 return _decode(kind, data, where)
         elif kind is not NoneType and not isinstance(data, dict):
             return _decode(kind, data, where)
@@ -105,14 +107,27 @@ def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
 
 def _decode_dataclass(kind: Any, data: Json, where: str) -> object:
     hints = _hints(kind)
-    if not isinstance(data, dict) or set(data) != set(hints):
+    if not isinstance(data, dict) or not _has_fields(kind, set(data)):
         raise InvalidRecord(f"{where}: {data!r}: must have exactly the fields {sorted(hints)}")
     try:
-        return kind(**{name: _decode(hint, data[name], f"{where}.{name}") for name, hint in hints.items()})
+        return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
     except InvalidRecord:
         raise
     except ValueError as error:
         raise InvalidRecord(f"{where}: {error}") from error
+
+
+def _has_fields(kind: Any, names: set[str]) -> bool:
+    return _required(kind) <= names <= _hints(kind).keys()
+
+
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    return frozenset(
+        field.name
+        for field in fields(kind)
+        if field.init and field.default is MISSING and field.default_factory is MISSING
+    )
 
 
 @cache

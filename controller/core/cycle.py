@@ -37,6 +37,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
                 outcomes=outcomes,
                 spend_per_hour=ledger.observed_per_hour(case.key),
                 excused_until_s=excused[case.key],
+                now_s=snapshot.now_s,
             )
             for case in cases
         ),

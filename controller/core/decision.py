@@ -1,7 +1,7 @@
 """The answer of a cycle, with its reasons inside. Words are made from it in `controller.core.explain` alone."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.core.memory import PipelineMemory, PoolMemory
@@ -10,7 +10,7 @@ from controller.core.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.profile import PipelineProfile
-from profiler.samples import Reading
+from profiler.samples import Reading, Rung
 
 
 class Outcome(Enum):
@@ -56,6 +56,8 @@ class ChangeReason(Enum):
     BUDGET = "Budget"
     POOL = "Pool"
     BOUNDS = "Bounds"
+    METRICS_LOST = "MetricsLost"
+    """The margin for what is not seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,20 @@ class RuleState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsUse:
+    """Where the numbers of a pipeline came from, and why not from a better place.
+
+    While its demand is lost, the last one, seen `lost_for_s` ago, was planned for times `margin`.
+    """
+
+    rung: Rung = Rung.PROMETHEUS
+    because: str = ""
+    lost_since_s: float | None = None
+    lost_for_s: float | None = None
+    margin: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """What is decided for one pipeline, and from what.
 
@@ -117,6 +133,7 @@ class PipelineDecision:
     spend_per_hour: float
     admissible: float | None
     memory: PipelineMemory
+    metrics: MetricsUse = field(default_factory=MetricsUse)
 
     @property
     def key(self) -> PipelineKey:

@@ -3,16 +3,22 @@
 import math
 from dataclasses import dataclass
 
-from controller.core.memory import DemandSample
+from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.snapshot import PipelineState
 from controller.core.spec import DemandUnit, PipelineSpec
-from profiler.demand import forecast, growth
+from profiler.demand import ENVELOPE, forecast, growth
 from profiler.samples import Absence, AbsenceReason, Reading
 
 HISTORY_S = 300.0
 """Every sample this recent is kept for the forecast; older ones only where they are extremes."""
 OLD_BUCKETS = 32
 """Older samples are thinned to the lowest and the highest of this many parts of the longest window."""
+
+LEAST_GROWTH_PER_MINUTE = 0.01
+"""What a load that was steady when it was last seen may grow by, unseen."""
+MOST_GROWTH_PER_MINUTE = 0.25
+MOST_MARGIN = ENVELOPE
+"""However long nothing has been seen: no forecast exceeds what was seen by more."""
 
 ABSURD = 1e24
 """No load is above this; the square of what is would overflow."""
@@ -22,8 +28,9 @@ ABSURD = 1e24
 class DemandState:
     """Demand in the pipeline's unit: observed, forecast and stabilised.
 
-    `forecast` is None when the demand is missing, `demand` also when it was never seen. `falls_at_s` is when the
-    scale-down window releases a demand above the forecast, None when it does not hold one.
+    `forecast` is None when the demand is missing, `demand` also when it was never seen; `loss` says since when it is
+    missing. `falls_at_s` is when the scale-down window releases a demand above the forecast, None when it does not
+    hold one.
     """
 
     observed: Reading
@@ -31,27 +38,38 @@ class DemandState:
     demand: float | None
     samples: tuple[DemandSample, ...]
     falls_at_s: float | None
+    loss: MetricsLoss | None = None
 
 
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
     """Return D = clamp(previous D, lowest forecast of the scale-up window, highest of the scale-down window).
 
-    A cycle without demand keeps D, and counts as one in which D was offered: a gap must not shorten a window.
+    A cycle without demand keeps the D from before the loss, times a margin that grows with the time since, and counts
+    as one in which that D was offered: a gap must not shorten a window.
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
     observed = _valid(state.demand)
-    if isinstance(observed, Absence):
-        if memory.demand is None:
-            return DemandState(observed=observed, forecast=None, demand=None, samples=earlier, falls_at_s=None)
-        held = DemandSample(t_s=now_s, observed=None, forecast=memory.demand)
-        samples = _thinned((*earlier, held), now_s, _longest_window_s(state.spec))
-        return DemandState(observed=observed, forecast=None, demand=memory.demand, samples=samples, falls_at_s=None)
     history = [
         (sample.t_s, sample.observed)
         for sample in earlier
         if sample.observed is not None and sample.t_s >= now_s - HISTORY_S
     ]
+    if isinstance(observed, Absence):
+        loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
+        if loss.demand is None:
+            return DemandState(
+                observed=observed, forecast=None, demand=None, samples=earlier, falls_at_s=None, loss=loss
+            )
+        held = DemandSample(t_s=now_s, observed=None, forecast=loss.demand)
+        return DemandState(
+            observed=observed,
+            forecast=None,
+            demand=loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute),
+            samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
+            falls_at_s=None,
+            loss=loss,
+        )
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
     # Between now and when a new replica serves, the load may rise as it did before.
@@ -70,6 +88,25 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         demand=demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
         falls_at_s=max(holders) + scaling.down.stabilization_s if holders else None,
+    )
+
+
+def margin(age_s: float, growth_per_minute: float) -> float:
+    """Return by what to multiply a demand that was last seen `age_s` ago: min(MOST_MARGIN, 1 + growth × minutes).
+
+    It is at least 1, so that time alone never lowers what is planned for, and the budget bounds what is made of it.
+    """
+    return min(MOST_MARGIN, 1 + growth_per_minute * max(0.0, age_s) / 60)
+
+
+def _loss(memory: PipelineMemory, spec: PipelineSpec, history: list[tuple[float, float]], now_s: float) -> MetricsLoss:
+    """Return the loss that begins now: the demand may go on to rise as it did, nine times out of ten, in a minute."""
+    demand = memory.demand
+    share = growth(history, 60.0, _chance(spec, demand, 60.0)) / demand if demand else 0.0
+    return MetricsLoss(
+        since_s=now_s,
+        demand=demand,
+        growth_per_minute=min(MOST_GROWTH_PER_MINUTE, max(LEAST_GROWTH_PER_MINUTE, share)),
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.phrases import (
@@ -13,6 +14,7 @@ from controller.core.phrases import (
     duration,
     hold_words,
     latency_of_sla,
+    metrics_words,
     money,
     money_needed,
     number,
@@ -26,10 +28,13 @@ from controller.core.phrases import (
 from controller.core.spec import Mode
 from optimizer.model import PipelineKey
 from optimizer.plan import LimitKind, PipelinePlan
-from profiler.samples import Absence
+from profiler.samples import Absence, Rung
 
 _BAD_WHEN_TRUE = frozenset({"RuleMetricMissing", "Conflict"})
 _NOTABLE = 0.05  # a correction below this makes no difference to a plan
+_LONG_S = 300.0  # without metrics: from then on it is an outage that somebody must look into
+_LOST = "MetricsLost"
+_METRICS = "MetricsAvailable"
 
 
 class Health(Enum):
@@ -145,7 +150,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
     return (
         _ready(decision),
         _sla_met(decision),
-        _holds_condition(decision, "MetricsAvailable", HoldReason.METRICS_MISSING, "Complete"),
+        _metrics_available(decision),
         _holds_condition(decision, "TargetsFound", HoldReason.TARGET_MISSING, "AllFound"),
         _holds_condition(decision, "ScalesAccepted", HoldReason.SCALE_REFUSED, "Accepted"),
         _within_budget(decision),
@@ -154,11 +159,14 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
     )
 
 
-def events(decision: PipelineDecision, before: Mapping[str, str]) -> tuple[EventValue, ...]:
-    """Return the Events of this cycle: its changes, and every condition that flipped.
+def events(
+    decision: PipelineDecision, before: Mapping[str, str], reasons: Mapping[str, str] = MappingProxyType({})
+) -> tuple[EventValue, ...]:
+    """Return the Events of this cycle: its changes, every condition that flipped, and every change of the source of
+    the metrics.
 
-    `before` maps the types of the last cycle's conditions to their status. What is bad from the start, or bad again
-    after it could not be known, is told; what is well from the start is not.
+    `before` and `reasons` map the types of the last cycle's conditions to their status and reason. What is bad from
+    the start, or bad again after it could not be known, is told; what is well from the start is not.
     """
     found: list[EventValue] = []
     if decision.changes:
@@ -166,11 +174,26 @@ def events(decision: PipelineDecision, before: Mapping[str, str]) -> tuple[Event
     for condition in conditions(decision):
         bad = "True" if condition.type in _BAD_WHEN_TRUE else "False"
         was_bad = before.get(condition.type) == bad
+        if condition.type == _METRICS and condition.status == before.get(_METRICS):
+            found.extend(_metrics_event(condition, reasons.get(_METRICS, condition.reason)))
+            continue
         if (condition.status == bad) == was_bad or (was_bad and condition.status == "Unknown"):
             continue
         reason = condition.type if condition.status == "True" else f"Not{condition.type}"
         found.append(EventValue(warning=condition.status == bad, reason=reason, message=condition.message))
     return tuple(found)
+
+
+def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[EventValue]:
+    """Tell another source of metrics, and a loss that has become long."""
+    if condition.reason == reason_before:
+        return
+    if condition.status == "True":
+        fallen = condition.reason != Rung.PROMETHEUS.value
+        message = condition.message or f"metrics come from {condition.reason} again"
+        yield EventValue(warning=fallen, reason=f"MetricsFrom{condition.reason}", message=message)
+    elif condition.reason == _LOST:
+        yield EventValue(warning=True, reason=_LOST, message=condition.message)
 
 
 def _what(decision: PipelineDecision) -> Iterator[str]:
@@ -187,6 +210,8 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
     observed = reading_words(decision.observed)
     forecast = "-" if decision.forecast is None else number(decision.forecast)
     yield f"{demand_change(decision)} (observed {observed}, forecast {forecast})"
+    if words := metrics_words(decision):
+        yield words
     yield latency_of_sla(decision)
     yield spend_of_budget(decision)
     if decision.profile.bottleneck is not None:
@@ -315,6 +340,18 @@ def _holds_condition(decision: PipelineDecision, name: str, reason: HoldReason, 
     if details:
         return ConditionValue(type=name, status="False", reason=reason.value, message="; ".join(details))
     return ConditionValue(type=name, status="True", reason=good, message="")
+
+
+def _metrics_available(decision: PipelineDecision) -> ConditionValue:
+    """Whether there is what decisions are made from; the reason names the source, or what is lost."""
+    words = metrics_words(decision)
+    details = [hold_words(hold) for hold in decision.holds if hold.reason is HoldReason.METRICS_MISSING]
+    if not details:
+        return ConditionValue(type=_METRICS, status="True", reason=decision.metrics.rung.value, message=words)
+    lost_for_s = decision.metrics.lost_for_s
+    reason = _LOST if lost_for_s is not None and lost_for_s >= _LONG_S else HoldReason.METRICS_MISSING.value
+    message = "; ".join([*([words] if words else []), *details])
+    return ConditionValue(type=_METRICS, status="False", reason=reason, message=message)
 
 
 def _within_budget(decision: PipelineDecision) -> ConditionValue:

@@ -49,7 +49,7 @@ def find_aim(
     planned = {key: plan.replicas().get(key, 0) for key in case.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     follows_plan = planned == case.current or pressed or _worth_it(case, plan, problem, planned, pools, policy)
-    if case.demand_missing or (unreachable and not pressed):
+    if case.demand.demand is None or (unreachable and not pressed):
         final = _at_least_bounds(case, planned)
     else:
         final = dict(planned if follows_plan else case.current)
@@ -272,6 +272,8 @@ def _reasons(
                 continue
             if fallback:
                 reasons[key] = ChangeReason.POOL
+            elif case.demand_missing and now < then <= planned[key]:
+                reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
                 reasons[key] = ChangeReason.RULE
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:

@@ -22,6 +22,18 @@ class DemandSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsLoss:
+    """The demand of a pipeline has not been seen since `since_s`.
+
+    `demand` was planned for then (None: none was ever seen), and may have grown by `growth_per_minute`, a share of it.
+    """
+
+    since_s: float
+    demand: float | None
+    growth_per_minute: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMemory:
     """A threshold rule between cycles.
 
@@ -52,7 +64,8 @@ class PipelineMemory:
     stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
     `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
     `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
-    above the cap is excused but may not rise. `contests` has the placements whose replicas others change.
+    above the cap is excused but may not rise. `contests` has the placements whose replicas others change;
+    `metrics_lost` is there while the demand cannot be seen.
     """
 
     demand: float | None = None
@@ -66,12 +79,17 @@ class PipelineMemory:
     moved_at_s: float | None = None
     excess_excused_until_s: float | None = None
     contests: Mapping[tuple[StageName, PoolName], Contest] = field(default_factory=dict)
+    metrics_lost: MetricsLoss | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
         loads = [self.demand or 0.0, *(sample.forecast for sample in self.samples)]
         loads += [sample.observed or 0.0 for sample in self.samples]
         require(all(math.isfinite(load) and load >= 0 for load in loads), "demand", loads, "must be finite and ≥ 0")
+        if (loss := self.metrics_lost) is not None:
+            numbers = (loss.since_s, loss.growth_per_minute, loss.demand or 0.0)
+            sane = all(math.isfinite(number) and number >= 0 for number in numbers)
+            require(sane, "metrics_lost", loss, "must be of finite numbers ≥ 0")
         for name, factor in self.service_factors.items():
             require(math.isfinite(factor) and factor > 0, f"service_factors {name}", factor, "must be finite and > 0")
         for stage, ratio in self.pass_ratios.items():

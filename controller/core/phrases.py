@@ -7,7 +7,7 @@ from controller.core.decision import ChangeReason, Hold, HoldReason, PipelineDec
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.plan import PipelinePlan, PlacementStep, Step
 from profiler.profile import LatencySource
-from profiler.samples import Absence, Reading
+from profiler.samples import Absence, Reading, Rung
 
 _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "the pipeline is paused",
@@ -32,6 +32,7 @@ _CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.BUDGET: "above the budget",
     ChangeReason.POOL: "a pool cannot deliver",
     ChangeReason.BOUNDS: "outside the declared bounds",
+    ChangeReason.METRICS_LOST: "metrics are lost: room for what may have grown unseen",
 }
 
 
@@ -88,6 +89,25 @@ def hold_words(hold: Hold) -> str:
 def brief_hold_words(hold: Hold) -> str:
     """Return why not now, without which samples of which pool are to blame: for a line among others."""
     return _HOLDS[hold.reason] if hold.reason is HoldReason.METRICS_MISSING else hold_words(hold)
+
+
+def metrics_words(decision: PipelineDecision) -> str:
+    """Return where the numbers come from, and what is made of it; nothing where all is as it should be."""
+    use = decision.metrics
+    why = f" ({use.because})" if use.because else ""
+    match use.rung:
+        case Rung.PROMETHEUS:
+            return ""
+        case Rung.DIRECT_SCRAPE:
+            return f"metrics are read off the pods themselves{why}"
+        case Rung.HOLDING:
+            missing = "; ".join(filter(None, [reading_words(decision.observed), use.because]))
+            since = f"the demand has not been seen for {duration(use.lost_for_s)} ({missing})"
+            if decision.demand is None:
+                return f"{since}: what runs stays"
+            more = f" and {use.margin - 1:.0%} more" if use.margin >= 1.005 else ""
+            last = demand_words(decision.spec, decision.demand / use.margin)
+            return f"{since}: planned for the last {last}{more}, nothing scales down"
 
 
 def demand_change(decision: PipelineDecision) -> str:

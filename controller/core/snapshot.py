@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.spec import PipelineSpec, PoolSpec
 from optimizer.model import PoolName, StageName
-from profiler.samples import PlacementSamples, Reading
+from profiler.samples import Origin, PlacementSamples, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class PipelineState:
     `demand` is in the pipeline's unit. `latency_s` is the answer to `sla.query`, None without one.
     `rule_readings` has an entry for every rule with a query. `written` has the replicas that the cycle before wrote,
     `refused` the server's words where it did not take them; `rivals` names the objects that scale a placement's
-    workload too.
+    workload too. `metrics` says where the measured comes from.
     """
 
     spec: PipelineSpec
@@ -66,6 +66,7 @@ class PipelineState:
     written: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     rivals: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    metrics: Origin = field(default_factory=Origin)
 
     def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
         """Return the workload of a placement."""

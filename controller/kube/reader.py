@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.core.codec import InvalidRecord
 from controller.core.decision import Decision
@@ -22,13 +22,13 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Sc
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import ResourceStore
-from controller.kube.workloads import ready_nodes, reporting_pods, seconds, target_state, zones
+from controller.kube.workloads import metrics_endpoints, ready_nodes, reporting_pods, seconds, target_state, zones
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, PlacementTarget, Reading
+from profiler.samples import Absence, AbsenceReason, Origin, PlacementTarget, PodEndpoint, Reading
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
@@ -57,10 +57,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """The state of a placement's workload, and its pods whose metrics ought to be there."""
+    """The state of a placement's workload, its pods whose metrics ought to be there, and where its pods show theirs."""
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
+    endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
 
 
 class Reader:
@@ -208,7 +209,11 @@ class Reader:
         return self._seen(scale, pods, now_s)
 
     def _seen(self, scale: Scale | Workload, pods: Sequence[Json], now_s: float) -> _Workload:
-        return _Workload(state=target_state(scale, pods), reporting=reporting_pods(pods, now_s - self._grace_s))
+        return _Workload(
+            state=target_state(scale, pods),
+            reporting=reporting_pods(pods, now_s - self._grace_s),
+            endpoints=metrics_endpoints(pods),
+        )
 
     def _request(
         self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
@@ -225,21 +230,24 @@ class Reader:
                 concurrency=placement.prior.concurrency,
                 batch_limit=placement.prior.batch_sizes[-1],
                 overrides=stage.metric_overrides,
+                endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
             )
             for spec in specs
             for stage in spec.stages
             for placement in stage.placements
         )
         scalars: dict[Hashable, str] = {}
+        asked_by: dict[Hashable, PipelineKey] = {}
         for spec in specs:
-            scalars[_demand_id(spec)] = spec.demand_query
-            if spec.sla_query is not None:
-                scalars[_sla_id(spec)] = spec.sla_query
-            for stage in spec.stages:
-                scalars |= {
-                    (spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None
-                }
-        return ReadRequest(placements=placements, scalars=scalars, deadline_s=_METRICS_SHARE * self._interval_s)
+            own = _user_queries(spec)
+            scalars |= own
+            asked_by |= dict.fromkeys(own, spec.key)
+        return ReadRequest(
+            placements=placements,
+            scalars=scalars,
+            deadline_s=_METRICS_SHARE * self._interval_s,
+            asked_by=asked_by,
+        )
 
     def _pipeline_state(
         self,
@@ -266,6 +274,7 @@ class Reader:
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
             rivals=self.ownership.rivals(spec),
+            metrics=answer.origins.get(spec.key, Origin()),
         )
 
     def _memory(self, spec: PipelineSpec, resource: Json, now_s: float) -> PipelineMemory:
@@ -288,6 +297,16 @@ class Reader:
             zones=zones(ready),
             memory=_stored_pool_memory(resource) if memory is None else memory,
         )
+
+
+def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
+    """Return the queries that the user of a pipeline wrote, by what asks them."""
+    queries: dict[Hashable, str] = {_demand_id(spec): spec.demand_query}
+    if spec.sla_query is not None:
+        queries[_sla_id(spec)] = spec.sla_query
+    for stage in spec.stages:
+        queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
+    return queries
 
 
 def _demand_id(spec: PipelineSpec) -> Hashable:

@@ -82,7 +82,7 @@ class Reporter:
                 self._events.record(observation.pipelines[write.pipeline], "Warning", write.outcome.value, message)
         for decision in decisions:
             resource = observation.pipelines[decision.key]
-            for event in events(decision, _verdicts(_status(resource))):
+            for event in events(decision, _verdicts(_status(resource)), _reasons(_status(resource))):
                 if event.reason != WriteOutcome.APPLIED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
@@ -155,3 +155,7 @@ def _status(resource: Json) -> Json:
 
 def _verdicts(status: Json) -> dict[str, str]:
     return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
+
+
+def _reasons(status: Json) -> dict[str, str]:
+    return {condition["type"]: condition["reason"] for condition in status.get("conditions", [])}

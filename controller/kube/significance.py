@@ -44,6 +44,7 @@ def _decided(status: Json) -> object:
     return (
         status.get("observedGeneration"),
         [(c["type"], c["status"], c["reason"], c.get("observedGeneration")) for c in status.get("conditions", [])],
+        (status.get("metrics") or {}).get("source"),
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
         [

@@ -49,6 +49,11 @@ def pipeline_status(snapshot: Snapshot, state: PipelineState, decision: Decision
             },
             "demand": number(own.demand),
             "observedDemand": number(own.observed),
+            "metrics": {
+                "source": own.metrics.rung.value,
+                "lostSince": None if own.metrics.lost_since_s is None else timestamp(own.metrics.lost_since_s),
+                "margin": None if own.metrics.lost_since_s is None else number(own.metrics.margin),
+            },
             "entryRate": number(None if own.demand is None else own.demand * spec.items_per_unit_s),
             "latency": {
                 "seconds": number(profile.latency_s),

@@ -6,9 +6,12 @@ from datetime import datetime
 from controller.core.snapshot import PendingReplica, TargetState
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import Workload
+from profiler.samples import PodEndpoint
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = {"Succeeded", "Failed"}
+_SCRAPE = "prometheus.io/scrape"
+_PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
 
 def target_state(scale: Scale | Workload, pods: Sequence[Json]) -> TargetState:
@@ -34,6 +37,23 @@ def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str
         and _holds(pod, "Ready")
         and _since_s(pod, "Ready") <= ready_before_s
     )
+
+
+def metrics_endpoints(pods: Sequence[Json]) -> dict[str, PodEndpoint]:
+    """Return by name where the pods that run show their metrics, by the usual annotations (prometheus.io/port, /path).
+
+    A pod that says `prometheus.io/scrape: "false"`, or a port or path that is none, shows none.
+    """
+    endpoints: dict[str, PodEndpoint] = {}
+    for pod in pods:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        said = metadata.get("annotations") or {}
+        path = said.get(_PATH, "/metrics")
+        port = _port(said.get(_PORT))
+        usable = said.get(_SCRAPE) != "false" and path.startswith("/") and (port is not None or _PORT not in said)
+        if status.get("phase") == "Running" and status.get("podIP") and usable and "deletionTimestamp" not in metadata:
+            endpoints[metadata["name"]] = PodEndpoint(host=status["podIP"], port=port, path=path)
+    return endpoints
 
 
 def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[Json, ...]:
@@ -65,6 +85,12 @@ def _pending(pods: Sequence[Json]) -> list[PendingReplica]:
         PendingReplica(name=name, since_s=since_s, reason=reason)
         for name, since_s, reason in sorted(unscheduled, key=lambda item: item[0])
     ]
+
+
+def _port(text: str | None) -> int | None:
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    return number if 0 < (number := int(text[:6])) <= 65_535 else None
 
 
 def _since_s(pod: Json, kind: str) -> float:

@@ -131,6 +131,17 @@ class MemoryStatus(Part):
     """Of the format."""
 
 
+class MetricsStatus(Part):
+    """Where the measured comes from."""
+
+    source: Literal["Prometheus", "DirectScrape", "Holding"] | None = None
+    """Prometheus, DirectScrape (the pods' own endpoints) or Holding: nowhere, and the last plan is held."""
+    lost_since: Timestamp | None = None
+    """Since when the demand cannot be seen."""
+    margin: Number | None = None
+    """What the demand that was last seen is multiplied by: it grows while nothing is seen."""
+
+
 class PipelineStatus(Part):
     """What Sluice found and decided."""
 
@@ -144,6 +155,8 @@ class PipelineStatus(Part):
     """Demand that was planned for, in the pipeline's unit."""
     observed_demand: Number | None = None
     """Demand that was observed, in the pipeline's unit."""
+    metrics: MetricsStatus | None = None
+    """Where the measured comes from."""
     entry_rate: Number | None = None
     """Items per second at the entry."""
     latency: LatencyStatus | None = None

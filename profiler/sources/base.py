@@ -1,11 +1,11 @@
 """The port through which metrics come in. `profiler.sources.prometheus` is its first adapter."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import PlacementSamples, PlacementTarget, Reading
+from profiler.samples import Origin, PlacementSamples, PlacementTarget, Reading
 
 PlacementId = tuple[PipelineKey, StageName, PoolName]
 
@@ -15,21 +15,27 @@ class ReadRequest:
     """What one cycle wants to know.
 
     `placements` asks for every quantity of these pods; `scalars` are the users' own queries (demand, SLA, rules),
-    by an identity of the caller's choice. The whole read may take `deadline_s` seconds.
+    by an identity of the caller's choice, and `asked_by` says whose each is. The whole read may take `deadline_s`
+    seconds.
     """
 
     placements: tuple[PlacementTarget, ...]
     scalars: Mapping[Hashable, str]
     deadline_s: float
+    asked_by: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAnswer:
-    """An entry for every placement and every scalar of the request; `problems` are distinct, for a person."""
+    """An entry for every placement and every scalar of the request; `problems` are distinct, for a person.
+
+    `origins` says where the numbers of a pipeline come from; one that is not in it has them from Prometheus.
+    """
 
     placements: Mapping[PlacementId, PlacementSamples]
     scalars: Mapping[Hashable, Reading]
     problems: tuple[str, ...]
+    origins: Mapping[PipelineKey, Origin] = field(default_factory=dict)
 
 
 class MetricSource(Protocol):

@@ -51,11 +51,15 @@ class Formula:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """One kind of server. `freshness` names a metric that every pod exports from its start."""
+    """One kind of server. `freshness` names a metric that every pod exports from its start.
+
+    `port` is where it shows its metrics unless it is told otherwise, None where that is anybody's choice.
+    """
 
     name: str
     freshness: str
     formulas: Mapping[Quantity, Formula]
+    port: int | None = None
 
 
 class InvalidPreset(ValueError):
@@ -78,13 +82,16 @@ def parse_preset(name: str, text: str) -> Preset:
     freshness = document.pop("freshness", None)
     if not isinstance(freshness, str):
         raise _invalid(f"{name}.toml: freshness", freshness, "must be the name of a metric")
+    port = document.pop("port", None)
+    if port is not None and not (isinstance(port, int) and 0 < port <= 65_535):
+        raise _invalid(f"{name}.toml: port", port, "must be from 1 to 65535")
     formulas: dict[Quantity, Formula] = {}
     for key, table in document.items():
         quantity = _one_of(Quantity, f"{name}.toml: [{key}]", key)
         if not isinstance(table, dict):
             raise _invalid(f"{name}.toml: {key}", table, "must be a table")
         formulas[quantity] = _formula(f"{name}.toml: {key}", table)
-    return Preset(name=name, freshness=freshness, formulas=formulas)
+    return Preset(name=name, freshness=freshness, formulas=formulas, port=port)
 
 
 def _formula(where: str, table: Mapping[str, object]) -> Formula:

@@ -146,8 +146,11 @@ class Cluster:
                 with _existing_is_fine():
                     _create_resource(custom, document)
 
-    def start_operator(self, *, interval_s: float) -> None:
-        """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy."""
+    def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
+        """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy.
+
+        `metrics` names their sources as `--metrics` does; a direct scrape answers users' queries from the ingress.
+        """
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(
             _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
@@ -157,7 +160,9 @@ class Cluster:
             "controller",
             {
                 "kubeconfig": kubeconfig,
+                "metrics": metrics,
                 "prometheus-url": self.metrics.url,
+                "scrape-endpoints": f"http://{LOOPBACK}:{self.ingress_port}/metrics",
                 "interval": f"{interval_s:g}s",
                 "scrape-interval": f"{self._scrape_interval_s:g}s",
                 "port": self.operator_port,

@@ -8,12 +8,21 @@ from controller.settings import load_settings
 from optimizer.model import Composition
 
 
-@pytest.mark.parametrize("flags", [["--interval", "1d"], []])
-def test_the_operator_refuses_wrong_settings_as_wrong_usage(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--interval", "1d"], "--interval (SLUICE_INTERVAL): '1d'"),
+        ([], "--prometheus-url (SLUICE_PROMETHEUS_URL) is required"),
+        (["--metrics", "prometheus,direct"], "--prometheus-url (SLUICE_PROMETHEUS_URL) is required"),
+    ],
+)
+def test_the_operator_refuses_wrong_settings_as_wrong_usage(
+    flags: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SLUICE_PROMETHEUS_URL", raising=False)
     result = CliRunner().invoke(operator, flags)
     assert result.exit_code == 2
-    assert "--prometheus-url (SLUICE_PROMETHEUS_URL) is required" in result.output
+    assert message in result.output
 
 
 @pytest.mark.parametrize(("setting", "composition"), [("sum", Composition.SUM), ("rss", Composition.RSS)])

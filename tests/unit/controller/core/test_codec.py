@@ -85,6 +85,22 @@ def test_what_is_no_such_value_is_refused_with_its_place(changes: dict[str, Json
     assert message in str(caught.value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Older:
+    name: str
+    added: int = 0
+    also: tuple[int, ...] = ()
+
+
+def test_what_an_earlier_version_did_not_have_is_as_by_default_and_what_it_had_is_needed() -> None:
+    assert decode(Older, {"name": "n"}) == Older(name="n")
+    assert decode(Older | int, {"name": "n", "added": 2}) == Older(name="n", added=2)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRecord, match="must have exactly the fields"):
+        decode(Older, {"added": 1})
+    with pytest.raises(InvalidRecord, match="must have exactly the fields"):
+        decode(Older, {"name": "n", "other": 1})
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
 def test_what_json_cannot_say_is_refused(value: object) -> None:
     with pytest.raises(InvalidRecord):

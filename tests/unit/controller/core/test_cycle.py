@@ -26,14 +26,14 @@ from builders import (
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.decision import ChangeReason, HoldReason, Outcome, PipelineDecision
-from controller.core.memory import DemandSample, PipelineMemory, PoolMemory, RuleMemory
+from controller.core.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
+from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory, PoolMemory, RuleMemory
 from controller.core.policy import Policy
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
 from controller.core.spec import Mode, PlacementKey
 from optimizer.model import PoolName, StageName
 from optimizer.plan import Limit, LimitKind
-from profiler.samples import Absence, AbsenceReason, PlacementSamples
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Rung
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
 BLIND = PlacementSamples(readings={})
@@ -154,14 +154,34 @@ class TestPrecedence:
 
 
 class TestMissingData:
-    @pytest.mark.parametrize("before", [None, 5.0])
-    def test_without_demand_nothing_changes_and_the_hold_says_so(self, planner: Planner, before: float | None) -> None:
+    def test_where_no_demand_was_ever_seen_nothing_changes_and_the_hold_says_so(self, planner: Planner) -> None:
         planner.wants({VAD: 9, ENCODER: 1})
-        state = a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(demand=before))
-        decision = decided(state)
+        decision = decided(a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}))
         assert decision.outcome is Outcome.HOLD
-        assert decision.demand == before
+        assert decision.demand is None
         assert HoldReason.METRICS_MISSING in holds(decision)
+
+    def test_while_the_demand_is_lost_the_last_one_is_planned_for_and_nothing_goes_down(self, planner: Planner) -> None:
+        planner.wants({VAD: 9, ENCODER: 1})
+        state = a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(demand=5.0))
+        decision = decided(state)
+        assert decision.demand == 5.0
+        assert moves(decision) == {VAD: (4, 9)}
+        assert [change.reason for change in decision.changes] == [ChangeReason.METRICS_LOST]
+        assert HoldReason.METRICS_MISSING in holds(decision)
+        assert decision.metrics.rung is Rung.HOLDING
+
+    def test_what_may_have_grown_unseen_is_planned_for_more_and_more(self, planner: Planner) -> None:
+        loss = MetricsLoss(since_s=NOW_S - 120, demand=10.0, growth_per_minute=0.05)
+        planner.wants({VAD: 4, ENCODER: 4}, runs_well=True)
+        decision = decided(a_state(demand=MISSING, memory=PipelineMemory(demand=10.5, metrics_lost=loss)))
+        assert decision.demand == pytest.approx(11.0)
+        assert decision.metrics.margin == pytest.approx(1.1)
+        assert decision.metrics.lost_for_s == 120.0
+        assert decision.memory.metrics_lost == loss
+        seen_again = decided(a_state(demand=10.0, memory=decision.memory))
+        assert seen_again.metrics == MetricsUse()
+        assert seen_again.memory.metrics_lost is None
 
     def test_a_blind_stage_lets_the_pipeline_go_up_but_not_down(self, planner: Planner) -> None:
         planner.wants({VAD: 2, ENCODER: 6})

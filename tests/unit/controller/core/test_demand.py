@@ -6,7 +6,7 @@ import pytest
 from builders import NOW_S, a_placement, a_scaling, a_spec, a_stage, a_state
 
 from controller.core.demand import DemandState, horizon_s, stabilised_demand
-from controller.core.memory import DemandSample, PipelineMemory
+from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from profiler.samples import Absence, AbsenceReason, Reading
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
@@ -29,7 +29,7 @@ def follow(*readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval
     for index, reading in enumerate(readings):
         state = a_state(spec, demand=reading, memory=memory)
         answer = stabilised_demand(state, NOW_S + index * interval_s, interval_s)
-        memory = PipelineMemory(demand=answer.demand, samples=answer.samples)
+        memory = PipelineMemory(demand=answer.demand, samples=answer.samples, metrics_lost=answer.loss)
         found.append(answer)
     return found
 
@@ -61,6 +61,35 @@ def test_without_a_usable_reading_demand_stays(reading: Reading) -> None:
     assert answer.demand == 10
     assert answer.forecast is None
     assert isinstance(answer.observed, Absence)
+
+
+def test_a_demand_that_is_not_seen_is_planned_for_with_a_margin_that_grows_with_its_age_up_to_a_bound() -> None:
+    found = demands(follow(100.0, *[MISSING] * 400))
+    held = [demand for demand in found[1:] if demand is not None]
+    assert held[:5] == pytest.approx([100.0, 100.25, 100.5, 100.75, 101.0])  # 1 % per minute, every 15 s
+    assert held == sorted(held)
+    assert held[-1] == 150.0
+
+
+def test_a_demand_that_was_rising_may_have_gone_on_to_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [MISSING] * 5  # the fifth cycle is a minute after the first
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: 8.0)
+    assert demands(follow(80.0, *gone))[1::4] == pytest.approx([88.0, 96.0])
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: 800.0)
+    assert demands(follow(80.0, *gone))[1::4] == pytest.approx([880.0, 1100.0])
+
+
+def test_the_margin_ends_with_the_loss_and_is_in_no_window() -> None:
+    found = follow(100.0, *[MISSING] * 40, 100.0)
+    assert found[-2].demand == pytest.approx(100 * (1 + 0.01 * 39 / 4))
+    assert found[-1].demand == 100.0
+    assert found[-1].loss is None
+
+
+def test_a_clock_that_is_set_back_while_the_demand_is_lost_lowers_nothing() -> None:
+    loss = MetricsLoss(since_s=NOW_S + 3600, demand=80.0, growth_per_minute=0.1)
+    answer = stabilised_demand(a_state(demand=MISSING, memory=PipelineMemory(metrics_lost=loss)), NOW_S, 15.0)
+    assert answer.demand == 80.0
 
 
 def test_demand_never_seen_is_not_zero() -> None:

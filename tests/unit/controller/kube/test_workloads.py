@@ -2,7 +2,8 @@ from typing import Any
 
 from controller.core.snapshot import PendingReplica
 from controller.kube.gateway import Scale
-from controller.kube.workloads import ready_nodes, reporting_pods, target_state, zones
+from controller.kube.workloads import metrics_endpoints, ready_nodes, reporting_pods, target_state, zones
+from profiler.samples import PodEndpoint
 
 SCALE = Scale(replicas=4, selector="app=vad", resource_version="17")
 
@@ -59,6 +60,34 @@ def test_only_pods_that_have_served_for_a_while_are_expected_to_report() -> None
     ]
     assert reporting_pods(pods, ready_before_s=1767225600.0) == {"serving"}
     assert reporting_pods(pods, ready_before_s=1767225599.0) == frozenset()
+
+
+def annotated(name: str, **annotations: str) -> dict[str, Any]:
+    pod = a_pod(name, Ready="False")
+    pod["metadata"]["annotations"] = {f"prometheus.io/{key}": value for key, value in annotations.items()}
+    pod["status"]["podIP"] = "10.0.0.7"
+    return pod
+
+
+def test_pods_that_run_say_by_the_usual_annotations_where_their_metrics_are() -> None:
+    leaving = annotated("leaving", port="9100")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    starting = a_pod("without an address")
+    pods = [
+        annotated("usual", scrape="true", port="9100"),
+        annotated("elsewhere", port="80", path="/stats/metrics"),
+        annotated("silent about it"),
+        annotated("not to be read", scrape="false", port="9100"),
+        *(annotated(f"port {port}", port=port) for port in ("0", "65536", "-1", "http", "99999999999", "٣")),
+        annotated("path", port="80", path="metrics"),
+        leaving,
+        starting,
+    ]
+    assert metrics_endpoints(pods) == {
+        "usual": PodEndpoint(host="10.0.0.7", port=9100),
+        "elsewhere": PodEndpoint(host="10.0.0.7", port=80, path="/stats/metrics"),
+        "silent about it": PodEndpoint(host="10.0.0.7"),
+    }
 
 
 def test_a_pool_is_its_ready_nodes_that_carry_all_its_labels() -> None:

@@ -1,0 +1,69 @@
+"""What a target shows at its endpoint, as samples: Prometheus' text format 0.0.4, and OpenMetrics' as far as it is the
+same. Pure. Only the metrics that somebody asks for are taken out of it, which is what makes it cheap.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+
+Sample = tuple[str, Mapping[str, str], float]
+"""Metric, labels, value."""
+
+MOST_SERIES = 10_000
+"""Of one target, among the metrics that are asked for."""
+
+_LABELS = r'\{(?:[^"{}\n]|"(?:[^"\\\n]|\\.)*")*\}'
+_LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_ESCAPE = re.compile(r"\\(.)")
+
+
+class InvalidExposition(ValueError):
+    """What came is no exposition, or too much of one: the message says why."""
+
+
+def samples(text: str, names: Collection[str]) -> list[Sample]:
+    """Return the samples of the metrics `names` in `text`.
+
+    One with a time of its own is left out: whose time that is, nobody knows, so nobody knows how old it is.
+
+    Raises:
+        InvalidExposition: the text is cut off, a line of one of the metrics cannot be read, or there are too many.
+    """
+    if text and not text.endswith("\n"):
+        raise InvalidExposition("the last line is cut off")
+    found: list[Sample] = []
+    for match in _lines(frozenset(names)).finditer(text):
+        name, labels, rest = match.groups()
+        try:
+            value, *timestamp = rest.split("#", 1)[0].split()  # behind a hash OpenMetrics shows an example
+            if not timestamp:
+                found.append((name, {} if labels is None else dict(_labels(labels)), float(value)))
+        except ValueError:
+            raise InvalidExposition(f"{match.group()[:80]!r}: cannot be read") from None
+        if len(found) > MOST_SERIES:
+            raise InvalidExposition(f"more than {MOST_SERIES} series of what is asked for")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _lines(names: frozenset[str]) -> re.Pattern[str]:
+    alternatives = "|".join(re.escape(name) for name in sorted(names)) or r"(?!)"
+    return re.compile(rf"^({alternatives})({_LABELS})?[ \t]+([^\n]+)$", re.MULTILINE)
+
+
+@lru_cache(maxsize=20_000)
+def _labels(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the labels of `{…}`. Raises `ValueError` where they are none."""
+    inside = text[1:-1].strip()
+    found: list[tuple[str, str]] = []
+    at = 0
+    while at < len(inside):
+        match = _LABEL.match(inside, at)
+        if match is None:
+            raise ValueError(text)
+        name, value = match.groups()
+        if "\\" in value:
+            value = _ESCAPE.sub(lambda escape: "\n" if escape[1] == "n" else escape[1], value)
+        found.append((name, value))
+        at = match.end()
+    return tuple(found)

@@ -1,0 +1,216 @@
+"""Visits endpoints again and again from a thread of its own, and keeps what they show.
+
+Every target is visited once per cadence, `_VISITS` at a time. A visit takes at most `_VISIT_S` or the cadence, reads at
+most `MOST_BYTES` (counted as they come; what a header promises is not believed), follows no redirect and takes nothing
+compressed. What has not been visited when the cadence is over has failed.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+import aiohttp
+from yarl import URL
+
+from profiler.sources.exposition import samples
+from profiler.sources.history import TargetHistory
+
+MOST_BYTES = 8 * 2**20
+
+_VISITS = 32
+_VISIT_S = 2.0
+_CHUNK = 2**16
+_END_S = 5.0
+_ACCEPT = "text/plain;version=0.0.4,*/*;q=0.1"
+_STARTED = "process_start_time_seconds"
+
+T = TypeVar("T")
+Identity = tuple[str, ...]
+"""What a target is known by, of the caller's choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTarget:
+    """An endpoint to visit: the labels that its series get, the metrics wanted of it, and how long they are kept."""
+
+    url: str
+    labels: tuple[tuple[str, str], ...]
+    names: frozenset[str]
+    keep_s: float
+
+
+class _Visited:
+    """A target, and what it has shown."""
+
+    def __init__(self, target: ScrapeTarget) -> None:
+        self.target = target
+        self.history = TargetHistory(dict(target.labels))
+        self.problem = ""
+        self.started: float | None = None
+
+
+class Scraper:
+    """Follows targets, from `start()` to `close()`."""
+
+    def __init__(self, cadence_s: float) -> None:
+        self._cadence_s = cadence_s
+        # Counts on as no clock that is set does, and yet says about what time it is.
+        self._epoch_s = time.time() - time.monotonic()
+        self._lock = threading.Lock()
+        self._visited: dict[Identity, _Visited] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="scraper", daemon=True)
+        self._woken = asyncio.Event()
+        self._run: Future[None] | None = None
+
+    def start(self) -> None:
+        """Begin to visit."""
+        self._thread.start()
+        self._run = asyncio.run_coroutine_threadsafe(self._rounds(), self._loop)
+
+    def close(self) -> None:
+        """Stop visiting; visits under way are given up."""
+        if self._run is None:
+            return
+        self._run.cancel()
+        asyncio.run_coroutine_threadsafe(_others_to_end(), self._loop).result(_END_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_END_S)
+        self._loop.close()
+
+    def now_s(self) -> float:
+        """Return the time by the clock that samples are dated with."""
+        return self._epoch_s + time.monotonic()
+
+    def follow(self, targets: Mapping[Identity, ScrapeTarget]) -> None:
+        """Visit these from now on, and no others. One that moved to another address begins anew."""
+        with self._lock:
+            before, self._visited = self._visited, {}
+            new = False
+            for identity, target in targets.items():
+                known = before.get(identity)
+                if known is None or known.target.url != target.url:
+                    known, new = _Visited(target), True
+                known.target = target
+                self._visited[identity] = known
+        if new:
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    def look(self, evaluate: Callable[[Mapping[Identity, TargetHistory], float], T]) -> T:
+        """Return what `evaluate` makes of what is known and the time, while nothing is added to it."""
+        with self._lock:
+            return evaluate({key: visited.history for key, visited in self._visited.items()}, self.now_s())
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why targets could not be read, for a person: each cause once, and how many it befell."""
+        with self._lock:
+            causes = Counter(visited.problem for visited in self._visited.values() if visited.problem)
+        return tuple(
+            f"direct scrape: {cause}" + (f" ({count} targets)" if count > 1 else "")
+            for cause, count in sorted(causes.items())
+        )
+
+    async def _rounds(self) -> None:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=_VISITS),
+            auto_decompress=False,
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        ) as session:
+            due_s = time.monotonic()
+            while True:
+                self._woken.clear()
+                await self._round(session, only_new=False)
+                due_s = max(due_s + self._cadence_s, time.monotonic())
+                while (left_s := due_s - time.monotonic()) > 0:
+                    try:
+                        await asyncio.wait_for(self._woken.wait(), left_s)
+                    except TimeoutError:
+                        break
+                    self._woken.clear()
+                    await self._round(session, only_new=True)
+
+    async def _round(self, session: aiohttp.ClientSession, *, only_new: bool) -> None:
+        with self._lock:
+            due = [v for v in self._visited.values() if not only_new or v.history.scraped_s is None]
+        places = asyncio.Semaphore(_VISITS)
+        visits = [asyncio.create_task(self._visit(session, visited, places)) for visited in due]
+        if visits:
+            _, late = await asyncio.wait(visits, timeout=self._cadence_s)
+            for visit in late:
+                visit.cancel()
+            await asyncio.gather(*visits, return_exceptions=True)
+
+    async def _visit(self, session: aiohttp.ClientSession, visited: _Visited, places: asyncio.Semaphore) -> None:
+        limit_s = min(_VISIT_S, self._cadence_s)
+        problem = f"more targets than can be visited every {self._cadence_s:g} s"
+        try:
+            async with places:
+                problem = f"no answer within {limit_s:g} s"
+                async with asyncio.timeout(limit_s):
+                    at_s = self.now_s()
+                    text = await _text(session, visited.target.url)
+            self._record(visited, at_s, text)
+            problem = ""
+        except TimeoutError:
+            pass
+        except (aiohttp.ClientError, OSError, ValueError, _Refused) as error:
+            problem = _cause(error)
+        finally:
+            visited.problem = problem
+
+    def _record(self, visited: _Visited, at_s: float, text: str) -> None:
+        target = visited.target
+        found = samples(text, target.names | {_STARTED})
+        started = next((value for name, _, value in found if name == _STARTED), None)
+        with self._lock:
+            if started != visited.started:  # another process: its counters have nothing to do with those before
+                visited.history, visited.started = TargetHistory(dict(target.labels)), started
+            visited.history.record(at_s, found, target.keep_s)
+
+
+async def _others_to_end() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class _Refused(Exception):
+    """What came is not what was asked for: the message says why."""
+
+
+async def _text(session: aiohttp.ClientSession, url: str) -> str:
+    headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity"}
+    async with session.get(URL(url), headers=headers, allow_redirects=False) as response:
+        if response.status != 200:
+            raise _Refused(f"HTTP status {response.status}")
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise _Refused("the answer is compressed, which was not asked for")
+        body = bytearray()
+        async for chunk in response.content.iter_chunked(_CHUNK):
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise _Refused(f"more than {MOST_BYTES // 2**20} MiB")
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise _Refused("the answer is not UTF-8") from None
+
+
+def _cause(error: Exception) -> str:
+    """Return what went wrong without the address, which would make every target's problem a different one."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return error.os_error.strerror or "no connection"
+        case aiohttp.ClientError():
+            return type(error).__name__
+        case OSError():
+            return error.strerror or type(error).__name__
+        case _:
+            return str(error)

@@ -1,0 +1,186 @@
+"""Every selector of a query is held to the namespace, or the query is refused; some queries try to get around it."""
+
+from collections.abc import Hashable
+
+import pytest
+
+from optimizer.model import PipelineKey, PoolName, StageName
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity
+from profiler.sources.base import ReadAnswer, ReadRequest
+from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.restriction import RestrictedSource, restricted
+
+N = 'namespace="speech"'
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("up", "up{N}"),
+        ("up{}", "up{N}"),
+        ('up{job="x"}', 'up{N, job="x"}'),
+        ('up{job="x",}', 'up{N, job="x",}'),
+        ('{__name__=~".+"}', '{N, __name__=~".+"}'),
+        ('up{namespace="other"}', 'up{N, namespace="other"}'),
+        ('up{namespace=~".*"} or down', 'up{N, namespace=~".*"} or down{N}'),
+        ("sum(rate(x_total[5m]))", "sum(rate(x_total{N}[5m]))"),
+        ("sum by (namespace) (x)", "sum by (namespace) (x{N})"),
+        ("SUM(x) BY (le)", "SUM(x{N}) BY (le)"),
+        ("sum without (a, b,) (x)", "sum without (a, b,) (x{N})"),
+        ("histogram_quantile(0.95, sum(rate(b[1m])) by (le))", "histogram_quantile(0.95, sum(rate(b{N}[1m])) by (le))"),
+        ("max_over_time(rate(x[1m])[10m:30s])", "max_over_time(rate(x{N}[1m])[10m:30s])"),
+        ("x[5m:] offset -5m", "x{N}[5m:] offset -5m"),
+        ("x @ start() + x @ 17", "x{N} @ start() + x{N} @ 17"),
+        ("a / on (pod) group_left (x) b", "a{N} / on (pod) group_left (x) b{N}"),
+        ("a / on (pod) group_left b", "a{N} / on (pod) group_left b{N}"),
+        ("a > bool b", "a{N} > bool b{N}"),
+        ("a unless ignoring (pod) b", "a{N} unless ignoring (pod) b{N}"),
+        ("-a ^ -2 % (b + +c)", "-a{N} ^ -2 % (b{N} + +c{N})"),
+        ('label_replace(a, "namespace", "x", "", "")', 'label_replace(a{N}, "namespace", "x", "", "")'),
+        ("topk(3, a) + scalar(b) + vector(1) + time()", "topk(3, a{N}) + scalar(b{N}) + vector(1) + time()"),
+        ("inf + NaN", "inf + NaN"),
+        # Names of functions and keywords are names of metrics as well.
+        ("sum + sum", "sum{N} + sum{N}"),
+        ('sum{job="x"}', 'sum{N, job="x"}'),
+        ('by{job="x"}', 'by{N, job="x"}'),
+        ('offset{job="x"}', 'offset{N, job="x"}'),
+        ("rate", "rate{N}"),
+        # A brace, a quotation mark or a name inside of a string is none.
+        ('up{job="} or down{a=\\"b"}', 'up{N, job="} or down{a=\\"b"}'),
+        ("up{job='\"} or down'}", "up{N, job='\"} or down'}"),
+        ('up{job=`"} or down`}', 'up{N, job=`"} or down`}'),
+    ],
+)
+def test_every_selector_gets_the_condition(query: str, expected: str) -> None:
+    assert restricted(query, "speech") == expected.replace("{N", "{" + N)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "a b",
+        "a +",
+        "(a",
+        "a)",
+        "a, b",
+        "(a, b)",
+        "sum(a,,b)",
+        "by (a) b",
+        'a{job="x" or namespace="other"}',
+        'a{or namespace="other"}',
+        'a{"quoted"}',
+        '{"metric name", job="x"}',
+        "a{job=x}",
+        'a{job="x"',
+        'a{job="x" namespace="y"}',
+        'a{job="x"}{job="y"}',
+        "a # {",
+        "a\n# comment\n",
+        "info(a)",
+        'info(a, {data="x"})',
+        "unknown_function(a)",
+        "WITH (x = secret) x",
+        "a default secret",
+        "a if secret",
+        "a keep_metric_names",
+        "sum(a) limit 3",
+        "a\\-b",
+        "a + on secret",
+        "a > bool + secret",
+        "a * on (x) group_left (secret) + b",
+        "a[5m",
+        "a[secret]",
+        "a[5m:secret]",
+        "a offset secret",
+        "a @ secret",
+        "a @ end(secret)",
+        "sum by (le, secret{}) (a)",
+        "sum by (secret)",
+        "and",
+        "a and and",
+        "$pods",
+        "ä",
+        'a{job="\n"}',
+    ],
+)
+def test_what_is_not_understood_to_the_end_is_refused(query: str) -> None:
+    with pytest.raises(UnsupportedQuery):
+        restricted(query, "speech")
+
+
+def test_the_namespace_cannot_break_out_of_its_quotes() -> None:
+    assert restricted("a", 'x"} or b{y="') == 'a{namespace="x\\"} or b{y=\\""}'
+
+
+class Recorder:
+    """A source that answers 1 to everything and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.request: ReadRequest | None = None
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        self.request = request
+        return ReadAnswer(
+            placements={
+                (target.pipeline, target.stage, target.pool): PlacementSamples(readings=dict.fromkeys(Quantity, 1.0))
+                for target in request.placements
+            },
+            scalars=dict.fromkeys(request.scalars, 1.0),
+            problems=(),
+        )
+
+
+KEY = (PipelineKey("speech/captions"), StageName("vad"), PoolName("cpu"))
+
+
+def read(scalars: dict[str, str], overrides: dict[Quantity, str]) -> tuple[ReadRequest, ReadAnswer]:
+    target = PlacementTarget(
+        pipeline=KEY[0],
+        stage=KEY[1],
+        pool=KEY[2],
+        namespace="speech",
+        pods=frozenset({"a"}),
+        preset="generic",
+        window_s=60.0,
+        concurrency=1,
+        batch_limit=1,
+        overrides=overrides,
+    )
+    recorder = Recorder()
+    answer = RestrictedSource(recorder).read(
+        ReadRequest(
+            placements=(target,),
+            scalars=dict[Hashable, str](scalars.items()),
+            deadline_s=1.0,
+            asked_by={key: KEY[0] for key in scalars if key != "nobody's"},
+        )
+    )
+    assert recorder.request is not None
+    return recorder.request, answer
+
+
+def test_a_source_is_asked_within_the_namespace_of_each_pipeline_only() -> None:
+    asked, answer = read({"demand": "sum(a)", "sla": "info(a)", "nobody's": "a"}, {})
+    assert asked.scalars == {"demand": f"sum(a{{{N}}})"}
+    assert answer.scalars["demand"] == 1.0
+    for key in ("sla", "nobody's"):
+        refusal = answer.scalars[key]
+        assert isinstance(refusal, Absence)
+        assert refusal.reason is AbsenceReason.UNSUPPORTED
+        assert refusal.detail in answer.problems
+    assert "info" in answer.problems[0]
+
+
+def test_the_users_own_query_of_a_quantity_is_restricted_as_well() -> None:
+    overrides = {Quantity.QUEUE_DEPTH: "max(q{$pods}[$window])", Quantity.SESSIONS: "q", Quantity.UTILIZATION: "a b"}
+    asked, answer = read({}, overrides)
+    assert asked.placements[0].overrides == {
+        Quantity.QUEUE_DEPTH: f'max(q{{{N}, namespace=~"speech", pod=~"a"}}[60000ms])',
+        Quantity.SESSIONS: f"q{{{N}}}",
+    }
+    samples = answer.placements[KEY]
+    assert samples.of(Quantity.QUEUE_DEPTH) == 1.0
+    refusal = samples.of(Quantity.UTILIZATION)
+    assert isinstance(refusal, Absence)
+    assert "in: a b" in refusal.detail
