@@ -7,6 +7,7 @@ The back end here is a server that breaks the rules on purpose; what a real Prom
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,13 +37,13 @@ class Answer:
     """Send a byte now and then, so that no single wait is long."""
 
 
-def vector(values: dict[str, str | float], *, warnings: tuple[str, ...] = ()) -> Answer:
-    """One series per pod; `pod/bound` is a bucket."""
+def vector(values: dict[str, str | float], *, warnings: tuple[str, ...] = (), evaluated_s: float = 0.0) -> Answer:
+    """One series per pod; `pod/bound` is a bucket. It was evaluated `evaluated_s` from now."""
     result = []
     for name, value in values.items():
         pod, _, bound = name.partition("/")
         labels = {"namespace": "speech", "pod": pod} | ({"le": bound} if bound else {})
-        result.append({"metric": labels, "value": [1700000000.0, str(value)]})
+        result.append({"metric": labels, "value": [time.time() + evaluated_s, str(value)]})
     document = {"status": "success", "data": {"resultType": "vector", "result": result}}
     return Answer(body=json.dumps(document | ({"warnings": list(warnings)} if warnings else {})).encode())
 
@@ -50,7 +51,8 @@ def vector(values: dict[str, str | float], *, warnings: tuple[str, ...] = ()) ->
 def healthy(query: str) -> Answer:
     """Four pods: 10 items/s each in batches of 2 that take 20 ms; latencies of 50 to 100 ms; one item waits each."""
     if query == "scalar":
-        return Answer(body=b'{"status":"success","data":{"resultType":"scalar","result":[1700000000,"17"]}}')
+        result = {"resultType": "scalar", "result": [time.time(), "17"]}
+        return Answer(body=json.dumps({"status": "success", "data": result}).encode())
     if "_bucket" in query:
         buckets = {"0.05": 0.0, "0.1": 10.0, "+Inf": 10.0}
         return vector({f"{pod}/{bound}": rate for pod in PODS for bound, rate in buckets.items()})
@@ -279,6 +281,21 @@ class TestAFailingBackEnd:
         answer = read(source)
         self.all_absent(answer, AbsenceReason.PARTIAL)
         assert "store 3 did not answer" in answer.problems[0]
+
+    def test_an_answer_without_an_end_is_not_kept(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: Answer(body=b" " * (65 << 20))
+        answer = read(source, replace(TARGET, pods=frozenset()), demand="scalar", deadline_s=30.0)
+        assert reason(answer.scalars["demand"]) is AbsenceReason.UNAVAILABLE
+        assert answer.problems == ("Prometheus: more than 64 MiB in answer to one query",)
+
+    @pytest.mark.parametrize(("evaluated_s", "words"), [(-300.0, "60 s before"), (300.0, "60 s after")])
+    def test_an_answer_of_another_time_is_stale(
+        self, source: MetricSource, back_end: BackEnd, evaluated_s: float, words: str
+    ) -> None:
+        back_end.answer = lambda _: vector(dict.fromkeys(PODS, 1.0), evaluated_s=evaluated_s)
+        answer = read(source, demand="x")
+        self.all_absent(answer, AbsenceReason.STALE)
+        assert words in answer.problems[0]
 
     def test_one_hiccup_is_asked_again(self, source: MetricSource, back_end: BackEnd) -> None:
         seen: set[str] = set()
