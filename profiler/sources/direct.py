@@ -30,6 +30,8 @@ _MISSED_VISITS = 3
 _LEAST_AGE_S = 2.0
 _LOOKBACK_S = 300.0
 """For how long a sample stands for its series, as in Prometheus; whether it is too old is judged by target."""
+_FIRST_SHARE = 0.8
+"""Of the deadline of the first read, to see every target twice: so that a restart is not blind."""
 _POD, _FURTHER = "pod", "further"
 _Histories = Mapping[Identity, TargetHistory]
 
@@ -45,6 +47,7 @@ class DirectSource:
         self._endpoints = tuple(dict.fromkeys(endpoints))
         self._presets = load_presets()
         self._max_age_s = max(_LEAST_AGE_S, _MISSED_VISITS * cadence_s)
+        self._seeing = False
         self._scraper = Scraper(cadence_s)
         self._scraper.start()
 
@@ -53,10 +56,13 @@ class DirectSource:
         self._scraper.close()
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """See `MetricSource.read`. It answers at once, from what was seen before."""
+        """See `MetricSource.read`. It answers at once, from what was seen before; the first one looks around."""
         asked = questions(request, self._presets, max_age_s=self._max_age_s)
         pods, nowhere = self._pods(request, asked)
         self._scraper.follow({**pods, **self._further(asked)})
+        if not self._seeing:
+            self._scraper.wait_for_visits(2, _FIRST_SHARE * request.deadline_s)
+            self._seeing = True
         of_pods, of_users = self._scraper.look(lambda seen, now_s: self._evaluate(asked, seen, now_s))
         origins = {target.pipeline: Origin(rung=Rung.DIRECT_SCRAPE) for target in request.placements}
         answer = asked.answer(of_pods, of_users, origins)

@@ -1,7 +1,8 @@
 """What a query gives for scraped samples, as Prometheus would answer it. Pure.
 
 Rates are extrapolated to the ends of their window as Prometheus does it (`extrapolatedRate` in its
-promql/functions.go), so that a number does not depend on who reads it.
+promql/functions.go), so that a number does not depend on who reads it. But a series that is younger than the window is
+averaged over its own life: whoever has begun to look must not take the time before for idle.
 """
 
 import math
@@ -136,7 +137,9 @@ class Evaluation:
         from_s = at_s - inside.window_s
         for series in self._series(inside.name, inside.matchers):
             part = series.within(from_s, at_s)
-            number = summary(series.times_s[part], series.values[part], from_s, at_s)
+            sampled_s = series.times_s[part]
+            since_s = sampled_s[0] if function == "rate" and part.start == 0 and sampled_s else from_s
+            number = summary(sampled_s, series.values[part], since_s, at_s)
             if number is not None:
                 found[series.labels] = number
         return found

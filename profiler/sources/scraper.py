@@ -1,8 +1,9 @@
 """Visits endpoints again and again from a thread of its own, and keeps what they show.
 
-Every target is visited once per cadence, `_VISITS` at a time. A visit takes at most `_VISIT_S` or the cadence, reads at
-most `MOST_BYTES` (counted as they come; what a header promises is not believed), follows no redirect and takes nothing
-compressed. What has not been visited when the cadence is over has failed.
+Every target is visited once per cadence, `_VISITS` at a time, and a new one a few times right away. A visit takes at
+most `_VISIT_S` or the cadence, reads at most `MOST_BYTES` (counted as they come; what a header promises is not
+believed), follows no redirect and takes nothing compressed. What has not been visited when the cadence is over has
+failed.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -24,6 +26,8 @@ MOST_BYTES = 8 * 2**20
 
 _VISITS = 32
 _VISIT_S = 2.0
+_QUICK_VISITS = 3
+_QUICK_S = 0.5
 _CHUNK = 2**16
 _END_S = 5.0
 _ACCEPT = "text/plain;version=0.0.4,*/*;q=0.1"
@@ -50,6 +54,7 @@ class _Visited:
     def __init__(self, target: ScrapeTarget) -> None:
         self.target = target
         self.history = TargetHistory(dict(target.labels))
+        self.visits = 0
         self.problem = ""
         self.started: float | None = None
 
@@ -61,7 +66,7 @@ class Scraper:
         self._cadence_s = cadence_s
         # Counts on as no clock that is set does, and yet says about what time it is.
         self._epoch_s = time.time() - time.monotonic()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._visited: dict[Identity, _Visited] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="scraper", daemon=True)
@@ -101,6 +106,11 @@ class Scraper:
         if new:
             self._loop.call_soon_threadsafe(self._woken.set)
 
+    def wait_for_visits(self, visits: int, within_s: float) -> None:
+        """Wait until every target was visited that often, successfully or not, but not longer than `within_s`."""
+        with self._lock:
+            self._lock.wait_for(lambda: all(each.visits >= visits for each in self._visited.values()), within_s)
+
     def look(self, evaluate: Callable[[Mapping[Identity, TargetHistory], float], T]) -> T:
         """Return what `evaluate` makes of what is known and the time, while nothing is added to it."""
         with self._lock:
@@ -125,19 +135,22 @@ class Scraper:
             due_s = time.monotonic()
             while True:
                 self._woken.clear()
-                await self._round(session, only_new=False)
+                await self._round(session, only_young=False)
                 due_s = max(due_s + self._cadence_s, time.monotonic())
                 while (left_s := due_s - time.monotonic()) > 0:
-                    try:
-                        await asyncio.wait_for(self._woken.wait(), left_s)
-                    except TimeoutError:
-                        break
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._woken.wait(), min(left_s, _QUICK_S) if self._young() else left_s)
                     self._woken.clear()
-                    await self._round(session, only_new=True)
+                    if time.monotonic() < due_s:
+                        await self._round(session, only_young=True)
 
-    async def _round(self, session: aiohttp.ClientSession, *, only_new: bool) -> None:
+    def _young(self) -> list[_Visited]:
         with self._lock:
-            due = [v for v in self._visited.values() if not only_new or v.history.scraped_s is None]
+            return [visited for visited in self._visited.values() if visited.visits < _QUICK_VISITS]
+
+    async def _round(self, session: aiohttp.ClientSession, *, only_young: bool) -> None:
+        with self._lock:
+            due = self._young() if only_young else list(self._visited.values())
         places = asyncio.Semaphore(_VISITS)
         visits = [asyncio.create_task(self._visit(session, visited, places)) for visited in due]
         if visits:
@@ -162,7 +175,10 @@ class Scraper:
         except (aiohttp.ClientError, OSError, ValueError, _Refused) as error:
             problem = _cause(error)
         finally:
-            visited.problem = problem
+            with self._lock:
+                visited.problem = problem
+                visited.visits += 1
+                self._lock.notify_all()
 
     def _record(self, visited: _Visited, at_s: float, text: str) -> None:
         target = visited.target

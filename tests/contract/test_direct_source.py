@@ -193,8 +193,19 @@ def test_every_quantity_of_a_placement_is_read(source: DirectSource, pods: dict[
     assert answer.problems == ()
 
 
-def test_before_anything_was_scraped_all_is_missing(source: DirectSource, pods: dict[str, Pod]) -> None:
-    assert isinstance(read(source, a_target(pods)).placements[KEY].of(Quantity.ARRIVAL_RATE), Absence)
+def test_the_first_read_looks_around_so_that_a_restart_is_not_blind(pods: dict[str, Pod]) -> None:
+    source = DirectSource(cadence_s=60.0)
+    request = ReadRequest(placements=(a_target(pods),), scalars={}, deadline_s=DEADLINE_S)
+    assert value(source.read(request).placements[KEY].of(Quantity.ARRIVAL_RATE)) > 0
+    source.close()
+
+
+def test_the_first_read_does_not_wait_for_what_does_not_come(pods: dict[str, Pod]) -> None:
+    pods["vad-0"].answer = lambda handler: stall(handler, pods["vad-0"])
+    source = DirectSource(cadence_s=60.0)
+    answer = read(source, a_target(pods))
+    source.close()
+    assert isinstance(answer.placements[KEY].of(Quantity.ARRIVAL_RATE), Absence)
 
 
 def test_a_silent_pod_makes_sums_partial_and_leaves_means(source: DirectSource, pods: dict[str, Pod]) -> None:

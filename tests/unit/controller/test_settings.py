@@ -23,6 +23,20 @@ def test_namespaces_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings({}).namespaces == ("speech", "batch")
 
 
+def test_sources_and_endpoints_of_metrics_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_METRICS", "prometheus, direct")
+    monkeypatch.setenv("SLUICE_SCRAPE_ENDPOINTS", "http://a:9100/metrics,http://b:9100/metrics")
+    settings = load_settings({})
+    assert settings.metrics == ("prometheus", "direct")
+    assert settings.scrape_endpoints == ("http://a:9100/metrics", "http://b:9100/metrics")
+    assert not settings.restrict_queries
+
+
+def test_without_prometheus_its_address_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_PROMETHEUS_URL")
+    assert load_settings({"metrics": "direct"}).metrics == ("direct",)
+
+
 def test_a_pod_may_miss_two_visits_of_prometheus() -> None:
     assert load_settings({"scrape_interval": "1s"}).reporting_grace_s == 4.0
 
@@ -56,6 +70,9 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("port", "70000", "less than or equal to 65535"),
         ("log_format", "xml", "'text' or 'json'"),
         ("namespaces", "Speech", "must be a DNS label"),
+        ("metrics", "graphite", "'prometheus' or 'direct'"),
+        ("metrics", "direct,direct", "must name each source once"),
+        ("scrape_endpoints", "ingress:9100", "pattern"),
         ("lease_name", "Sluice", "must be a DNS label"),
         ("lease_duration", "1s", "must be a whole number of seconds, at least 2s"),
         ("lease_duration", "2500ms", "must be a whole number of seconds, at least 2s"),

@@ -1,6 +1,7 @@
-from builders import ENCODER, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
 
 from controller.core.cycle import decide
+from controller.core.memory import MetricsLoss, PipelineMemory
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
 from controller.telemetry import Telemetry
@@ -40,6 +41,20 @@ def test_a_number_that_does_not_exist_has_no_series() -> None:
         line for line in lines if line.startswith(("sluice_pipeline_demand", "sluice_pipeline_observed_demand"))
     ]
     assert not [line for line in lines if "nan" in line.lower()]
+
+
+def test_where_the_metrics_come_from_and_how_old_they_are_can_be_alerted_on() -> None:
+    labels = 'namespace="speech",pipeline="captions"'
+    lines = after(Telemetry(), a_snapshot(a_state(demand=50.0)))
+    assert f'sluice_metrics_source{{{labels},source="Prometheus"}} 1.0' in lines
+    assert f"sluice_metrics_age_seconds{{{labels}}} 0.0" in lines
+    loss = MetricsLoss(since_s=NOW_S - 120, demand=50.0, growth_per_minute=0.1)
+    gone = a_state(demand=Absence(reason=AbsenceReason.MISSING), memory=PipelineMemory(demand=50.0, metrics_lost=loss))
+    lines = after(Telemetry(), a_snapshot(gone))
+    assert f'sluice_metrics_source{{{labels},source="Holding"}} 1.0' in lines
+    assert f"sluice_metrics_age_seconds{{{labels}}} 120.0" in lines
+    assert f"sluice_metrics_margin{{{labels}}} 1.2" in lines
+    assert len([line for line in lines if line.startswith("sluice_metrics_source{")]) == 1
 
 
 def test_failures_are_counted_and_the_series_of_the_last_decision_stay() -> None:

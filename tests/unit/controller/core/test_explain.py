@@ -22,13 +22,13 @@ from planning import Planner
 from controller.core.cycle import decide
 from controller.core.decision import Decision, PipelineDecision
 from controller.core.explain import ConditionValue, conditions, events, explain, reason_sentence, summary
-from controller.core.memory import DemandSample, PipelineMemory
+from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.policy import Policy
 from controller.core.snapshot import PipelineState, TargetMissing
 from controller.core.spec import DemandUnit, Mode
 from optimizer.model import StageName
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
-from profiler.samples import Absence, AbsenceReason
+from profiler.samples import Absence, AbsenceReason, Origin, Rung
 
 MISSING = Absence(reason=AbsenceReason.STALE, detail="newest sample 90 s old")
 
@@ -129,6 +129,63 @@ def test_an_event_is_written_for_changes_and_for_conditions_that_flip(planner: P
     assert events(decision_of(steady).pipelines[0], {**well, "SLAMet": "Unknown"}) == ()
     scaled = replace(steady, targets={**steady.targets, **a_state(replicas={ENCODER: 2}).targets})
     assert events(decision_of(scaled).pipelines[0], well)[0].reason == "Scaled"
+
+
+def measured_by(state: PipelineState, origin: Origin) -> PipelineDecision:
+    return decision_of(replace(state, metrics=origin)).pipelines[0]
+
+
+def blind_for(seconds: float) -> PipelineState:
+    """A pipeline whose demand of 200 requests/s was last seen that long ago."""
+    loss = MetricsLoss(since_s=NOW_S - seconds, demand=200.0, growth_per_minute=0.01)
+    memory = PipelineMemory(demand=200.0, metrics_lost=loss)
+    return a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=memory)
+
+
+DIRECT = Origin(rung=Rung.DIRECT_SCRAPE, because="Unavailable: Prometheus: refused")
+
+
+def test_where_the_metrics_come_from_is_told_where_it_is_not_the_best_place(planner: Planner) -> None:
+    steady = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    found = by_type(measured_by(steady, Origin()))["MetricsAvailable"]
+    assert (found.status, found.reason, found.message) == ("True", "Prometheus", "")
+    found = by_type(measured_by(steady, DIRECT))["MetricsAvailable"]
+    assert (found.status, found.reason) == ("True", "DirectScrape")
+    assert "read off the pods themselves (Unavailable: Prometheus: refused)" in found.message
+    decision = decide(a_snapshot(replace(steady, metrics=DIRECT)), Policy())
+    assert "read off the pods themselves" in section(explain(decision, steady.spec.key), "Why")
+
+
+def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4}, runs_well=True)
+    decision = measured_by(blind_for(120.0), DIRECT)
+    found = by_type(decision)["MetricsAvailable"]
+    assert (found.status, found.reason) == ("False", "MetricsMissing")
+    assert "not been seen for 120 s (Stale: newest sample 90 s old; Unavailable: Prometheus: refused)" in found.message
+    assert "planned for the last 200 requests/s and 2% more, nothing scales down" in found.message
+    lost = by_type(decision_of(blind_for(600.0)).pipelines[0])["MetricsAvailable"]
+    assert (lost.status, lost.reason) == ("False", "MetricsLost")
+
+
+def test_every_step_on_the_ladder_is_an_event_and_a_long_loss_is_one_more(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4}, runs_well=True)
+    steady = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+
+    def told(decision: PipelineDecision, status: str, reason: str) -> list[tuple[bool, str]]:
+        before = {name: condition.status for name, condition in by_type(decision).items()}
+        found = events(decision, {**before, "MetricsAvailable": status}, {"MetricsAvailable": reason})
+        return [(event.warning, event.reason) for event in found if "Metrics" in event.reason]
+
+    healthy, fallen = measured_by(steady, Origin()), measured_by(steady, DIRECT)
+    assert told(healthy, "True", "Prometheus") == told(fallen, "True", "DirectScrape") == []
+    assert told(fallen, "True", "Prometheus") == [(True, "MetricsFromDirectScrape")]
+    assert told(healthy, "True", "DirectScrape") == [(False, "MetricsFromPrometheus")]
+    short, long = (decision_of(blind_for(seconds)).pipelines[0] for seconds in (30.0, 600.0))
+    assert told(short, "True", "DirectScrape") == [(True, "NotMetricsAvailable")]
+    assert told(long, "False", "MetricsMissing") == [(True, "MetricsLost")]
+    assert told(long, "False", "MetricsLost") == []
+    assert told(healthy, "False", "MetricsLost") == [(False, "MetricsAvailable")]
+    assert events(fallen, {}) == ()  # how it is from the start is no step
 
 
 def section(lines: list[str], title: str) -> str:

@@ -59,9 +59,13 @@ def test_a_counter_that_restarts_gives_no_negative_and_no_huge_rate() -> None:
 
 
 def test_a_rate_is_carried_on_to_the_ends_of_the_window_by_half_an_interval_at_most() -> None:
-    young = a_target("a", {"x_total": [1000, 1100, 1200]})
-    assert ask("rate(x_total[1m])", young) == pytest.approx({"a": 200 * 25 / 20 / 60})
+    assert increase([20.0, 30.0, 40.0], [1000.0, 1100.0, 1200.0], -20.0, 40.0) == pytest.approx(250.0)
+    assert increase([20.0, 30.0, 40.0], [1000.0, 1100.0, 1200.0], -20.0, 100.0) == pytest.approx(300.0)
     assert increase([0.0, 10.0], [0.0, 5.0], -100.0, 10.0) == 5.0  # never to below zero
+
+
+def test_the_time_before_a_series_was_seen_is_not_taken_for_idle() -> None:
+    assert ask("rate(x_total[1m])", a_target("a", {"x_total": [1000, 1100, 1200]})) == pytest.approx({"a": 10.0})
 
 
 def test_gauges_are_averaged_and_their_slope_is_per_second() -> None:
