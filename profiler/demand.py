@@ -3,7 +3,7 @@
 Three simple forecasts are made: the last value; the recent mean, which is right for a noisy level; the last value
 carried on along the recent slope, damped, which is right for a ramp. Each is tried on the samples themselves, from
 every past moment to the present, and counts by the inverse square of the squared error it would have made there. So
-noise is smoothed and ramps are followed without a setting; `tests/bench/bench_forecast.py` prints the errors.
+noise is smoothed and ramps are followed without a setting, from the third sample on; `tests/bench/bench_forecast.py` prints the errors.
 """
 
 import math
@@ -23,7 +23,7 @@ CHANCES = 2.0
 """Chosen on the training scenarios (`simulations/scenarios/README.md`): the cheapest of 0, 2, 3 and 4 with 99 % of the
 windows within the SLA on each."""
 MIN_TRIALS = 4
-"""With fewer past moments to try on, the last value stands."""
+"""With fewer past moments to try on, nothing is known of the load but its last steps."""
 
 
 def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
@@ -38,13 +38,13 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     if horizon_s < 0:
         raise ValueError(f"horizon_s: {horizon_s:g}: must be ≥ 0")
     trials = _trials(samples, horizon_s)
-    if len(trials) < MIN_TRIALS:
-        return samples[-1][1]
     highest = max(load for _, load in samples)
+    ahead_s = now_s + horizon_s - samples[-1][0]
+    if len(trials) < MIN_TRIALS:
+        return min(ENVELOPE * highest, _begun(samples, ahead_s))
     # Keeps the weights finite where a method was never wrong.
     least_error = (1e-6 * highest) ** 2 + 1e-12
     weights = [(least_error + _squared_error(method, samples, trials)) ** -2 for method in _METHODS]
-    ahead_s = now_s + horizon_s - samples[-1][0]
     expected = math.fsum(
         weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
     ) / math.fsum(weights)
@@ -114,6 +114,17 @@ def _slope(samples: Samples, ahead_s: float) -> float:
     spread = math.fsum((at_s - mean_s) ** 2 for at_s, _ in recent)
     slope = math.fsum((at_s - mean_s) * load for at_s, load in recent) / spread if spread > 0 else 0.0
     return samples[-1][1] + SLOPE_DAMPING * slope * ahead_s
+
+
+def _begun(samples: Samples, ahead_s: float) -> float:
+    """The last value; where it has risen twice in a row, as while a load comes up, carried on along these rises.
+
+    A step rises once.
+    """
+    if len(samples) < 3 or not samples[-3][1] < samples[-2][1] < samples[-1][1]:
+        return samples[-1][1]
+    (since_s, before), (now_s, load) = samples[-3], samples[-1]
+    return load + SLOPE_DAMPING * (load - before) / (now_s - since_s) * ahead_s
 
 
 _METHODS: tuple[_Method, ...] = (_last, _mean, _slope)

@@ -46,6 +46,11 @@ class Move:
         target = self.case.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.ready
 
+    def begun(self, key: PlacementKey) -> int:
+        """Return the replicas of a placement that serve or have a node to start on."""
+        target = self.case.state.target(*key)
+        return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
+
     def settled(self) -> bool:
         """Whether nothing of the pipeline is on its way up or down."""
         targets = [target for target in self.case.state.targets.values() if not isinstance(target, TargetMissing)]
@@ -141,8 +146,13 @@ def _lower(move: Move, ledger: Ledger) -> list[StageName]:
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
         serving = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
+        # A stage that is short waits for what has begun to start: what replaces it would begin later.
+        short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
         for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
-            while ledger.after[(move.key, key)] > move.aim.target[key]:
+            lowest = max(move.aim.target[key], move.begun(key)) if short else move.aim.target[key]
+            if ledger.after[(move.key, key)] > move.aim.target[key] < lowest:
+                waiting.append(stage.name)
+            while ledger.after[(move.key, key)] > lowest:
                 ledger.after[(move.key, key)] -= 1
                 left = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
                 if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)):

@@ -87,9 +87,9 @@ class PipelineMemory:
         loads += [sample.observed or 0.0 for sample in self.samples]
         require(all(math.isfinite(load) and load >= 0 for load in loads), "demand", loads, "must be finite and ≥ 0")
         if (loss := self.metrics_lost) is not None:
-            numbers = (loss.since_s, loss.growth_per_minute, loss.demand or 0.0)
-            sane = all(math.isfinite(number) and number >= 0 for number in numbers)
-            require(sane, "metrics_lost", loss, "must be of finite numbers ≥ 0")
+            sane = all(math.isfinite(rate) and rate >= 0 for rate in (loss.growth_per_minute, loss.demand or 0.0))
+            # Virtual time may be below zero.
+            require(sane and math.isfinite(loss.since_s), "metrics_lost", loss, "must be of finite numbers, loads ≥ 0")
         for name, factor in self.service_factors.items():
             require(math.isfinite(factor) and factor > 0, f"service_factors {name}", factor, "must be finite and > 0")
         for stage, ratio in self.pass_ratios.items():

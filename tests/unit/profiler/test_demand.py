@@ -21,6 +21,16 @@ def test_a_pipeline_without_a_past_is_expected_to_stay_as_it_is() -> None:
     assert forecast([(1000.0, 12.0)], 1000.0, 60.0) == 12.0
 
 
+def test_a_load_that_comes_up_is_followed_before_anything_else_is_known_of_it() -> None:
+    coming_up = every_15_s(0.0, 300.0, 480.0)
+    assert 480.0 < forecast(coming_up, 30.0, 45.0) <= ENVELOPE * 480.0
+
+
+def test_a_step_at_the_beginning_is_no_ramp() -> None:
+    assert forecast(every_15_s(0.0, 300.0, 300.0), 30.0, 45.0) == 300.0
+    assert forecast(every_15_s(0.0, 300.0), 15.0, 45.0) == 300.0
+
+
 def test_a_steady_ramp_is_followed_ahead() -> None:
     samples = every_15_s(*[200.0 + 10.0 * cycle for cycle in range(20)])
     now_s, now = samples[-1]
