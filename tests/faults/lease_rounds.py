@@ -70,6 +70,7 @@ def table(figures: dict[str, Any]) -> str:
         [
             f"three operators, leases of {figures['lease']}{without}; times are median / longest, since the fault",
             *lines,
+            f"not counted, because the leader had just lost the lease by itself: {figures['void']}",
             f"by the audit log, in {figures['wall_s']} s: the lease was taken {figures['tenures']} times;",
             f"accepted {accepted['scale']} scale writes and {accepted['status']} of status,",
             f"of those from former leaders {former['scale']} and {former['status']};",
