@@ -34,7 +34,7 @@ from simulations.lab.binaries import Binaries
 from simulations.lab.control_plane import ControlPlane
 from simulations.lab.processes import Child, ProcessError, Processes, free_ports
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 SYSTEM, SPEECH, POOL = "sluice-system", "speech", "cpu"
 PIPELINE_NAMES = ("captions", "notes")
 REPLICAS = ("sluice-a", "sluice-b", "sluice-c")
@@ -462,7 +462,7 @@ class World:
 
 
 def until(found: Callable[[], T | None], what: str) -> T:
-    """Return what is found, once it is true; AssertionError after a minute."""
+    """Return what is found, once it is true; AssertionError after two minutes."""
     deadline = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}"
