@@ -140,7 +140,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 terms = Terms(duration_s=settings.lease_s)
                 leadership = Leadership(
                     # Of its own: what holds up the other requests must not hold up the lease.
-                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s)),
+                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, insistent=True)),
                     namespace=settings.lease_namespace,
                     name=settings.lease_name,
                     identity=f"{settings.pod}_{uuid.uuid4().hex[:12]}",

@@ -201,6 +201,7 @@ class Gateway:
         permit: Callable[[], None] | None = None,
         counted: Callable[[str], None] = lambda _: None,
         timeout_s: tuple[float, float] = _TIMEOUT_S,
+        insistent: bool = False,
     ) -> None:
         """Take the credentials of `kubeconfig`, else of `$KUBECONFIG`, the pod, or the user, whichever is there first.
 
@@ -210,6 +211,7 @@ class Gateway:
                 nothing is sent.
             counted: told the verb of every request: of HTTP, or WATCH.
             timeout_s: of every request, to connect and to answer.
+            insistent: whether every request is sent, though the server has just not answered or wants to be left alone.
 
         Raises:
             ConfigurationError: there are none, or they cannot be read.
@@ -218,6 +220,7 @@ class Gateway:
         self._counted = counted
         self._permit = permit
         self._timeout_s = timeout_s
+        self._insistent = insistent
         self._left_alone = (0.0, "")
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
@@ -419,7 +422,7 @@ class Gateway:
     ) -> Any:
         """Return the answer to a request, to be read; `limit_s` to connect and for every part of it."""
         until_s, why = self._left_alone
-        if time.monotonic() < until_s:
+        if time.monotonic() < until_s and not self._insistent:
             raise Unavailable(f"{method} {path}: not asked: {why}")
         try:
             return self._client.call_api(

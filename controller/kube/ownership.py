@@ -12,8 +12,8 @@ from optimizer.model import PipelineKey
 _KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED_OBJECTS: "ScaledObject"}
 
 _LOG = logging.getLogger(__name__)
-_NOT_TOLD = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.SKIPPED})
-"""Outcomes that are not about the change: the target is told to be missing, or the server to be away."""
+_NOT_TOLD = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
+"""Outcomes that are not about the change: the target is told to be missing, the server to be away, or another leads."""
 
 
 class Ownership:

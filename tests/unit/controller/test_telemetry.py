@@ -69,3 +69,12 @@ def test_failures_are_counted_and_the_series_of_the_last_decision_stay() -> None
 def test_cycles_are_counted_from_zero_before_the_first_one() -> None:
     assert 'sluice_cycles_total{outcome="failure"} 0.0' in exposed(Telemetry())
     assert not [line for line in exposed(Telemetry()) if "_created" in line]
+
+
+def test_whether_this_replica_leads_is_asked_at_every_scrape() -> None:
+    telemetry = Telemetry()
+    assert "sluice_leader 1.0" in exposed(telemetry), "alone it leads"
+    leads = [False, True]
+    telemetry.leads(lambda: leads.pop(0))
+    assert "sluice_leader 0.0" in exposed(telemetry)
+    assert "sluice_leader 1.0" in exposed(telemetry)

@@ -63,7 +63,9 @@ def stand(control_plane: ControlPlane, namespace: str) -> Iterator[Start]:
     with ExitStack() as parts:
 
         def start(identity: str, ends: list[str] | None = None, kubeconfig: Path | None = None) -> Leadership:
-            gateway = parts.enter_context(Gateway(kubeconfig or control_plane.kubeconfig, timeout_s=TERMS.timeout_s))
+            gateway = parts.enter_context(
+                Gateway(kubeconfig or control_plane.kubeconfig, timeout_s=TERMS.timeout_s, insistent=True)
+            )
             leadership = Leadership(
                 gateway,
                 namespace=namespace,

@@ -1,0 +1,79 @@
+"""The loop while another replica leads, and while this one may not write."""
+
+import threading
+from collections.abc import Callable
+from unittest.mock import Mock
+
+from controller.core.policy import Policy
+from controller.health import Health
+from controller.kube.gateway import KubeError, NotLeading
+from controller.kube.leadership import Leadership
+from controller.loop import ControlLoop
+from controller.telemetry import Telemetry
+
+
+class Scripted(Leadership):
+    """Waits as often as `standings` has entries, each told or raised once; then it leads."""
+
+    def __init__(self, *standings: str | KubeError) -> None:
+        self.standings = list(standings)
+        self.told: str | KubeError = ""
+
+    def wait(self, timeout_s: float) -> bool:
+        if not self.standings:
+            return True
+        self.told = self.standings.pop(0)
+        return False
+
+    def standing(self) -> str:
+        if isinstance(self.told, KubeError):
+            raise self.told
+        return self.told
+
+
+def a_loop(health: Health, *, resync: Callable[[], None], permit: Callable[[], None] = lambda: None) -> ControlLoop:
+    return ControlLoop(
+        reader=Mock(),
+        actuator=Mock(),
+        reporter=Mock(),
+        resync=resync,
+        policy=Policy(),
+        telemetry=Telemetry(),
+        health=health,
+        permit=permit,
+    )
+
+
+def test_a_standby_is_ready_with_the_resources_read_once_and_reads_them_again_when_it_leads() -> None:
+    health, resync = Health(), Mock()
+    loop = a_loop(health, resync=resync)
+
+    loop.stand_by(threading.Event(), Scripted("standby, leader is a_1", "standby, leader is a_1"))
+
+    assert (health.problem(), health.state()) == (None, "standby, leader is a_1")
+    assert resync.call_count == 1
+    loop._prepare()
+    assert resync.call_count == 2, "the former leader may have written since"
+
+
+def test_a_standby_that_cannot_take_over_is_not_ready_and_says_why() -> None:
+    health = Health()
+    a_loop(health, resync=Mock()).stand_by(threading.Event(), Scripted(KubeError("leases: connection refused")))
+    assert health.problem() == "leases: connection refused"
+
+    a_loop(health, resync=Mock(side_effect=KubeError("no CRDs"))).stand_by(threading.Event(), Scripted("standby"))
+    assert health.problem() == "no CRDs"
+
+
+def test_a_replica_that_may_not_write_has_no_cycle_and_is_not_ready() -> None:
+    health, stop = Health(), threading.Event()
+
+    def permit() -> None:
+        stop.set()  # after this cycle
+        raise NotLeading("the lease was last renewed 9 s ago")
+
+    loop = a_loop(health, resync=Mock(), permit=permit)
+    loop.run(stop)
+
+    assert health.problem() == "the lease was last renewed 9 s ago"
+    loop._reader.observe.assert_not_called()  # type: ignore[attr-defined]
