@@ -19,6 +19,7 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from controller.core.availability import unavailable
 from controller.core.decision import Decision, PipelineDecision
 from controller.core.snapshot import PipelineState, Snapshot, TargetState
 from profiler.samples import Quantity, Reading
@@ -122,10 +123,11 @@ class _Fleet(Collector):
             snapshot, decision = self.latest
             states = {state.spec.key: state for state in snapshot.pipelines}
             for pipeline in decision.pipelines:
-                families.add_pipeline(states[pipeline.key], pipeline)
+                families.add_pipeline(states[pipeline.key], pipeline, decision.now_s)
             for pool in decision.pools:
                 families.set("pool_instances", [pool.name], pool.in_use)
                 families.set("pool_limit", [pool.name], pool.limit)
+                families.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
         yield from families.all()
 
 
@@ -156,6 +158,8 @@ class _Families:
                 ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
                 ("pool_instances", "Instances in use", ["pool"]),
                 ("pool_limit", "Instances that may be used", ["pool"]),
+                ("pool_unavailable", "1 while the pool is planned without, else 0", ["pool"]),
+                ("placement_unavailable", "1 while the placement is planned without by itself", _PLACEMENT),
             )
         }
 
@@ -168,7 +172,7 @@ class _Families:
         """Yield the families that have series."""
         yield from (family for family in self._families.values() if family.samples)
 
-    def add_pipeline(self, state: PipelineState, decision: PipelineDecision) -> None:
+    def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float) -> None:
         """Add the series of one pipeline."""
         spec = state.spec
         labels = [spec.namespace, spec.name]
@@ -188,6 +192,8 @@ class _Families:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
             for name, quantity in _STAGE_QUANTITIES.items():
                 self.set(name, [*labels, stage.name], stage.readings.get(quantity))
+        for (stage_name, pool), failure in decision.memory.failures.items():
+            self.set("placement_unavailable", [*labels, stage_name, pool], unavailable(failure.outage, now_s))
         for (stage_name, pool), target in state.targets.items():
             self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
             if isinstance(target, TargetState):

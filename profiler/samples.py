@@ -127,9 +127,13 @@ class PlacementTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSamples:
-    """What the pods of one placement said: a reading for every quantity."""
+    """What the pods of one placement said: a reading for every quantity.
+
+    `sessions` are those of single pods, by name; who does not tell is not there.
+    """
 
     readings: Mapping[Quantity, Reading]
+    sessions: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, quantity: Quantity) -> Reading:
         """Return the reading of `quantity`, `Missing` when the source said nothing of it."""

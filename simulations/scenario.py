@@ -163,10 +163,12 @@ class SlowStage(Part):
 
 
 class SpotReclaim(Part):
-    """`spotReclaim`: a share of a pool's nodes is taken back at once."""
+    """`spotReclaim`: a share of a pool's nodes is taken back; what runs on them goes with them."""
 
     pool: str
     share: Share
+    notice: Duration = "0s"
+    """How long before it is announced: the nodes take no new replica any more."""
 
 
 FaultKind = Literal[

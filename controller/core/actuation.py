@@ -1,5 +1,6 @@
 """From aims to writes: up before down, make before break, and never over a cap by our own doing."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,11 +8,16 @@ from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
 from controller.core.guards import Aim
 from controller.core.ledger import Ledger
-from controller.core.snapshot import TargetMissing
-from controller.core.spec import PlacementKey
+from controller.core.snapshot import ServingReplica, TargetMissing, TargetState
+from controller.core.spec import PlacementKey, Target
 from optimizer.latency import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
+
+FIRST_TO_GO = -1_000_000_000
+"""The deletion cost of pods that are chosen to go: far below what anybody else would write."""
+_HEEDED = ("Deployment", "ReplicaSet")
+"""Kinds whose controller heeds the deletion cost of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +89,7 @@ def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
     refused = {move.key: _raise(move, ledger) for move in moves}
     held = {move.key: _lower(move, ledger) for move in moves}
     for move in moves:
-        blocked = refused[move.key]
+        blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         if blocked and move.settled() and not _changed(move.key, before, ledger):
             _make_room(move, moves, ledger, *blocked[0])
     return Outcomes(
@@ -122,12 +128,19 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
     return (move.case.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
 
 
-def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit]]:
-    """Grant what fits, the bottleneck first; return what was refused, and the limit that refused it."""
-    refused: list[tuple[PlacementKey, Limit]] = []
+def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
+    """Grant what fits, the bottleneck first; return what was refused, and the limit that refused it.
+
+    None stands for a trial: the replica waits for the one that is tried.
+    """
+    refused: list[tuple[PlacementKey, Limit | None]] = []
     for key in sorted(move.aim.target, key=lambda key: key[0] != move.plan.bottleneck):
         name = (move.key, key)
         while name in ledger.after and ledger.after[name] < move.aim.target[key]:
+            tried = move.case.on_trial.get(key)
+            if ledger.on_trial(key[1]) or (tried is not None and ledger.after[name] >= move.case.current[key] + tried):
+                refused.append((key, None))
+                break
             limit = ledger.refusal(*name)
             if limit is not None:
                 refused.append((key, limit))
@@ -207,8 +220,35 @@ def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, Placement
     return any(ledger.after[name] != count for name, count in before.items() if name[0] == pipeline)
 
 
-def _waits(refused: Iterable[tuple[PlacementKey, Limit]], held: Iterable[StageName]) -> Iterator[Hold]:
+def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:
     for (stage, pool), limit in refused:
+        if limit is None:
+            yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, pool=pool)
+            continue
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=f"no room on {pool} within {limit}")
     for stage in held:
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail="what replaces these replicas is not ready")
+
+
+def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
+    """Return the deletion costs to write before `target` is asked for `after` replicas, by pod.
+
+    Pods that are not ready go first anyway. A pod whose sessions are not known counts as the busiest. Nothing is
+    written where nothing tells the pods apart, and no cost that somebody else gave is changed but for those chosen.
+    """
+    goes = state.ready - after
+    if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
+        return {}
+
+    def rank(replica: ServingReplica) -> tuple[bool, float, str]:
+        return not replica.leaving, sessions.get(replica.name, math.inf), replica.name
+
+    chosen = {replica.name for replica in sorted(state.serving, key=rank)[:goes]}
+    costs: dict[str, int] = {}
+    for replica in state.serving:
+        if replica.name in chosen:
+            if replica.deletion_cost != FIRST_TO_GO:
+                costs[replica.name] = FIRST_TO_GO
+        elif replica.deletion_cost == FIRST_TO_GO:
+            costs[replica.name] = 0
+    return costs

@@ -19,11 +19,7 @@ def find_aims(
     Tolerance is for money: a pipeline that holds more than its plan of what is scarce follows its plan.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    aims = {
-        case.key: _aim(case, fleet, snapshot, policy, pressed=_pressed(case, snapshot, ledger))
-        for case in cases
-        if case.plannable
-    }
+    aims = {case.key: _aim(case, fleet, snapshot, policy, pressed=_pressed(case, snapshot, ledger)) for case in cases}
     for case in cases:
         if case.acting:
             ledger.ask(case.key, aims[case.key].final)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from controller.core.actuation import Outcomes
+from controller.core.actuation import Outcomes, deletion_costs
 from controller.core.assessment import Assessment
 from controller.core.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.guards import Aim
@@ -18,14 +18,14 @@ from profiler.samples import Rung
 def pipeline_decision(
     case: Assessment,
     *,
-    plan: PipelinePlan | None,
-    aim: Aim | None,
+    plan: PipelinePlan,
+    aim: Aim,
     outcomes: Outcomes,
     spend_per_hour: float,
     excused_until_s: float | None,
     now_s: float,
 ) -> PipelineDecision:
-    """Return the decision about one pipeline; `plan` and `aim` are None where it could not be planned."""
+    """Return the decision about one pipeline."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
     demand = case.demand.demand
     return PipelineDecision(
@@ -40,9 +40,9 @@ def pipeline_decision(
         changes=_changes(case, desired, outcomes),
         rules=case.rules,
         desired=desired,
-        unconstrained=case.current if aim is None else aim.wanted,
+        unconstrained=aim.wanted,
         spend_per_hour=spend_per_hour,
-        admissible=None if demand is None else _admissible(plan, case.planned_demand),
+        admissible=None if demand is None else _admissible(case, plan),
         memory=_memory(case, plan, aim, excused_until_s),
         metrics=_metrics_use(case, now_s),
     )
@@ -61,23 +61,22 @@ def _metrics_use(case: Assessment, now_s: float) -> MetricsUse:
     )
 
 
-def _admissible(plan: PipelinePlan | None, demand: float) -> float | None:
+def _admissible(case: Assessment, plan: PipelinePlan) -> float | None:
     """Return the demand beyond which to shed, None where that helps nobody.
 
-    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away.
+    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away; nor is a pool that
+    does not exist, whose replicas may well serve.
     """
-    if plan is None or plan.served_fraction >= 1:
+    if plan.served_fraction >= 1 or (plan.served_fraction <= 0 and case.pools_missing):
         return None
     if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
         return None
-    return demand * plan.served_fraction
+    return case.planned_demand * plan.served_fraction
 
 
-def _memory(
-    case: Assessment, plan: PipelinePlan | None, aim: Aim | None, excused_until_s: float | None
-) -> PipelineMemory:
+def _memory(case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None) -> PipelineMemory:
     batches = case.state.memory.batches
-    if plan is not None and aim is not None and case.acting and aim.follows_plan:
+    if case.acting and aim.follows_plan:
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
@@ -107,13 +106,11 @@ def _memory(
         excess_excused_until_s=excused_until_s,
         contests=case.contests,
         metrics_lost=case.demand.loss,
+        failures=case.failures,
     )
 
 
-def _holds(case: Assessment, aim: Aim | None, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
-    if case.pools_missing:
-        return tuple(Hold(reason=HoldReason.POOL_NOT_FOUND, detail=pool) for pool in sorted(case.pools_missing))
-    assert aim is not None
+def _holds(case: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
     aside = (
         *(
             Hold(reason=HoldReason.CONFLICT, stage=stage, detail=f"{pool}: {who}")
@@ -147,6 +144,9 @@ def _changes(case: Assessment, desired: Mapping[PlacementKey, int], outcomes: Ou
                         after=desired[key],
                         reason=outcomes.reasons[(case.key, key)],
                         resource_version=target.resource_version,
+                        deletion_costs=deletion_costs(
+                            target, placement.target, case.state.samples_of(*key).sessions, desired[key]
+                        ),
                     )
                 )
     return tuple(sorted(changes, key=lambda change: change.after < change.before))

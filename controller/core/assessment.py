@@ -1,24 +1,24 @@
 """What is known of each pipeline before anything is planned: its profile, demand, rules, and what must not change."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from controller.core.availability import placeable
+from controller.core.availability import Availability, unavailable
 from controller.core.contests import contested, contests
-from controller.core.decision import RuleState
+from controller.core.decision import Hold, HoldReason, RuleState
 from controller.core.demand import DemandState, stabilised_demand
-from controller.core.memory import Contest, PoolMemory, RuleMemory
+from controller.core.memory import Contest, FailureCause, PlacementFailure, PoolMemory, RuleMemory
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem, rounded_up
 from controller.core.rules import evaluate_rules
 from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import Mode, PipelineSpec, PlacementKey
-from optimizer.evaluate import stage_load
+from optimizer.evaluate import predicted_latency_s, stage_load
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.correction import RunningPlacement, RunningStage, with_corrections
 from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
 from profiler.profile import PipelineProfile
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 
 THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
 """What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
@@ -29,10 +29,13 @@ SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 class Assessment:
     """One pipeline as it is.
 
-    `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those on pools
-    that cannot deliver. `moved_at_s` is when replicas last came or went. `blind` names the stages that run without
-    usable samples and why, `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools
-    that do not exist. `contested` names the placements that others scale too, `contests` is what shows it.
+    `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those where no
+    more can be had, `on_trial` has how many may be added where a failure is over and nothing has proven it yet.
+    `moved_at_s` is when replicas last came or went. `blind` names the stages that run without usable samples and why,
+    `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools that do not exist: what
+    runs on those stays as it is. `contested` names the placements that others scale too, `contests` is what shows it.
+    `failures` are the placements that fail by themselves, `outages` says of every placement that cannot be had why, and
+    until when.
     """
 
     state: PipelineState
@@ -43,11 +46,14 @@ class Assessment:
     rule_memories: Mapping[tuple[StageName, str], RuleMemory]
     current: Mapping[PlacementKey, int]
     at_most: Mapping[PlacementKey, int]
+    on_trial: Mapping[PlacementKey, int]
     blind: Mapping[StageName, str]
     targets_missing: Mapping[PlacementKey, str]
     pools_missing: frozenset[PoolName]
     contests: Mapping[PlacementKey, Contest]
     contested: Mapping[PlacementKey, str]
+    failures: Mapping[PlacementKey, PlacementFailure]
+    outages: tuple[Hold, ...]
 
     @property
     def key(self) -> PipelineKey:
@@ -60,14 +66,9 @@ class Assessment:
         return self.state.spec
 
     @property
-    def plannable(self) -> bool:
-        """Whether every price is known. Where one is not, the pipeline stays as it is."""
-        return not self.pools_missing
-
-    @property
     def acting(self) -> bool:
         """Whether this cycle may change the pipeline's replicas."""
-        return self.plannable and self.spec.mode is Mode.AUTO and not self.contested
+        return self.spec.mode is Mode.AUTO and not self.contested
 
     @property
     def planned_demand(self) -> float:
@@ -85,17 +86,35 @@ class Assessment:
         return self.demand_missing or bool(self.blind) or bool(self.targets_missing)
 
     @property
+    def leaving(self) -> Mapping[PlacementKey, int]:
+        """Return how many replicas of each placement serve on nodes that are to go soon, where there are any."""
+        targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
+        return {
+            key: target.leaving for key, target in targets.items() if isinstance(target, TargetState) and target.leaving
+        }
+
+    @property
     def spend_unknown(self) -> bool:
-        """Whether a workload that may run cannot be read, so that nobody knows what the pipeline spends."""
-        targets = (self.state.target(*key) for key in self.spec.placement_keys())
-        return any(isinstance(target, TargetMissing) and target.unreadable for target in targets)
+        """Whether a workload that may run cannot be read, or runs on a pool without a price: nobody knows the spend."""
+        targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
+        return any(
+            target.unreadable
+            if isinstance(target, TargetMissing)
+            else key[1] in self.pools_missing and max(target.desired, target.existing + target.terminating) > 0
+            for key, target in targets.items()
+        )
 
     @property
     def kept(self) -> Mapping[PlacementKey, int]:
-        """Return the replicas that stay whatever the plan says: those of a pipeline that never goes down."""
-        if not self.never_down:
-            return {}
-        return {key: min(count, self.at_most.get(key, count)) for key, count in self.current.items()}
+        """Return the replicas that stay whatever the plan says: all of a pipeline that never goes down.
+
+        Else those whose pool does not exist: nobody knows what they are worth.
+        """
+        return {
+            key: min(count, self.at_most.get(key, count))
+            for key, count in self.current.items()
+            if count and (self.never_down or key[1] in self.pools_missing)
+        }
 
     def problem(self, policy: Policy, *, at_least: Mapping[PlacementKey, int]) -> Pipeline:
         """Return the pipeline's part of the optimizer's question, keeping `at_least` replicas."""
@@ -103,17 +122,16 @@ class Assessment:
             self.spec,
             self.planned_demand,
             profile=self.profile,
-            current=self.current,
+            # What is to go has to be had anew, wherever that is.
+            current={key: max(0, count - self.leaving.get(key, 0)) for key, count in self.current.items()},
             at_least=at_least,
             at_most=self.at_most,
             latency_headroom=policy.latency_headroom,
         )
 
 
-def assess(
-    state: PipelineState, snapshot: Snapshot, memories: Mapping[PoolName, PoolMemory], policy: Policy
-) -> Assessment:
-    """Return what is known of one pipeline; `memories` are the pools' of this cycle."""
+def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
+    """Return what is known of one pipeline."""
     spec, now_s = state.spec, snapshot.now_s
     moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
     window_s = max(stage.metrics_window_s for stage in spec.stages)
@@ -146,6 +164,16 @@ def assess(
         if isinstance(target, TargetMissing):
             missing[key] = target.reason
     changes = contests(state, now_s)
+    current = {key: state.desired(*key) for key in spec.placement_keys()}
+    pools_missing = frozenset(pool for _, pool in current if pool not in snapshot.pools)
+    at_most = {
+        **{key: count for key, count in current.items() if key[1] in pools_missing},
+        **availability.at_most(state),
+    }
+    on_trial = availability.on_trial(state)
+    if on_trial and not _runs_well(state, profile, demand, at_most, policy):
+        # What is short now is not to wait for what may still fail.
+        at_most |= {key: current[key] + allowed for key, allowed in on_trial.items()}
     return Assessment(
         state=state,
         profile=profile,
@@ -153,14 +181,52 @@ def assess(
         moved_at_s=moved_at_s,
         rules=rules,
         rule_memories=rule_memories,
-        current={key: state.desired(*key) for key in spec.placement_keys()},
-        at_most=placeable(state, memories, now_s),
+        current=current,
+        at_most=at_most,
+        on_trial=on_trial,
         blind=_blind_stages(state),
         targets_missing=missing,
-        pools_missing=frozenset(pool for _, pool in spec.placement_keys() if pool not in snapshot.pools),
+        pools_missing=pools_missing,
         contests=changes,
         contested=contested(state, changes, now_s),
+        failures=availability.failures.get(spec.key, {}),
+        outages=tuple(_outages(state, availability)),
     )
+
+
+def _runs_well(
+    state: PipelineState,
+    profile: PipelineProfile,
+    demand: DemandState,
+    at_most: Mapping[PlacementKey, int],
+    policy: Policy,
+) -> bool:
+    """Whether what has a place carries the demand within the SLA, so that there is time for a trial."""
+    if demand.demand is None or isinstance(demand.observed, Absence):
+        return False
+    placed = {
+        key: min(target.existing - len(target.pending) - len(target.stranded), at_most.get(key, target.desired))
+        for key in state.spec.placement_keys()
+        if isinstance(target := state.target(*key), TargetState)
+    }
+    asked = pipeline_problem(state.spec, demand.demand, profile=profile)
+    latency_s = predicted_latency_s(asked, placed, state.memory.batches, composition=policy.composition)
+    return latency_s is not None and latency_s <= state.spec.sla.latency_s
+
+
+def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]:
+    for stage, pool in state.spec.placement_keys():
+        memory = availability.pools.get(pool, PoolMemory())
+        failure = availability.failures.get(state.spec.key, {}).get((stage, pool))
+        if unavailable(memory, availability.now_s):
+            reason = HoldReason.POOL_UNAVAILABLE
+        elif failure is not None and unavailable(failure.outage, availability.now_s):
+            fragmented = failure.cause is FailureCause.FRAGMENTED
+            reason = HoldReason.FRAGMENTED if fragmented else HoldReason.CANNOT_START
+            memory = failure.outage
+        else:
+            continue
+        yield Hold(reason=reason, stage=stage, pool=pool, until_s=memory.unavailable_until_s, detail=memory.reason)
 
 
 def _moves(state: PipelineState) -> bool:
@@ -187,7 +253,7 @@ def _stage_inputs(state: PipelineState) -> tuple[StageInput, ...]:
                     prior=placement.prior.service,
                     batch_limit=placement.prior.batch_sizes[-1],
                     replicas=_ready(state, (stage.name, placement.pool)),
-                    samples=_samples(state, (stage.name, placement.pool)),
+                    samples=state.samples_of(stage.name, placement.pool),
                     factor=memory.service_factors.get((stage.name, placement.pool)),
                 )
                 for placement in stage.placements
@@ -228,7 +294,7 @@ def _blind_stages(state: PipelineState) -> Mapping[StageName, str]:
         if stage in blind or _ready(state, (stage, pool)) == 0:
             continue
         for quantity in THROUGHPUT:
-            reading = _samples(state, (stage, pool)).of(quantity)
+            reading = state.samples_of(stage, pool).of(quantity)
             if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
                 blind[stage] = f"{quantity.value} on {pool}: {reading.reason.value} {reading.detail}".rstrip()
                 break
@@ -238,7 +304,3 @@ def _blind_stages(state: PipelineState) -> Mapping[StageName, str]:
 def _ready(state: PipelineState, key: PlacementKey) -> int:
     target = state.target(*key)
     return 0 if isinstance(target, TargetMissing) else target.ready
-
-
-def _samples(state: PipelineState, key: PlacementKey) -> PlacementSamples:
-    return state.samples.get(key, PlacementSamples(readings={}))

@@ -4,9 +4,9 @@ from controller.core.actuation import Move, schedule
 from controller.core.aims import find_aims
 from controller.core.answer import pipeline_decision, pool_decision
 from controller.core.assessment import Assessment, assess
-from controller.core.availability import pool_memories
+from controller.core.availability import find_availability
 from controller.core.decision import Decision
-from controller.core.fleet import plan_fleet
+from controller.core.fleet import plan_fleet, with_missing_pools
 from controller.core.ledger import Ledger
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
@@ -14,11 +14,12 @@ from controller.core.snapshot import Snapshot
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return what to do about `snapshot`. Same input, same answer."""
-    memories = pool_memories(snapshot)
-    cases = tuple(assess(state, snapshot, memories, policy) for state in snapshot.pipelines)
-    fleet = plan_fleet(cases, snapshot.pools, policy)
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    aims = find_aims(cases, fleet, snapshot, policy)
+    availability = find_availability(snapshot)
+    cases = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
+    world = with_missing_pools(snapshot)
+    fleet = plan_fleet(cases, world.pools, policy)
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=availability.trials())
+    aims = find_aims(cases, fleet, world, policy)
     excused = {case.key: _excused_until_s(case, ledger, snapshot.now_s, policy) for case in cases}
     moves = [
         Move(case=case, aim=aims[case.key], plan=fleet.pipelines[case.key], problem=fleet.problems[case.key])
@@ -32,8 +33,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
         pipelines=tuple(
             pipeline_decision(
                 case,
-                plan=fleet.pipelines.get(case.key),
-                aim=aims.get(case.key),
+                plan=fleet.pipelines[case.key],
+                aim=aims[case.key],
                 outcomes=outcomes,
                 spend_per_hour=ledger.observed_per_hour(case.key),
                 excused_until_s=excused[case.key],
@@ -42,7 +43,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
             for case in cases
         ),
         pools=tuple(
-            pool_decision(name, snapshot, ledger, fleet.plan, memories[name]) for name in sorted(snapshot.pools)
+            pool_decision(name, snapshot, ledger, fleet.plan, availability.pools[name])
+            for name in sorted(snapshot.pools)
         ),
         plan=fleet.plan,
     )

@@ -39,6 +39,14 @@ class HoldReason(Enum):
     """Somebody else sets the replicas of a workload too: the pipeline is left to them."""
     SCALE_REFUSED = "ScaleRefused"
     """The API server did not take the last change; it is tried again."""
+    POOL_UNAVAILABLE = "PoolUnavailable"
+    """The pool cannot deliver: planned without it for a while."""
+    FRAGMENTED = "Fragmented"
+    """The pool has room for the replica, but not in one piece, or not for its pod: planned without it for a while."""
+    CANNOT_START = "CannotStart"
+    """Replicas have nodes and do not become ready: planned without them for a while."""
+    ON_TRIAL = "OnTrial"
+    """After a failure one replica is tried first; the others wait for it."""
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SlaUnreachable"
     """No allocation reaches the SLA, which is no reason to take away what serves late."""
@@ -55,6 +63,9 @@ class ChangeReason(Enum):
     RULE = "Rule"
     BUDGET = "Budget"
     POOL = "Pool"
+    PLACEMENT = "Placement"
+    TRIAL = "Trial"
+    NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
     METRICS_LOST = "MetricsLost"
     """The margin for what is not seen."""
@@ -62,17 +73,24 @@ class ChangeReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A reason not to act, for the whole pipeline or one of its stages, with the time it ends where that is known."""
+    """A reason not to act, for the whole pipeline, one of its stages or a stage's placement on one pool.
+
+    `until_s` is when it ends, where that is known.
+    """
 
     reason: HoldReason
     stage: StageName | None = None
+    pool: PoolName | None = None
     until_s: float | None = None
     detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChange:
-    """A write to make: the replicas of one placement, decided on `resource_version`."""
+    """A write to make: the replicas of one placement, decided on `resource_version`.
+
+    `deletion_costs` are to be written to pods before: they say who goes first.
+    """
 
     stage: StageName
     pool: PoolName
@@ -81,6 +99,7 @@ class ReplicaChange:
     after: int
     reason: ChangeReason
     resource_version: str
+    deletion_costs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.phrases import (
+    OUTAGES,
     brief_hold_words,
     change_words,
     demand_change,
@@ -153,6 +154,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _metrics_available(decision),
         _holds_condition(decision, "TargetsFound", HoldReason.TARGET_MISSING, "AllFound"),
         _holds_condition(decision, "ScalesAccepted", HoldReason.SCALE_REFUSED, "Accepted"),
+        _pools_available(decision),
         _within_budget(decision),
         _rule_metric_missing(decision),
         _conflict(decision),
@@ -352,6 +354,14 @@ def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     reason = _LOST if lost_for_s is not None and lost_for_s >= _LONG_S else HoldReason.METRICS_MISSING.value
     message = "; ".join([*([words] if words else []), *details])
     return ConditionValue(type=_METRICS, status="False", reason=reason, message=message)
+
+
+def _pools_available(decision: PipelineDecision) -> ConditionValue:
+    found = [hold for reason in OUTAGES for hold in decision.holds if hold.reason is reason]
+    if found:
+        message = "; ".join(map(hold_words, found))
+        return ConditionValue(type="PoolsAvailable", status="False", reason=found[0].reason.value, message=message)
+    return ConditionValue(type="PoolsAvailable", status="True", reason="AllDeliver", message="")
 
 
 def _within_budget(decision: PipelineDecision) -> ConditionValue:

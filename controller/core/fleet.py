@@ -1,14 +1,16 @@
 """The plan for the whole fleet: what acts is planned together, around what cannot be moved."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.assessment import Assessment
 from controller.core.ledger import EPSILON, entries
+from controller.core.memory import PoolMemory
 from controller.core.policy import Policy
 from controller.core.problem import NO_REPLICAS, pool_problem
-from controller.core.snapshot import PoolState
-from controller.core.spec import PipelineSpec, PlacementKey
+from controller.core.snapshot import PoolState, Snapshot
+from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.occupancy import whole_instances
@@ -28,26 +30,74 @@ class FleetPlan:
 
 
 def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
-    """Return the plan of every pipeline that can be planned.
+    """Return the plan of every pipeline.
 
     Pipelines that act are planned around what the others hold, those that only recommend as if they acted too.
     """
     acting = [case for case in cases if case.acting]
-    plannable = [case for case in cases if case.plannable]
     plans: dict[PipelineKey, PipelinePlan] = {}
     problems: dict[PipelineKey, Pipeline] = {}
     plan: Plan | None = None
-    for group in (plannable, acting):
-        if group and (group is acting or len(acting) < len(plannable)):
-            problem = _problem(group, cases, pools, policy)
-            plan = allocate(problem, advice=policy.advice and len(group) <= ADVISED)
+    for group in (cases, acting):
+        if group and (group is acting or len(acting) < len(cases)):
+            problem, plan = _planned(group, cases, pools, policy)
             plans.update({answer.key: answer for answer in plan.pipelines})
             problems.update({asked.key: asked for asked in problem.pipelines})
     return FleetPlan(plan=plan, pipelines=plans, problems=problems)
 
 
-def _problem(
+def with_missing_pools(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with a stand-in for every pool that pipelines name and that does not exist.
+
+    Nothing is added there, and what it costs is not known: it has no price, and as many instances as are in use.
+    """
+    named = {
+        placement.pool for state in snapshot.pipelines for stage in state.spec.stages for placement in stage.placements
+    }
+    missing = {name: _stand_in(name) for name in named - snapshot.pools.keys()}
+    return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
+
+
+def _stand_in(name: PoolName) -> PoolState:
+    spec = PoolSpec(
+        name=name,
+        uid="",
+        generation=0,
+        device="",
+        node_selector={},
+        price_per_hour=0.0,
+        instances=None,
+        pending_deadline_s=math.inf,
+        backoff_initial_s=math.inf,
+        backoff_max_s=math.inf,
+    )
+    return PoolState(spec=spec, ready_instances=0, zones=1, memory=PoolMemory())
+
+
+def _planned(
     group: Sequence[Assessment], cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+) -> tuple[Problem, Plan]:
+    """Return the question and the plan, without the nodes that are to go if that can be.
+
+    Else they are planned with: what runs on them serves to the end.
+    """
+    advice = policy.advice and len(group) <= ADVISED
+    if any(pool.leaving_instances for pool in pools.values()):
+        problem = _problem(group, cases, pools, policy, without_leaving=True)
+        plan = allocate(problem, advice=advice)
+        if all(answer.feasible for answer in plan.pipelines):
+            return problem, plan
+    problem = _problem(group, cases, pools, policy, without_leaving=False)
+    return problem, allocate(problem, advice=advice)
+
+
+def _problem(
+    group: Sequence[Assessment],
+    cases: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    *,
+    without_leaving: bool,
 ) -> Problem:
     keys = {case.key for case in group}
     others = [case for case in cases if case.key not in keys]
@@ -55,7 +105,10 @@ def _problem(
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = [(case.spec, case.current) for case in others]
     left = {
-        name: pool_problem(pool.spec, max(0, _limit(pool, cases) - _instances(name, held)))
+        name: pool_problem(
+            pool.spec,
+            max(0, _limit(pool, cases) - _instances(name, held) - (pool.leaving_instances if without_leaving else 0)),
+        )
         for name, pool in pools.items()
     }
     kept = _affordable(group, left, budget)

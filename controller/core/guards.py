@@ -9,7 +9,7 @@ from controller.core.decision import ChangeReason, Hold, HoldReason
 from controller.core.ledger import EPSILON
 from controller.core.policy import Policy
 from controller.core.rules import floors
-from controller.core.snapshot import PoolState
+from controller.core.snapshot import PoolState, TargetState
 from controller.core.spec import PlacementKey, StageSpec, StepPolicy
 from optimizer.evaluate import predicted_latency_s
 from optimizer.model import Pipeline, Placement, PoolName, StageName
@@ -48,12 +48,19 @@ def find_aim(
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in case.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    follows_plan = planned == case.current or pressed or _worth_it(case, plan, problem, planned, pools, policy)
-    if case.demand.demand is None or (unreachable and not pressed):
+    follows_plan = (
+        planned == case.current
+        or pressed
+        or bool(case.leaving)
+        or _worth_it(case, plan, problem, planned, pools, policy)
+    )
+    # A stage whose only pool does not exist says nothing about what the others are worth.
+    unknown = bool(case.pools_missing) and plan.served_fraction <= 0
+    if case.demand.demand is None or unknown or (unreachable and not pressed):
         final = _at_least_bounds(case, planned)
     else:
         final = dict(planned if follows_plan else case.current)
-    if unreachable and final != planned:
+    if unreachable and not unknown and final != planned:
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
@@ -69,19 +76,25 @@ def find_aim(
         final = {key: min(count, case.current[key]) for key, count in final.items()}
     frozen = {stage for stage, _ in case.targets_missing}
     for key in final:
-        if key[0] in frozen:
+        if key[0] in frozen or key[1] in case.pools_missing:
             final[key] = case.current[key]
     target, limited = _stepped(case, final)
+    wanted = _lifted(case, planned, pools)
+    replaced = {} if case.never_down else _replaced(case, {key: min(final[key], wanted[key]) for key in final})
+    target = {key: max(count, replaced.get(key, 0)) for key, count in target.items()}
     holds.extend(Hold(reason=HoldReason.STEP_LIMITED, stage=stage) for stage in limited)
     if _held_high(case) and target == case.current:
         holds.append(Hold(reason=HoldReason.STABILIZING, until_s=case.demand.falls_at_s))
     return Aim(
         target=target,
         final=final,
-        wanted=_lifted(case, planned, pools),
+        wanted=wanted,
         planned=planned,
         holds=tuple(holds),
-        reasons=_reasons(case, target, planned),
+        reasons={
+            **_reasons(case, target, planned),
+            **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if case.current[key] < count},
+        },
         follows_plan=follows_plan,
     )
 
@@ -151,7 +164,8 @@ def _most(case: Assessment, key: PlacementKey, prior: Placement) -> int:
     """Return how many replicas a placement may have: none where its model makes too many errors."""
     if case.spec.max_wer is not None and prior.wer is not None and prior.wer > case.spec.max_wer:
         return 0
-    return min(prior.max_replicas, case.at_most.get(key, prior.max_replicas))
+    most = min(prior.max_replicas, case.at_most.get(key, prior.max_replicas))
+    return min(most, case.current[key] + case.on_trial[key]) if key in case.on_trial else most
 
 
 def _at_least_bounds(case: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
@@ -216,12 +230,16 @@ def _rooms(
 
 
 def _absences(case: Assessment) -> Iterable[Hold]:
+    for stage, pool in case.current:
+        if pool in case.pools_missing:
+            yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
     if case.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
     for stage, detail in case.blind.items():
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
     for (stage, pool), detail in case.targets_missing.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
+    yield from case.outages
 
 
 def _stepped(
@@ -229,7 +247,8 @@ def _stepped(
 ) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
     """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
 
-    A fallback from a pool that cannot deliver is not limited: what it replaces is gone already.
+    A fallback from a pool that cannot deliver is not limited: what it replaces is gone already. Nor is what a cap has
+    left of it for a later cycle.
     """
     target = dict(final)
     limited: list[StageName] = []
@@ -240,6 +259,8 @@ def _stepped(
         total = sum(case.current[key] for key in keys)
         ups = _step(case.spec.scaling.up, total)
         downs = _step(case.spec.scaling.down, total)
+        if any(key in _out(case) for key in keys):
+            ups = sum(final.values())
         for key in keys:
             wanted = final[key] - case.current[key]
             change = max(-downs, min(ups, wanted))
@@ -249,6 +270,27 @@ def _stepped(
         if any(target[key] != final[key] for key in keys):
             limited.append(stage.name)
     return target, tuple(limited)
+
+
+def _replaced(case: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
+    """Return the replicas that it takes to have those that are to go replaced before they do.
+
+    Until enough of the others are ready, they are asked for on top.
+    """
+    replaced: dict[PlacementKey, int] = {}
+    for key, leaving in case.leaving.items():
+        target = case.state.target(*key)
+        assert isinstance(target, TargetState)
+        if target.ready - leaving < wanted[key]:
+            replaced[key] = min(wanted[key] + leaving, case.at_most.get(key, wanted[key] + leaving))
+    return replaced
+
+
+def _out(case: Assessment) -> frozenset[PlacementKey]:
+    """Return the placements that are planned without."""
+    return frozenset(
+        (hold.stage, hold.pool) for hold in case.outages if hold.stage is not None and hold.pool is not None
+    )
 
 
 def _step(policy: StepPolicy, replicas: int) -> int:
@@ -264,20 +306,26 @@ def _reasons(
     rises = before is None or (case.demand.demand or 0.0) > before
     falls = before is not None and (case.demand.demand or 0.0) < before
     for stage in case.spec.stages:
-        fallback = any((stage.name, placement.pool) in case.at_most for placement in stage.placements)
+        keys = {(stage.name, placement.pool) for placement in stage.placements}
+        outage = next((hold for hold in case.outages if (hold.stage, hold.pool) in keys), None)
         for placement in stage.placements:
             key = (stage.name, placement.pool)
             now, then = case.current[key], target[key]
             if now == then:
                 continue
-            if fallback:
-                reasons[key] = ChangeReason.POOL
+            if outage is not None:
+                pool = outage.reason is HoldReason.POOL_UNAVAILABLE
+                reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
+            elif then > now and key in case.on_trial:
+                reasons[key] = ChangeReason.TRIAL
             elif case.demand_missing and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
                 reasons[key] = ChangeReason.RULE
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS
+            elif then > now and not rises and any(planned[other] < case.current[other] for other in keys):
+                reasons[key] = ChangeReason.COST
             elif then > now:
                 reasons[key] = ChangeReason.DEMAND if rises else ChangeReason.SLA
             else:

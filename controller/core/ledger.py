@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from controller.core.snapshot import PipelineState, PoolState, TargetMissing
 from controller.core.spec import PlacementKey
@@ -13,6 +14,7 @@ EPSILON = 1e-9
 """Sums of the same prices in another order differ by less than this."""
 FLEET = "fleet"
 """Name of the limit that is the budget of all pipelines together."""
+NO_TRIALS: Mapping[PoolName, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,14 @@ class Ledger:
     """
 
     def __init__(
-        self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState], fleet_budget_per_hour: float | None
+        self,
+        states: Iterable[PipelineState],
+        pools: Mapping[PoolName, PoolState],
+        fleet_budget_per_hour: float | None,
+        *,
+        trials: Mapping[PoolName, int] = NO_TRIALS,
     ) -> None:
+        """`trials` has how many replicas may be added, over all pipelines, to pools that have to prove themselves."""
         states = tuple(states)
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
@@ -52,6 +60,7 @@ class Ledger:
         self._limits = {name: pool.limit for name, pool in pools.items()}
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
+        self._trials = trials
         self.after = {name: entry.desired for name, entry in self._entries.items()}
 
     def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
@@ -117,6 +126,15 @@ class Ledger:
             return None
         finally:
             self.after[name] -= 1
+
+    def on_trial(self, pool: PoolName) -> bool:
+        """Whether nothing more may be added to `pool` this cycle, because it has to prove itself first."""
+        if pool not in self._trials:
+            return False
+        added = sum(
+            max(0, self.after[name] - entry.desired) for name, entry in self._entries.items() if name[1][1] == pool
+        )
+        return added >= self._trials[pool]
 
     def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
         return ((name, entry) for name, entry in self._entries.items() if pipeline is None or name[0] == pipeline)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
@@ -57,6 +58,32 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """What a pool remembers of failures: planned without until `unavailable_until_s`, next backoff `backoff_s`."""
+
+    unavailable_until_s: float | None = None
+    backoff_s: float | None = None
+    reason: str = ""
+
+
+class FailureCause(Enum):
+    """Why a placement gets no more replicas while its pool delivers to others. The values are condition reasons."""
+
+    FRAGMENTED = "Fragmented"
+    """The pool has room, but not in one piece, or not for this pod."""
+    CANNOT_START = "CannotStart"
+    """Its replicas have nodes and do not become ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementFailure:
+    """A placement that is planned without for a while, as a pool is, though the fault is not the pool's."""
+
+    cause: FailureCause
+    outage: PoolMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
     """What a pipeline remembers. Empty means: never decided before.
 
@@ -64,8 +91,8 @@ class PipelineMemory:
     stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
     `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
     `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
-    above the cap is excused but may not rise. `contests` has the placements whose replicas others change;
-    `metrics_lost` is there while the demand cannot be seen.
+    above the cap is excused but may not rise. `contests` has the placements whose replicas others change, `failures`
+    those that fail by themselves; `metrics_lost` is there while the demand cannot be seen.
     """
 
     demand: float | None = None
@@ -80,6 +107,7 @@ class PipelineMemory:
     excess_excused_until_s: float | None = None
     contests: Mapping[tuple[StageName, PoolName], Contest] = field(default_factory=dict)
     metrics_lost: MetricsLoss | None = None
+    failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
@@ -105,12 +133,3 @@ def _require_sane(correction: Correction, bounds: tuple[float, float], where: st
     for value in (correction.factor, correction.smoothed):
         require(low <= value <= high, where, value, f"must be in {list(bounds)}")
     require(math.isfinite(correction.learned_at_s), where, correction.learned_at_s, "must be finite")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMemory:
-    """What a pool remembers of failures: planned without until `unavailable_until_s`, next backoff `backoff_s`."""
-
-    unavailable_until_s: float | None = None
-    backoff_s: float | None = None
-    reason: str = ""

@@ -20,10 +20,16 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.AWAITING_CAPACITY: "waiting",
     HoldReason.CONFLICT: "somebody else scales it: the pipeline is left to them",
     HoldReason.SCALE_REFUSED: "the last change was not taken: it is tried again",
-    HoldReason.POOL_NOT_FOUND: "a pool does not exist: nothing changes",
+    HoldReason.POOL_NOT_FOUND: "the pool does not exist: what runs there stays, and nobody knows what it costs",
+    HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver: planned without it",
+    HoldReason.FRAGMENTED: "the pool has room, but not in one piece for a replica: planned without it",
+    HoldReason.CANNOT_START: "replicas have nodes and do not become ready: planned without them if that can be",
+    HoldReason.ON_TRIAL: "one replica is tried there before others",
     HoldReason.SLA_UNREACHABLE: "no allocation reaches the SLA: what runs stays",
     HoldReason.SLA_MISSED: "items are late now: nothing is taken away until the measured latency is within the SLA",
 }
+OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
+"""Why a placement is planned without, the most severe first."""
 _CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
@@ -31,6 +37,9 @@ _CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.RULE: "threshold rule",
     ChangeReason.BUDGET: "above the budget",
     ChangeReason.POOL: "a pool cannot deliver",
+    ChangeReason.PLACEMENT: "replicas cannot be had there",
+    ChangeReason.TRIAL: "tried again after a failure",
+    ChangeReason.NODES_LEAVING: "nodes are to go",
     ChangeReason.BOUNDS: "outside the declared bounds",
     ChangeReason.METRICS_LOST: "metrics are lost: room for what may have grown unseen",
 }
@@ -81,14 +90,19 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
 
 def hold_words(hold: Hold) -> str:
     """Return why not now."""
-    words = _HOLDS[hold.reason]
-    place = "" if hold.stage is None else f"{hold.stage}: "
-    return f"{place}{words}" + (f" ({hold.detail})" if hold.detail else "")
+    return _placed(hold) + (f" ({hold.detail})" if hold.detail else "")
 
 
 def brief_hold_words(hold: Hold) -> str:
-    """Return why not now, without which samples of which pool are to blame: for a line among others."""
-    return _HOLDS[hold.reason] if hold.reason is HoldReason.METRICS_MISSING else hold_words(hold)
+    """Return why not now, without which samples or pods are to blame: for a line among others."""
+    if hold.reason is HoldReason.METRICS_MISSING:
+        return _HOLDS[hold.reason]
+    return _placed(hold) if hold.reason in OUTAGES else hold_words(hold)
+
+
+def _placed(hold: Hold) -> str:
+    where = "" if hold.stage is None else hold.stage if hold.pool is None else f"{hold.stage} on {hold.pool}"
+    return f"{where}: {_HOLDS[hold.reason]}" if where else _HOLDS[hold.reason]
 
 
 def metrics_words(decision: PipelineDecision) -> str:

@@ -12,7 +12,7 @@ from profiler.samples import Origin, PlacementSamples, Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReplica:
-    """A pod that the scheduler could not place: since when, and its words."""
+    """A pod that is asked for and does not serve: since when, and why, in the words of whoever says so."""
 
     name: str
     since_s: float
@@ -20,11 +20,22 @@ class PendingReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServingReplica:
+    """A pod that serves. `leaving` says that its node is to go soon; `deletion_cost` is that of its annotation."""
+
+    name: str
+    leaving: bool = False
+    deletion_cost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
     """A placement's workload as it is.
 
     `desired` is what its scale asks for; `existing` counts its pods that run or start, `terminating` those on their
-    way out, `ready` those that serve. `resource_version` is that of the scale, for writes.
+    way out, `ready` those that serve. The others wait: `pending` have no node, `stranded` are on one that is not ready,
+    `starting` are on a ready one. `serving` has those that are ready one by one, where they are known.
+    `resource_version` is that of the scale, for writes.
     """
 
     desired: int
@@ -33,6 +44,14 @@ class TargetState:
     terminating: int
     pending: tuple[PendingReplica, ...]
     resource_version: str
+    stranded: tuple[PendingReplica, ...] = ()
+    starting: tuple[PendingReplica, ...] = ()
+    serving: tuple[ServingReplica, ...] = ()
+
+    @property
+    def leaving(self) -> int:
+        """Return how many of those that serve are on nodes that are to go soon."""
+        return sum(replica.leaving for replica in self.serving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +91,10 @@ class PipelineState:
         """Return the workload of a placement."""
         return self.targets.get((stage, pool), TargetMissing(reason="not read"))
 
+    def samples_of(self, stage: StageName, pool: PoolName) -> PlacementSamples:
+        """Return what the pods of a placement said."""
+        return self.samples.get((stage, pool), PlacementSamples(readings={}))
+
     def desired(self, stage: StageName, pool: PoolName) -> int:
         """Return the replicas that a placement's workload asks for, 0 where it is missing."""
         target = self.target(stage, pool)
@@ -80,12 +103,16 @@ class PipelineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool: its nodes as they are. `zones` are the distinct zones of its ready nodes."""
+    """One pool: its nodes as they are. `zones` are the distinct zones of its ready nodes.
+
+    `leaving_instances` of the ready ones are to go soon: cordoned, or taken back by the provider.
+    """
 
     spec: PoolSpec
     ready_instances: int
     zones: int
     memory: PoolMemory
+    leaving_instances: int = 0
 
     @property
     def limit(self) -> int:

@@ -117,7 +117,10 @@ def kept_pod(pod: Json) -> KeptPod:
 def kept_node(node: Json) -> Json:
     """Return what is kept of a node."""
     return {
-        "metadata": {"name": node["metadata"]["name"], "labels": _shared(node["metadata"].get("labels") or {})},
+        "metadata": {
+            **_parts(node["metadata"], ("name", "deletionTimestamp")),
+            "labels": _shared(node["metadata"].get("labels") or {}),
+        },
         "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": _parts(node.get("status") or {}, ("conditions",)),
     }

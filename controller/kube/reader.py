@@ -22,7 +22,17 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Sc
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import ResourceStore
-from controller.kube.workloads import metrics_endpoints, ready_nodes, reporting_pods, seconds, target_state, zones
+from controller.kube.workloads import (
+    NodeNames,
+    is_leaving,
+    metrics_endpoints,
+    node_names,
+    ready_nodes,
+    reporting_pods,
+    seconds,
+    target_state,
+    zones,
+)
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
@@ -113,7 +123,7 @@ class Reader:
         view = self._cluster.view()
         nodes = view.nodes()
         self.ownership.refresh()
-        workloads = self._workloads([spec for spec, _ in pipelines], view, now_s)
+        workloads = self._workloads([spec for spec, _ in pipelines], view, node_names(nodes), now_s)
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
         self._log_new(answer.problems)
         snapshot = Snapshot(
@@ -171,7 +181,7 @@ class Reader:
         return usable, tuple(invalid)
 
     def _workloads(
-        self, specs: Sequence[PipelineSpec], view: View, now_s: float
+        self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
     ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
         owners: dict[tuple[str, Target], str] = {}
         jobs = {}
@@ -182,23 +192,25 @@ class Reader:
                     owner = owners.setdefault((spec.namespace, placement.target), f"{spec.key}, stage {stage.name}")
                     is_owner = owner == f"{spec.key}, stage {stage.name}"
                     jobs[key] = (
-                        self._found(view, spec.namespace, placement.target, now_s)
+                        self._found(view, spec.namespace, placement.target, nodes, now_s)
                         if is_owner
                         else _absent(f"{placement.target} belongs to pipeline {owner}")
                     )
         return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
 
-    def _found(self, view: View, namespace: str, target: Target, now_s: float) -> "_Workload | Future[_Workload]":
+    def _found(
+        self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
+    ) -> "_Workload | Future[_Workload]":
         """Return the workload of `target`, or the promise of it where it has to be asked for."""
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
             return _unreadable(target, error)
-        return (
-            self._threads.submit(self._asked, namespace, target, now_s) if found is None else self._seen(*found, now_s)
-        )
+        if found is None:
+            return self._threads.submit(self._asked, namespace, target, nodes, now_s)
+        return self._seen(*found, nodes, now_s)
 
-    def _asked(self, namespace: str, target: Target, now_s: float) -> _Workload:
+    def _asked(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
             scale = self._gateway.read_scale(namespace, target)
             if not scale.selector:
@@ -206,11 +218,11 @@ class Reader:
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
         except KubeError as error:
             return _unreadable(target, error)
-        return self._seen(scale, pods, now_s)
+        return self._seen(scale, pods, nodes, now_s)
 
-    def _seen(self, scale: Scale | Workload, pods: Sequence[Json], now_s: float) -> _Workload:
+    def _seen(self, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float) -> _Workload:
         return _Workload(
-            state=target_state(scale, pods),
+            state=target_state(scale, pods, nodes),
             reporting=reporting_pods(pods, now_s - self._grace_s),
             endpoints=metrics_endpoints(pods),
         )
@@ -294,6 +306,7 @@ class Reader:
         return PoolState(
             spec=spec,
             ready_instances=len(ready),
+            leaving_instances=sum(map(is_leaving, ready)),
             zones=zones(ready),
             memory=_stored_pool_memory(resource) if memory is None else memory,
         )

@@ -59,6 +59,7 @@ def _decided(status: Json) -> object:
         ],
         [(name, rule["floor"], rule["fired"]) for name, rule in memory.get("rules", [])],
         memory.get("excess_excused_until_s"),
+        [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )
 
 

@@ -192,7 +192,9 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
         for placement in stage.placements:
             taken = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
             sizes.setdefault(placement.pool, []).append(taken)
-    return sum(whole_instances(taken) * pools[pool].spec.price_per_hour for pool, taken in sizes.items())
+    return sum(
+        whole_instances(taken) * pools[pool].spec.price_per_hour for pool, taken in sizes.items() if pool in pools
+    )
 
 
 def _bound(decision: Decision) -> tuple[float | None, float | None]:

@@ -1,29 +1,78 @@
 """What pods, nodes and scales say, as the values of a Snapshot. Pure functions of what the API server answered."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
-from controller.core.snapshot import PendingReplica, TargetState
+from controller.core.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import Workload
 from profiler.samples import PodEndpoint
 
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+_NOTICES = frozenset(
+    {
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/rebalance-recommendation",
+        "cloud.google.com/impending-node-termination",
+        "ToBeDeletedByClusterAutoscaler",
+        "node.kubernetes.io/out-of-service",
+    }
+)
+"""Keys of the taints by which those who take nodes away announce it."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = {"Succeeded", "Failed"}
 _SCRAPE = "prometheus.io/scrape"
 _PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
 
-def target_state(scale: Scale | Workload, pods: Sequence[Json]) -> TargetState:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNames:
+    """Names of nodes: those that are `up`, and those of them that are `leaving`."""
+
+    up: frozenset[str] = frozenset()
+    leaving: frozenset[str] = frozenset()
+
+
+def node_names(nodes: Collection[Json]) -> NodeNames:
+    """Return which nodes are up, and which of them are to go."""
+    up = ready_nodes(nodes, {})
+    return NodeNames(
+        up=frozenset(node["metadata"]["name"] for node in up),
+        leaving=frozenset(node["metadata"]["name"] for node in up if is_leaving(node)),
+    )
+
+
+def is_leaving(node: Json) -> bool:
+    """Whether a node is to go soon: somebody has cordoned it or is deleting it, or its provider takes it back."""
+    spec = node.get("spec") or {}
+    taints = {taint["key"] for taint in spec.get("taints") or []}
+    return bool(spec.get("unschedulable")) or "deletionTimestamp" in node["metadata"] or bool(taints & _NOTICES)
+
+
+def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames) -> TargetState:
     """Return the state of a workload from its scale and the pods that match the scale's selector."""
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
-    staying = [pod for pod in alive if "deletionTimestamp" not in pod["metadata"]]
+    staying = sorted(
+        (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
+    )
+    waiting = [pod for pod in staying if not _holds(pod, "Ready")]
+    placed = [pod for pod in waiting if _node(pod) is not None]
     return TargetState(
         desired=scale.replicas,
         existing=len(staying),
-        ready=sum(_holds(pod, "Ready") for pod in staying),
+        ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
-        pending=tuple(_pending(staying)),
+        pending=tuple(_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")),
+        stranded=tuple(_stranded(pod) for pod in placed if _node(pod) not in nodes.up),
+        starting=tuple(_starting(pod) for pod in placed if _node(pod) in nodes.up),
+        serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
         resource_version=scale.resource_version,
     )
 
@@ -75,16 +124,55 @@ def seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
-def _pending(pods: Sequence[Json]) -> list[PendingReplica]:
-    unscheduled = [
-        (pod["metadata"]["name"], _since_s(pod, "PodScheduled"), _condition(pod, "PodScheduled").get("message", ""))
-        for pod in pods
-        if _holds(pod, "PodScheduled", "False")
-    ]
-    return [
-        PendingReplica(name=name, since_s=since_s, reason=reason)
-        for name, since_s, reason in sorted(unscheduled, key=lambda item: item[0])
-    ]
+def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
+    cost = (pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0")
+    return ServingReplica(
+        name=pod["metadata"]["name"],
+        leaving=_node(pod) in nodes.leaving,
+        deletion_cost=int(cost) if re.fullmatch(r"[+-]?\d{1,10}", cost, re.ASCII) else 0,
+    )
+
+
+def _unscheduled(pod: Json) -> PendingReplica:
+    condition = _condition(pod, "PodScheduled")
+    return _replica(pod, _since_s(pod, "PodScheduled"), condition.get("message", ""))
+
+
+def _stranded(pod: Json) -> PendingReplica:
+    return _replica(pod, _unready_since_s(pod), f"its node {_node(pod)} is not ready")
+
+
+def _starting(pod: Json) -> PendingReplica:
+    """Say what the kubelet says of the first container that does not run, else of the whole pod."""
+    containers = [*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")]
+    for state in (container.get("state") or {} for container in containers):
+        if (waits := state.get("waiting")) is not None:
+            return _replica(pod, _unready_since_s(pod), _words(waits))
+    return _replica(pod, _unready_since_s(pod), _words(_condition(pod, "Ready")) or "it is not ready")
+
+
+def _words(said: Json) -> str:
+    return ": ".join(filter(None, (said.get("reason"), said.get("message"))))
+
+
+def _statuses(pod: Json, kind: str) -> list[Json]:
+    statuses: list[Json] = pod.get("status", {}).get(kind) or []
+    return statuses
+
+
+def _replica(pod: Json, since_s: float, reason: str) -> PendingReplica:
+    return PendingReplica(name=pod["metadata"]["name"], since_s=since_s, reason=reason)
+
+
+def _node(pod: Json) -> str | None:
+    name: str | None = (pod.get("spec") or {}).get("nodeName")
+    return name
+
+
+def _unready_since_s(pod: Json) -> float:
+    """Return since when a pod with a node does not serve: it was ready until then, or it got its node then."""
+    known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
+    return _since_s(pod, known)
 
 
 def _port(text: str | None) -> int | None:

@@ -11,13 +11,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import numpy as np
+
 from controller.core.spec import PoolSpec
 from optimizer.model import PoolName
 
 REFUSAL_S = 180.0
 """How long a provider's refusal is remembered."""
-PROVISIONING_S = (60.0, 180.0)
+_PROVISIONING_S = (60.0, 180.0)
 """How long a reclaimed node takes to be replaced; uniform."""
+_RECLAIM = 21  # a random stream of its own
+
+
+def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> dict[int, float]:
+    """Return the nodes that a `spotReclaim` takes, and how long each takes to be replaced where nothing says so.
+
+    `fault` is the index of the fault in its scenario.
+    """
+    rng = np.random.default_rng([seed, _RECLAIM, fault])
+    chosen = sorted(rng.choice(instances, round(share * instances), replace=False).tolist())
+    return {node: float(rng.uniform(*_PROVISIONING_S)) for node in chosen}
 
 
 class UnsupportedScenario(ValueError):
@@ -37,7 +50,7 @@ class Pool:
     """The nodes of one pool that are there now, and what keeps replicas from getting one.
 
     `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one; `reclaimed`
-    counts how often each node was taken back and not replaced yet.
+    counts how often each node was taken back and not replaced yet, `leaving` how often that was announced.
     """
 
     name: PoolName
@@ -47,6 +60,7 @@ class Pool:
     outages: int = 0
     refused_until_s: float = -math.inf
     reclaimed: Counter[int] = field(default_factory=Counter)
+    leaving: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, spec: PoolSpec) -> "Pool":
@@ -61,6 +75,10 @@ class Pool:
         """Return the nodes that are ready."""
         return [] if self.absences else [node for node in self.nodes if not self.reclaimed[node.index]]
 
+    def going(self) -> int:
+        """Return how many of them are announced to go."""
+        return sum(self.leaving[node.index] > 0 for node in self.present())
+
     def refuses(self, now_s: float) -> bool:
         """Whether the provider gives no node to a new replica now; asking is what makes it remember the refusal."""
         if now_s < self.refused_until_s:
@@ -72,7 +90,7 @@ class Pool:
 
     def place(self, share: Fraction) -> Node | None:
         """Take a share of the fullest node that has room for it; None when none has."""
-        fits = [node for node in self.present() if node.free >= share]
+        fits = [node for node in self.present() if node.free >= share and not self.leaving[node.index]]
         if not fits:
             return None
         node = min(fits, key=lambda node: node.free)

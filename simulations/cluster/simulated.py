@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from controller.core.decision import Decision
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, TargetMissing, TargetState
 from controller.core.spec import PipelineSpec, PoolSpec
+from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
@@ -26,7 +25,7 @@ from simulations.cluster.agenda import Agenda
 from simulations.cluster.disturbances import Disturbances
 from simulations.cluster.expressions import EXPRESSIONS, SUMMARY_WINDOW_S
 from simulations.cluster.metrics import Metrics
-from simulations.cluster.nodes import PROVISIONING_S, Pool, UnsupportedScenario
+from simulations.cluster.nodes import Pool, UnsupportedScenario, reclaimed_nodes
 from simulations.cluster.queries import ActiveStreams, IngressQuery, parse_query
 from simulations.cluster.readings import OnDemand
 from simulations.cluster.serving import Serving
@@ -52,8 +51,6 @@ HOP_S = 0.0013
 lab, whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
 SETTLING_S = 30.0
 """How long a policy runs before the load begins, beside the slowest start-up: as long as the lab waits at most."""
-
-_RECLAIM = 21  # a random stream of its own
 
 
 class SimulatedCluster:
@@ -151,6 +148,7 @@ class SimulatedCluster:
                 name: PoolState(
                     spec=spec,
                     ready_instances=len(self._workloads.pools[name].present()),
+                    leaving_instances=self._workloads.pools[name].going(),
                     zones=1,
                     memory=self._pool_memories.get(name, PoolMemory()),
                 )
@@ -169,7 +167,7 @@ class SimulatedCluster:
         for spec, change in changes:
             workload = self._targets.get((spec.key, change.target.name))
             if workload is not None:
-                self._workloads.scale(workload.name, change.after, self.now_s)
+                self._workloads.scale(workload.name, change.after, self.now_s, change.deletion_costs)
         polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
         for pipeline in decision.pipelines:
             serving = self._serving[pipeline.key]
@@ -315,19 +313,28 @@ class SimulatedCluster:
                 pass  # in the load's schedule; in the changes of resources
 
     def _reclaim(self, index: int, fault: Fault, pool: Pool, *, begins: bool) -> None:
-        """Take a share of a pool's nodes; without an end, each is replaced after a provisioner's time."""
-        assert fault.spot_reclaim is not None
-        rng = np.random.default_rng([self._seed, _RECLAIM, index])
-        count = round(fault.spot_reclaim.share * len(pool.nodes))
-        chosen = sorted(rng.choice(len(pool.nodes), count, replace=False).tolist())
+        """Announce that a share of a pool's nodes goes, and take it; without an end, each is replaced after a while."""
+        reclaim = fault.spot_reclaim
+        assert reclaim is not None
+        replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index)
+        chosen = list(replaced_s)
+        gone_s = self.now_s + duration_s(reclaim.notice)
+        span = fault.interval
         if not begins:
-            self._workloads.restore_nodes(pool, chosen, self.now_s)
+            pool.leaving.subtract(chosen)
+            if span.until_s > span.from_s + duration_s(reclaim.notice):
+                self._workloads.restore_nodes(pool, chosen, self.now_s)
             return
-        self._workloads.remove_nodes(pool, chosen, self.now_s)
+        pool.leaving.update(chosen)
+        if fault.for_ is None or span.until_s > gone_s:
+            self._agenda.at(gone_s, lambda: self._workloads.remove_nodes(pool, chosen, gone_s))
         if fault.for_ is None:
-            for node in chosen:
-                back_s = self.now_s + rng.uniform(*PROVISIONING_S)
-                self._agenda.at(back_s, partial(self._workloads.restore_nodes, pool, [node], back_s))
+            for node, after_s in replaced_s.items():
+                self._agenda.at(gone_s + after_s, partial(self._replace, pool, node, gone_s + after_s))
+
+    def _replace(self, pool: Pool, node: int, now_s: float) -> None:
+        pool.leaving[node] -= 1
+        self._workloads.restore_nodes(pool, [node], now_s)
 
     def _slow_down(self, name: str, factor: float) -> None:
         for key, serving in self._serving.items():
@@ -370,7 +377,11 @@ class SimulatedCluster:
         return PipelineState(
             spec=spec,
             targets={
-                (stage.name, placement.pool): _target(workloads[stage.name, placement.pool], str(placement.target))
+                (stage.name, placement.pool): _target(
+                    workloads[stage.name, placement.pool],
+                    self._workloads.pools.get(placement.pool),
+                    str(placement.target),
+                )
                 for stage in spec.stages
                 for placement in stage.placements
             },
@@ -423,8 +434,10 @@ class SimulatedCluster:
         return readings
 
 
-def _target(workload: Workload | None, name: str) -> TargetState | TargetMissing:
-    return TargetMissing(reason=f"{name}: not found") if workload is None else workload.target_state()
+def _target(workload: Workload | None, pool: Pool | None, name: str) -> TargetState | TargetMissing:
+    if workload is None or pool is None:
+        return TargetMissing(reason=f"{name}: not found")
+    return workload.target_state(pool)
 
 
 def _identified(pipeline: PipelineSpec) -> PipelineSpec:

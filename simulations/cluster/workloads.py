@@ -5,9 +5,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Protocol
 
-from controller.core.snapshot import PendingReplica, TargetState
+from controller.core.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
@@ -20,6 +21,7 @@ BINDING_EACH_S = 0.009
 """How much later each further pod of the same change is."""
 
 PlacementName = tuple[PipelineKey, PlacementKey]
+NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -40,6 +42,7 @@ class Pod:
     number: int | None = None
     leaving: bool = False
     gone: bool = False
+    deletion_cost: int = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -67,8 +70,8 @@ class Workload:
         """Return the pods that are not on their way out."""
         return [pod for pod in self.pods if not pod.leaving]
 
-    def target_state(self) -> TargetState:
-        """Return what the API server tells of it; its times have whole seconds."""
+    def target_state(self, pool: Pool) -> TargetState:
+        """Return what the API server tells of it, which runs on `pool`; its times have whole seconds."""
         staying = self.staying()
         return TargetState(
             desired=self.desired,
@@ -79,6 +82,20 @@ class Workload:
                 PendingReplica(name=pod.name, since_s=math.floor(pod.created_s), reason=pod.reason)
                 for pod in staying
                 if pod.node is None
+            ),
+            starting=tuple(
+                PendingReplica(name=pod.name, since_s=math.floor(pod.bound_s), reason="ContainersNotReady")
+                for pod in staying
+                if pod.bound_s is not None and pod.ready_s is None
+            ),
+            serving=tuple(
+                ServingReplica(
+                    name=pod.name,
+                    leaving=pod.node is not None and pool.leaving[pod.node.index] > 0,
+                    deletion_cost=pod.deletion_cost,
+                )
+                for pod in staying
+                if pod.ready_s is not None
             ),
             resource_version=str(self.version),
         )
@@ -149,9 +166,13 @@ class Workloads:
 
     # -- what the outside does
 
-    def scale(self, name: PlacementName, replicas: int, now_s: float) -> None:
-        """Ask for so many replicas."""
+    def scale(
+        self, name: PlacementName, replicas: int, now_s: float, deletion_costs: Mapping[str, int] = NO_COSTS
+    ) -> None:
+        """Ask for so many replicas; `deletion_costs`, by pod, say who is to go first."""
         workload = self.workloads[name]
+        for pod in workload.pods:
+            pod.deletion_cost = deletion_costs.get(pod.name, pod.deletion_cost)
         workload.desired = replicas
         workload.version += 1
         self.changes += 1
@@ -273,19 +294,20 @@ class Workloads:
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
     """Return the pods in the order in which the ReplicaSet controller deletes them (`ActivePodsWithRanks`).
 
-    Those without a node first, then those not ready, those that share their node with most others of the Deployment,
-    the youngest; ages are compared by their binary logarithms, ties are broken by chance.
+    Those without a node first, then those not ready, of the lowest deletion cost, those that share their node with most
+    others of the Deployment, the youngest; ages are compared by their binary logarithms, ties are broken by chance.
     """
     on_node: dict[int, int] = {}
     for pod in pods:
         on_node[id(pod.node)] = on_node.get(id(pod.node), 0) + 1
 
-    def rank(pod: Pod) -> tuple[bool, bool, int, int, int]:
+    def rank(pod: Pod) -> tuple[bool, bool, int, int, int, int]:
         since_s = pod.created_s if pod.ready_s is None else pod.ready_s
         age_ns = (now_s - since_s) * 1e9
         return (
             pod.node is not None,
             pod.ready_s is not None,
+            pod.deletion_cost,
             -on_node[id(pod.node)],
             int(math.log2(age_ns)) if age_ns >= 1 else -1,
             pod.tie,

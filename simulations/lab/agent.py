@@ -5,8 +5,9 @@ specification in the annotation `lab.sluice.dev/worker` gets a stage worker on a
 never used again. One JSON object per line on standard output says what happened: `listening` (with the URL of the
 control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
 
-Control endpoint, loopback only: PUT /slow-factors/NAMESPACE/PIPELINE/STAGE with a number as body multiplies the service
-times of that stage's workers, present and future.
+Control endpoint, loopback only, with a number as body: PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the
+service times of that stage's workers, present and future; PUT /start-factors/POOL the start-up time of workers that are
+yet to come there.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from simulations.lab.timers import Timers
 from simulations.lab.worker import StageWorker, WorkerSpec
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
+POOL_LABEL = "sluice.dev/pool"
 
 _NOT_FOUND = 404
 DRAIN_SHARE = 0.9  # of the grace period; the rest is for the queue that is left then
@@ -45,6 +47,7 @@ class Agent:
         self._pods: dict[str, _Pod] = {}
         self._nodes: set[str] = set()
         self._slow_factors: dict[StageKey, float] = {}
+        self._start_factors: dict[str, float] = {}
         self._addresses = _addresses()
         self._ordinal = 0
         self._tasks = asyncio.TaskGroup()
@@ -53,6 +56,7 @@ class Agent:
         """Work until cancelled, or until the API server refuses."""
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
+        application.router.add_put("/start-factors/{pool}", self._put_start_factor)
         control = web.AppRunner(application)
         await control.setup()
         try:
@@ -139,7 +143,8 @@ class Agent:
             if not pod.leaving.is_set():
                 await self._patch_status(pod, pod.running_status(worker.host, ready=False))
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(pod.leaving.wait(), spec.startup_s)
+                    startup_s = spec.startup_s * self._start_factors.get(pod.pool, 1.0)
+                    await asyncio.wait_for(pod.leaving.wait(), startup_s)
             if not pod.leaving.is_set():
                 await worker.start()
                 await self._patch_status(pod, pod.running_status(worker.host, ready=True))
@@ -181,17 +186,15 @@ class Agent:
     async def _put_slow_factor(self, request: web.Request) -> web.Response:
         parts = request.match_info
         key = (parts["namespace"], parts["pipeline"], parts["stage"])
-        text = await request.text()
-        try:
-            factor = float(text)
-        except ValueError:
-            factor = 0.0
-        if not 0 < factor < float("inf"):
-            return web.Response(status=400, text=f"slow factor: {text!r}, must be a number above 0\n")
+        factor = await _factor(request)
         self._slow_factors[key] = factor
         for pod in self._pods.values():
             if pod.worker is not None and (pod.namespace, pod.worker.spec.pipeline, pod.worker.spec.stage) == key:
                 pod.worker.slow_factor = factor
+        return web.Response(status=204)
+
+    async def _put_start_factor(self, request: web.Request) -> web.Response:
+        self._start_factors[request.match_info["pool"]] = await _factor(request)
         return web.Response(status=204)
 
 
@@ -204,6 +207,7 @@ class _Pod:
         self.name: str = metadata["name"]
         self.namespace: str = metadata["namespace"]
         self.node: str = manifest["spec"]["nodeName"]
+        self.pool: str = metadata.get("labels", {}).get(POOL_LABEL, "")
         self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self.leaving = asyncio.Event()
         self.grace_s: float = _DEFAULT_GRACE_S
@@ -278,6 +282,17 @@ def _addresses() -> Iterator[str]:
     for number in itertools.chain(range(start, last), range(first, start)):
         if 0 < number & 0xFF < 255:
             yield ".".join(str(number >> shift & 0xFF) for shift in (24, 16, 8, 0))
+
+
+async def _factor(request: web.Request) -> float:
+    text = await request.text()
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise web.HTTPBadRequest(text=f"factor: {text!r}, must be a number above 0\n")
+    return factor
 
 
 def _now() -> str:

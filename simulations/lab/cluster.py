@@ -2,6 +2,7 @@
 agent, and the operator under its own ServiceAccount. What load runs through it is `simulations.lab.run`'s business."""
 
 import contextlib
+import http
 import json
 import sys
 import time
@@ -11,16 +12,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import urllib3
 import yaml
 from kubernetes import client, config, utils
 
 from controller.core.spec import PipelineSpec, PoolSpec
 from controller.resources.schema import CRDS
+from optimizer.model import PoolName
 from simulations.lab import nodes
 from simulations.lab.binaries import Binaries
 from simulations.lab.control_plane import ControlPlane
 from simulations.lab.deployments import deployments, pool_nodes
 from simulations.lab.metrics_proxy import MetricsProxy
+from simulations.lab.nodes import FaultyPool
 from simulations.lab.processes import LOOPBACK, ProcessError, Processes, free_ports
 from simulations.lab.prometheus import PrometheusServer
 
@@ -54,6 +58,8 @@ class Cluster:
             targets=[f"{LOOPBACK}:{self.ingress_port}"],
         )
         self._proxy_port = proxy_port
+        self.pools: dict[PoolName, FaultyPool] = {}
+        self._factors: dict[str, float] = {}
         self.metrics: MetricsProxy
         self.kubernetes_version: str
 
@@ -130,6 +136,7 @@ class Cluster:
         """
         pipelines = tuple(pipelines)
         of_pool = pool_nodes(pools)
+        self.pools = {name: FaultyPool(nodes) for name, nodes in of_pool.items()}
         with self.admin() as api:
             core = client.CoreV1Api(api)
             nodes.create(core, of_pool.values())
@@ -145,6 +152,19 @@ class Cluster:
             for document in documents:
                 with _existing_is_fine():
                     _create_resource(custom, document)
+
+    def settle_nodes(self, pool: PoolName) -> None:
+        """Make the nodes of a pool what its faults say they are."""
+        with self.admin() as api:
+            self.pools[pool].settle(client.CoreV1Api(api))
+
+    def slow_down(self, path: str, factor: float) -> None:
+        """Multiply what the node agent has at `path` of its control endpoint."""
+        self._factors[path] = self._factors.get(path, 1.0) * factor
+        url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
+        answer = urllib3.request("PUT", url, body=repr(self._factors[path]), timeout=_TIMEOUT_S[1], retries=False)
+        if answer.status != http.HTTPStatus.NO_CONTENT:
+            raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
 
     def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
         """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy.

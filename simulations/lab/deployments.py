@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from controller.core.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import PoolName
-from simulations.lab.agent import DRAIN_SHARE, WORKER_ANNOTATION
+from simulations.lab.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
 from simulations.lab.exposition import Preset
 from simulations.lab.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.worker import METRICS_PORT, WorkerSpec
@@ -113,7 +113,7 @@ def _deployment(
         "app": placement.target.name,
         "sluice.dev/pipeline": pipeline.name,
         "sluice.dev/stage": worker.stage,
-        "sluice.dev/pool": str(placement.pool),
+        POOL_LABEL: str(placement.pool),
     }
     return {
         "apiVersion": "apps/v1",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simulations.lab.disturbances import Disturbance
 from simulations.lab.fault_proxy import Asked, Fault, FaultProxy, Rewrite
 
 _VECTORS = ("vector", "matrix")
@@ -47,15 +48,16 @@ class TotalLoss:
 
 
 class MetricsProxy(FaultProxy):
-    """A fault proxy in front of Prometheus; `losses` may be replaced at any time.
+    """A fault proxy in front of Prometheus; `losses` and `disturbances` may be replaced at any time.
 
-    Losses are compared by identity: two alike may overlap, and each ends by itself.
+    Both are compared by identity: two alike may overlap, and each ends by itself.
     """
 
     def __init__(self, upstream: str, port: int) -> None:
         super().__init__(upstream, port)
         self._losses: tuple[Loss | TotalLoss, ...] = ()
-        self._losing = Fault(effect=Rewrite(document=self._lose))
+        self._disturbances: tuple[Disturbance, ...] = ()
+        self._own: Fault | None = None
 
     @property
     def losses(self) -> tuple[Loss | TotalLoss, ...]:
@@ -65,17 +67,42 @@ class MetricsProxy(FaultProxy):
     @losses.setter
     def losses(self, losses: tuple[Loss | TotalLoss, ...]) -> None:
         self._losses = losses
-        others = tuple(fault for fault in self.faults if fault is not self._losing)
-        self.faults = (*others, self._losing) if losses else others
+        self._changed_own()
 
-    def _lose(self, asked: Asked, document: Any) -> Any:
-        """Take from an answer what is lost."""
+    @property
+    def disturbances(self) -> tuple[Disturbance, ...]:
+        """Return what else happens to answers, in this order."""
+        return self._disturbances
+
+    @disturbances.setter
+    def disturbances(self, disturbances: tuple[Disturbance, ...]) -> None:
+        self._disturbances = disturbances
+        self._changed_own()
+
+    def _changed_own(self) -> None:
+        others = tuple(fault for fault in self.faults if fault is not self._own)
+        self._own = None
+        if self._losses or self._disturbances:
+            self._own = Fault(effect=Rewrite(document=self._disturbed, asks=self._asks if self._disturbances else None))
+            others = (*others, self._own)
+        self.faults = others
+
+    def _asks(self, asked: Asked) -> Mapping[str, str]:
+        query = dict(asked.query)
+        for disturbance in self._disturbances:
+            text, at_s = disturbance.asked(query.get("query", ""))
+            query |= {"query": text} if at_s is None else {"query": text, "time": f"{at_s:.3f}"}
+        return query
+
+    def _disturbed(self, asked: Asked, document: Any) -> Any:
+        """Take from an answer what is lost, and do to the rest what is to be done."""
         query, data, losses = asked.query.get("query", ""), document.get("data"), self._losses
         match data:
             case {"resultType": "vector" | "matrix", "result": list() as result}:
-                data["result"] = [
-                    series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)
-                ]
+                left = [series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)]
+                for disturbance in self._disturbances if data["resultType"] == "vector" else ():
+                    left = disturbance.answered(query, left)
+                data["result"] = left
             case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
                 data["result"] = [at_s, "NaN"]  # what Prometheus makes of a scalar() over nothing
         return document

@@ -5,6 +5,7 @@ share of them, rounded down, so that exactly `perInstance` fit and shares of dif
 scheduler packs by, and what a full pool is short of.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,6 +17,12 @@ Device = Literal["CPU", "Inferentia", "Trainium", "GPU"]
 NODE_MILLICORES = 48_000
 MAX_PER_INSTANCE = 200  # above, rounding could let one replica more onto a node
 
+NO_CAPACITY_TAINT = "lab.sluice.dev/no-capacity"
+"""No new replica is placed: it has to wait, as for a provider that has no more machines."""
+NOTICE_TAINT = "aws-node-termination-handler/spot-itn"
+"""The provider takes the node back soon; the node is cordoned, too."""
+
+_TIMEOUT_S = (3, 10)
 _CONFLICT = 409
 _NOT_FOUND = 404
 _DEVICE_RESOURCES: Mapping[Device, str] = {
@@ -78,11 +85,7 @@ def create(api: client.CoreV1Api, pools: Iterable[PoolNodes]) -> None:
     """Create the nodes that are not there yet."""
     for pool in pools:
         for node in node_manifests(pool):
-            try:
-                api.create_node(node)
-            except client.ApiException as error:
-                if error.status != _CONFLICT:
-                    raise
+            _create(api, node)
 
 
 def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
@@ -93,6 +96,53 @@ def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
         except client.ApiException as error:
             if error.status != _NOT_FOUND:
                 raise
+
+
+class FaultyPool:
+    """The nodes of a pool as faults leave them. Faults may overlap, and each ends by itself.
+
+    `outages` let no new replica onto a node, `absences` keep all nodes away; `leaving` and `gone` count by a node's
+    number how often it was told to go, and how often it was taken.
+    """
+
+    def __init__(self, nodes: PoolNodes) -> None:
+        self.nodes = nodes
+        self.outages = 0
+        self.absences = 0
+        self.leaving: Counter[int] = Counter()
+        self.gone: Counter[int] = Counter()
+
+    def settle(self, api: client.CoreV1Api) -> None:
+        """Make the nodes on the API server what the faults say they are."""
+        there = {node.metadata.name for node in api.list_node(_request_timeout=_TIMEOUT_S).items}
+        for index, manifest in enumerate(node_manifests(self.nodes)):
+            name = manifest["metadata"]["name"]
+            present = not self.absences and not self.gone[index]
+            if not present:
+                if name in there:
+                    remove(api, [name])
+                continue
+            manifest["spec"] = self._spec(manifest["spec"], leaving=self.leaving[index] > 0)
+            if name not in there:
+                _create(api, manifest)
+            else:
+                api.patch_node(name, {"spec": manifest["spec"]}, _request_timeout=_TIMEOUT_S)
+
+    def _spec(self, spec: Mapping[str, Any], *, leaving: bool) -> dict[str, Any]:
+        taints = list(spec["taints"])
+        if self.outages:
+            taints.append({"key": NO_CAPACITY_TAINT, "value": "true", "effect": "NoSchedule"})
+        if leaving:
+            taints.append({"key": NOTICE_TAINT, "value": "true", "effect": "NoSchedule"})
+        return {**spec, "taints": taints, "unschedulable": leaving}
+
+
+def _create(api: client.CoreV1Api, node: Mapping[str, Any]) -> None:
+    try:
+        api.create_node(node, _request_timeout=_TIMEOUT_S)
+    except client.ApiException as error:
+        if error.status != _CONFLICT:
+            raise
 
 
 def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class LiveRun:
     """All that a run left behind.
 
     `began_s` is when it began, in seconds since the epoch; `interval_s` is the time between the operator's cycles.
+    `retries` counts items that were sent again, because the pod that had them left or vanished.
     `peak_instances` are those of each pool that would serve the peak of the same load, None when none can.
     """
 
@@ -32,6 +33,7 @@ class LiveRun:
     observations: Sequence[Observation]
     decisions: Sequence[LoggedDecision]
     sessions_cut: int
+    retries: int
     peak_instances: Mapping[PoolName, float] | None
     generator_lag_p99_s: float
 
@@ -64,6 +66,7 @@ def build_report(run: LiveRun) -> dict[str, Any]:
                 for name in ("offered", "served", "filtered", "shed", "lost", "in_flight")
             },
             "sessions_cut": run.sessions_cut,
+            "retries": run.retries,
             "cost": ledger.cost(run.observations, run.clock),
             "static_peak_cost": None
             if run.peak_instances is None

@@ -159,7 +159,7 @@ class _Run:
         clock = self._scenario.file.clock
         log = DecisionLog(self._cluster.operator_log)
         metrics = OperatorMetrics(self._cluster.operator_url)
-        due = faults.actions(self._scenario.file, self._cluster, self._pipelines)
+        due = faults.actions(self._scenario.file, self._cluster, self._pipelines, seed=self._options.seed)
         shown = 0
         words: dict[str, str] = {}
         while (now_s := time.monotonic() - start_s) < clock.duration_s + _SETTLE_S:
@@ -207,6 +207,7 @@ class _Run:
             observations=tuple(observer.observations),
             decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
             sessions_cut=load.sessions_cut,
+            retries=load.retries,
             peak_instances=self._peak_instances,
             generator_lag_p99_s=load.lag_p99_s,
         )
@@ -229,6 +230,7 @@ class _Load:
         self.records = folder / "records.bin"
         self.lag_p99_s = 0.0
         self.sessions_cut = 0
+        self.retries = 0
         self._summary = folder / "ingress-summary.json"
         self._lag = folder / "generator-report.json"
         # A process group of its own: the generator ends by itself, which the other parts never do.
@@ -278,7 +280,9 @@ class _Load:
         """Stop both and read what they found."""
         self._processes.stop()
         self.lag_p99_s = json.loads(self._lag.read_text())["lag_p99_s"]
-        self.sessions_cut = sum(pipeline["sessions_cut"] for pipeline in json.loads(self._summary.read_text()))
+        pipelines = json.loads(self._summary.read_text())
+        self.sessions_cut = sum(pipeline["sessions_cut"] for pipeline in pipelines)
+        self.retries = sum(pipeline["retries"] for pipeline in pipelines)
 
     def close(self) -> None:
         """Stop both, whatever they found."""

@@ -60,7 +60,9 @@ def fault_words(fault: Fault) -> str:
     if fault.slow_stage is not None:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
     if fault.spot_reclaim is not None:
-        return f"{phrases.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool} are taken back"
+        notice = "" if duration_s(fault.spot_reclaim.notice) == 0 else f", {fault.spot_reclaim.notice} after a notice"
+        taken = f"{phrases.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"
+        return f"{taken} are taken back{notice}"
     if fault.spike is not None:
         return f"the load of {fault.spike.pipeline} is multiplied by {fault.spike.factor:g}"
     if fault.metrics_partial is not None:

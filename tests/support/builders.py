@@ -40,6 +40,7 @@ def a_pool(
     instances: int | None = 20,
     ready: int = 20,
     zones: int = 1,
+    leaving: int = 0,
     memory: PoolMemory | None = None,
 ) -> PoolState:
     return PoolState(
@@ -58,6 +59,7 @@ def a_pool(
         ready_instances=ready,
         zones=zones,
         memory=memory or PoolMemory(),
+        leaving_instances=leaving,
     )
 
 
@@ -191,16 +193,23 @@ def a_target(
     existing: int | None = None,
     terminating: int = 0,
     pending_since_s: Sequence[float] = (),
+    stranded_since_s: Sequence[float] = (),
+    starting_since_s: Sequence[float] = (),
+    words: str = "0/3 nodes are available",
 ) -> TargetState:
+    def waiting(since_s: Sequence[float], reason: str) -> tuple[PendingReplica, ...]:
+        return tuple(
+            PendingReplica(name=f"pod-{index}", since_s=since, reason=reason) for index, since in enumerate(since_s)
+        )
+
     return TargetState(
         desired=desired,
         existing=desired if existing is None else existing,
         ready=desired if ready is None else ready,
         terminating=terminating,
-        pending=tuple(
-            PendingReplica(name=f"pod-{index}", since_s=since_s, reason="0/3 nodes are available")
-            for index, since_s in enumerate(pending_since_s)
-        ),
+        pending=waiting(pending_since_s, words),
+        stranded=waiting(stranded_since_s, "its node is not ready"),
+        starting=waiting(starting_since_s, "CrashLoopBackOff"),
         resource_version="1",
     )
 

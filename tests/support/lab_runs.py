@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,11 +31,14 @@ _MAX_LAG_S = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the API server had of the only pipeline of a run, `at_s` on the monotonic clock."""
+    """What the API server had of the only pipeline of a run, and of its pools, `at_s` on the monotonic clock."""
 
     at_s: float
     resource: dict[str, Any]
     events: list[dict[str, Any]]
+    pools: dict[str, dict[str, Any]]
+    pool_events: list[dict[str, Any]]
+    pods: list[dict[str, Any]]
 
     @property
     def status(self) -> dict[str, Any]:
@@ -44,6 +48,21 @@ class Seen:
     def condition(self, kind: str) -> dict[str, Any]:
         """The condition of that type; empty as long as there is none."""
         return next((c for c in self.status.get("conditions", []) if c["type"] == kind), {})
+
+    def available(self, pool: str) -> dict[str, Any]:
+        """The condition of a pool that says whether it delivers; empty as long as there is none."""
+        conditions = self.pools.get(pool, {}).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == "Available"), {})
+
+    def pods_of(self, app: str, condition: str = "PodScheduled", status: str | None = None) -> list[float]:
+        """Since when the pods of a Deployment are in a condition, in seconds since the epoch, whole ones."""
+        return [
+            datetime.fromisoformat(found["lastTransitionTime"]).timestamp()
+            for pod in self.pods
+            if pod["metadata"].get("labels", {}).get("app") == app and "deletionTimestamp" not in pod["metadata"]
+            for found in pod.get("status", {}).get("conditions", [])
+            if found["type"] == condition and status in {None, found["status"]} and found.get("lastTransitionTime")
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +149,11 @@ class Watched:
             assert not self.wait(0.1), self.stderr()
             assert time.monotonic() < deadline, self.stderr()
 
-    def watch(self, once_scaled: Callable[[Path], None]) -> None:
-        """Look at the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change."""
+    def watch(self, once_scaled: Callable[[Path], None], also: Callable[[Seen, Path], None] | None = None) -> None:
+        """Look at the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change.
+
+        `also` is called with everything that is seen.
+        """
         deadline = time.monotonic() + _LIMIT_S
         while (kubeconfig := self.kubeconfig()) is None:
             assert not self.wait(_POLL_S), self.stderr()
@@ -142,6 +164,8 @@ class Watched:
                 assert time.monotonic() < deadline, self.stderr()
                 with contextlib.suppress(HTTPError, client.ApiException):  # the cluster comes up, or goes down
                     self.seen.append(_look(api))
+                    if also is not None:
+                        also(self.seen[-1], kubeconfig)
                 if not scaled and self.seen and self.seen[-1].status.get("lastDecision"):
                     once_scaled(kubeconfig)
                     scaled = True
@@ -183,13 +207,14 @@ def lab_run(
     folder: Path,
     must_be_punctual: bool,
     once_scaled: Callable[[Path], None] = lambda kubeconfig: None,
+    also: Callable[[Seen, Path], None] | None = None,
 ) -> LabRun:
     """Run a scenario to its end, and once more when the load was late and that matters."""
     for attempt in ("first", "second"):
         report = folder / f"{attempt}.json"
         watched = Watched(folder / attempt, "lab", "run", scenario, "--report", report, *flags)
         try:
-            watched.watch(once_scaled)
+            watched.watch(once_scaled, also)
         finally:
             watched.kill()
         assert report.is_file(), watched.stderr()
@@ -215,5 +240,16 @@ def _look(api: client.ApiClient) -> Seen:
     )
     events = client.CoreV1Api(api).list_event_for_all_namespaces(_preload_content=False, _request_timeout=_TIMEOUT_S)
     (pipeline,) = pipelines["items"] or [{}]
-    of_pipeline = [e for e in json.loads(events.data)["items"] if e["involvedObject"]["kind"] == "SpeechPipeline"]
-    return Seen(at_s=time.monotonic(), resource=pipeline, events=of_pipeline)
+    pools = client.CustomObjectsApi(api).list_cluster_custom_object(
+        "sluice.dev", "v1alpha1", "computepools", _request_timeout=_TIMEOUT_S
+    )
+    pods = client.CoreV1Api(api).list_pod_for_all_namespaces(_preload_content=False, _request_timeout=_TIMEOUT_S)
+    told = json.loads(events.data)["items"]
+    return Seen(
+        at_s=time.monotonic(),
+        resource=pipeline,
+        events=[event for event in told if event["involvedObject"]["kind"] == "SpeechPipeline"],
+        pools={pool["metadata"]["name"]: pool for pool in pools["items"]},
+        pool_events=[event for event in told if event["involvedObject"]["kind"] == "ComputePool"],
+        pods=json.loads(pods.data)["items"],
+    )

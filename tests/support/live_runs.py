@@ -90,6 +90,7 @@ def a_run(
         observations=observed() if observations is None else observations,
         decisions=decisions,
         sessions_cut=3,
+        retries=5,
         peak_instances=peak_instances,
         generator_lag_p99_s=0.001,
     )

@@ -11,7 +11,7 @@ from kubernetes import client
 from controller.core.spec import Target
 from controller.kube.cluster import Cluster
 from controller.kube.gateway import Forbidden, Gateway, KubeError, NotFound, Scale
-from controller.kube.workloads import target_state
+from controller.kube.workloads import NodeNames, target_state
 from simulations.lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
@@ -72,7 +72,7 @@ def test_workloads_and_their_pods_are_known_as_they_come_change_and_go(
     create(apps, namespace, replicas=2)
     until(lambda: replicas(watching, namespace) == 2)
     until(lambda: len(pods(watching, namespace)) == 2)
-    until(lambda: all(target_state(SCALE, [pod]).pending for pod in pods(watching, namespace)))
+    until(lambda: all(target_state(SCALE, [pod], NodeNames()).pending for pod in pods(watching, namespace)))
     apps.patch_namespaced_deployment_scale("captions", namespace, {"spec": {"replicas": 1}})
     until(lambda: replicas(watching, namespace) == 1)
     until(lambda: len(pods(watching, namespace)) == 1)

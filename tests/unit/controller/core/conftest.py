@@ -6,5 +6,6 @@ from planning import Planner
 def planner(monkeypatch: pytest.MonkeyPatch) -> Planner:
     planner = Planner()
     monkeypatch.setattr("controller.core.fleet.allocate", planner.allocate)
+    monkeypatch.setattr("controller.core.assessment.predicted_latency_s", planner.predicted_latency_s)
     monkeypatch.setattr("controller.core.guards.predicted_latency_s", planner.predicted_latency_s)
     return planner

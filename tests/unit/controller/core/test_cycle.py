@@ -435,12 +435,6 @@ class TestPools:
         encoder = planner.asked().stages[1]
         assert [placement.max_replicas for placement in encoder.placements] == [2, 20]
 
-    def test_after_the_backoff_one_replica_is_tried_again(self, planner: Planner) -> None:
-        failed = PoolMemory(unavailable_until_s=NOW_S - 1, backoff_s=600, reason="full")
-        fleet = pools(a_pool("cpu"), a_pool("inferentia", memory=failed), a_pool("gpu"))
-        decide(a_snapshot(a_state(replicas={ENCODER: 2}), fleet=fleet), Policy())
-        assert planner.asked().stages[1].placements[0].max_replicas == 3
-
     def test_a_pool_below_what_is_in_use_is_left_whatever_the_tolerance(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 2}, runs_well=True)
         fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=2), a_pool("gpu"))

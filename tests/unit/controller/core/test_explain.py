@@ -81,6 +81,7 @@ def test_all_is_well(planner: Planner) -> None:
         "SLAMet": "True",
         "MetricsAvailable": "True",
         "TargetsFound": "True",
+        "PoolsAvailable": "True",
         "WithinBudget": "True",
         "RuleMetricMissing": "False",
         "ScalesAccepted": "True",

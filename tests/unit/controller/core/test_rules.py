@@ -19,6 +19,7 @@ from builders import (
 )
 
 from controller.core.assessment import assess
+from controller.core.availability import find_availability
 from controller.core.memory import PipelineMemory, RuleMemory
 from controller.core.policy import Policy
 from controller.core.snapshot import PipelineState, Snapshot
@@ -41,7 +42,8 @@ def with_rule(rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMe
 
 def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int = 1) -> tuple[int | None, RuleMemory]:
     fleet = pools(a_pool("cpu", zones=zones), a_pool("inferentia"), a_pool("gpu"))
-    case = assess(state, Snapshot(now_s=now_s, pipelines=(state,), pools=fleet), {}, Policy())
+    snapshot = Snapshot(now_s=now_s, pipelines=(state,), pools=fleet)
+    case = assess(state, snapshot, find_availability(snapshot), Policy())
     (rule,) = case.rules
     return rule.floor, case.rule_memories.get((STAGE, rule.name), RuleMemory())
 

@@ -5,8 +5,9 @@ import pytest
 
 from controller.kube.gateway import Scale
 from controller.kube.matching import LabelSelector, Pods, Requirement, kept_node, kept_pod, kept_workload
-from controller.kube.workloads import ready_nodes, reporting_pods, target_state
+from controller.kube.workloads import NodeNames, ready_nodes, reporting_pods, target_state
 
+NODES = NodeNames(up=frozenset({"node-1"}), leaving=frozenset())
 SCALE = Scale(replicas=1, selector="app=asr", resource_version="17")
 
 
@@ -75,7 +76,7 @@ def test_a_selector_means_pods_with_all_its_labels_in_its_own_namespace() -> Non
 def test_what_is_kept_of_a_pod_says_the_same_and_nothing_of_its_containers_settings() -> None:
     pod = a_pod("a", app="asr")
     (kept,) = Pods([kept_pod(pod)]).of("speech", LabelSelector(labels={"app": "asr"}))
-    assert target_state(SCALE, [kept]) == target_state(SCALE, [pod])
+    assert target_state(SCALE, [kept], NODES) == target_state(SCALE, [pod], NODES)
     assert reporting_pods([kept], 2e9) == reporting_pods([pod], 2e9) == {"a"}
     assert kept["metadata"]["annotations"] == {"prometheus.io/port": "8002"}
     assert "secret" not in json.dumps(kept)
@@ -83,7 +84,7 @@ def test_what_is_kept_of_a_pod_says_the_same_and_nothing_of_its_containers_setti
 
 def test_a_pod_that_has_no_labels_and_no_status_yet_is_kept() -> None:
     kept = kept_pod({"metadata": {"name": "new", "namespace": "speech"}})
-    assert target_state(SCALE, Pods([kept]).of("speech", LabelSelector(labels={}))).existing == 1
+    assert target_state(SCALE, Pods([kept]).of("speech", LabelSelector(labels={})), NODES).existing == 1
 
 
 def test_what_is_kept_of_a_node_says_whose_it_is_and_whether_it_is_ready() -> None:
@@ -111,7 +112,7 @@ def test_a_deployment_says_what_its_scale_would_say() -> None:
             },
         }
     )
-    state = target_state(workload, [])
+    state = target_state(workload, [], NODES)
     assert (state.desired, state.resource_version) == (0, "42")
     assert workload.selector.matches({"app": "asr", "tier": "gpu"})
     assert not workload.selector.matches({"app": "asr"})

@@ -2,9 +2,10 @@ from typing import Any
 
 from controller.core.snapshot import PendingReplica
 from controller.kube.gateway import Scale
-from controller.kube.workloads import metrics_endpoints, ready_nodes, reporting_pods, target_state, zones
+from controller.kube.workloads import NodeNames, metrics_endpoints, ready_nodes, reporting_pods, target_state, zones
 from profiler.samples import PodEndpoint
 
+UP = NodeNames(up=frozenset({"n"}), leaving=frozenset())
 SCALE = Scale(replicas=4, selector="app=vad", resource_version="17")
 
 
@@ -32,23 +33,24 @@ def a_node(ready: str = "True", **labels: str) -> dict[str, Any]:
 
 
 def test_a_terminating_pod_neither_exists_nor_serves_but_is_counted_for_what_it_costs() -> None:
-    state = target_state(SCALE, [a_pod("a", Ready="True"), a_pod("b", terminating=True, Ready="True")])
+    state = target_state(SCALE, [a_pod("a", Ready="True"), a_pod("b", terminating=True, Ready="True")], UP)
     assert (state.desired, state.existing, state.ready, state.terminating) == (4, 1, 1, 1)
 
 
 def test_a_finished_pod_is_not_there_any_more() -> None:
-    state = target_state(SCALE, [a_pod("a", phase="Failed"), a_pod("b", phase="Succeeded", terminating=True)])
+    state = target_state(SCALE, [a_pod("a", phase="Failed"), a_pod("b", phase="Succeeded", terminating=True)], UP)
     assert (state.existing, state.terminating) == (0, 0)
 
 
 def test_a_pod_without_a_node_is_pending_since_the_scheduler_said_so() -> None:
-    state = target_state(SCALE, [a_pod("b", phase="Pending", PodScheduled="False"), a_pod("a", PodScheduled="True")])
+    pods = [a_pod("b", phase="Pending", PodScheduled="False"), a_pod("a", PodScheduled="True")]
+    state = target_state(SCALE, pods, UP)
     assert state.pending == (PendingReplica(name="b", since_s=1767225600.0, reason="why"),)
     assert state.ready == 0
 
 
 def test_a_pod_without_any_status_yet_exists_and_is_not_ready() -> None:
-    state = target_state(SCALE, [{"metadata": {"name": "new"}}])
+    state = target_state(SCALE, [{"metadata": {"name": "new"}}], UP)
     assert (state.existing, state.ready, state.pending) == (1, 0, ())
 
 
@@ -114,4 +116,4 @@ def test_a_condition_without_a_time_holds_since_the_pod_was_created() -> None:
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
         pod["status"]["conditions"][0]["lastTransitionTime"] = None
     assert reporting_pods(pods, ready_before_s=1767225600.0) == {"served"}
-    assert target_state(SCALE, pods).pending == (PendingReplica(name="waits", since_s=1767225600.0, reason="why"),)
+    assert target_state(SCALE, pods, UP).pending == (PendingReplica(name="waits", since_s=1767225600.0, reason="why"),)

@@ -66,7 +66,7 @@ class World:
         return self.cluster.workloads[self.asr].pods
 
     def state(self) -> tuple[int, int, int, int, int]:
-        target = self.cluster.workloads[self.asr].target_state()
+        target = self.cluster.workloads[self.asr].target_state(self.cpu)
         return target.desired, target.existing, target.ready, target.terminating, len(target.pending)
 
 
@@ -86,7 +86,7 @@ def test_what_has_no_node_waits_in_the_scheduler_s_words_until_there_is_one() ->
     world.pass_until(7.9)
     world.scale(5)
 
-    (waiting,) = world.cluster.workloads[world.asr].target_state().pending
+    (waiting,) = world.cluster.workloads[world.asr].target_state(world.cpu).pending
     assert waiting.since_s == 7
     assert waiting.reason == (
         "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
@@ -175,7 +175,7 @@ def test_no_replica_gets_a_node_of_an_unavailable_pool_and_running_ones_stay() -
     world.pass_until(100.0 + 2.5 * REFUSAL_S)
 
     assert world.state() == (2, 2, 1, 0, 1)
-    (waiting,) = world.cluster.workloads[world.asr].target_state().pending
+    (waiting,) = world.cluster.workloads[world.asr].target_state(world.cpu).pending
     assert "2 node(s) were unschedulable" in waiting.reason
 
 

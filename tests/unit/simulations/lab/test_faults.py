@@ -9,9 +9,12 @@ from builders import a_placement, a_rule, a_spec, a_stage
 from kubernetes import client
 
 from controller.resources.translate import pipeline_spec
+from optimizer.model import PoolName
 from simulations.lab import faults
 from simulations.lab.cluster import Cluster
+from simulations.lab.disturbances import Noise, Partial, Standstill
 from simulations.lab.metrics_proxy import Loss, TotalLoss
+from simulations.lab.nodes import FaultyPool, PoolNodes
 from simulations.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[3] / "contract"
@@ -67,6 +70,17 @@ class Lab:
     def __init__(self) -> None:
         self.metrics = self
         self.losses: tuple[object, ...] = ()
+        self.disturbances: tuple[object, ...] = ()
+        self.settled: list[str] = []
+        self.slowed: list[tuple[str, float]] = []
+        gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
+        self.pools = {PoolName("gpu"): FaultyPool(gpu)}
+
+    def settle_nodes(self, pool: PoolName) -> None:
+        self.settled.append(pool)
+
+    def slow_down(self, path: str, factor: float) -> None:
+        self.slowed.append((path, factor))
 
     def admin(self) -> "Lab":
         return self
@@ -100,29 +114,97 @@ def merged(target: Any, patch: Any) -> Any:
 
 def actions(scenario: Scenario, lab: Lab) -> list[faults.Action]:
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
-    return faults.actions(scenario.file, cast("Cluster", lab), pipelines)
+    return faults.actions(scenario.file, cast("Cluster", lab), pipelines, seed=1)
+
+
+def test_of_several_pipelines_one_cannot_have_its_metrics_stand_still(tmp_path: Path) -> None:
+    file = scenario(tmp_path, "{at: 1m, metricsStale: '*'}", "{at: 1m, metricsStale: speech/live-captions}").file
+    faults.check_supported(file)
+    other = file.load[0].model_copy(update={"pipeline": "speech/notes"})
+    with pytest.raises(faults.UnsupportedFault, match=r"^faults\[1\]\.metricsStale: 'speech/live-captions': must be"):
+        faults.check_supported(file.model_copy(update={"load": [*file.load, other]}))
+
+
+@pytest.mark.parametrize("kind", ["Unavailable", "Lost"])
+def test_a_pool_that_fails_twice_at_once_is_back_when_both_have_ended(tmp_path: Path, kind: str) -> None:
+    lab = Lab()
+    lines = (f"{{at: 1m, for: 2m, pool{kind}: gpu}}", f"{{at: 2m, for: 30s, pool{kind}: gpu}}")
+    counts = []
+    for action in actions(scenario(tmp_path, *lines), lab):
+        action.do()
+        pool = lab.pools[PoolName("gpu")]
+        counts.append(pool.outages if kind == "Unavailable" else pool.absences)
+    assert counts == [1, 2, 1, 0]
+    assert lab.settled == ["gpu"] * 4
 
 
 @pytest.mark.parametrize(
-    "fault", ["poolUnavailable: gpu", "poolLost: gpu", "metricsStale: '*'", "slowStart: {pool: gpu, factor: 2}"]
+    ("fault", "path", "factors"),
+    [
+        ("slowStart: {pool: gpu, factor: 4}", "start-factors/gpu", [4, 0.25]),
+        ("slowStage: {stage: vad, factor: 4}", "slow-factors/speech/live-captions/vad", [4, 0.25]),
+        ("slowStage: {stage: speech/live-captions/vad, factor: 4}", "slow-factors/speech/live-captions/vad", [4, 0.25]),
+    ],
 )
-def test_a_fault_that_the_lab_cannot_cause_is_refused_by_name(tmp_path: Path, fault: str) -> None:
-    kind = fault.partition(":")[0]
-    with pytest.raises(faults.UnsupportedFault, match=rf"^faults\[1\]\.{kind}: the lab does not support {kind} yet"):
-        faults.check_supported(
-            scenario(tmp_path, "{at: 1m, metricsLost: '*'}", f"{{at: 1m, {fault}}}").file,
+def test_what_is_slow_is_told_to_the_agent_and_taken_back(
+    tmp_path: Path, fault: str, path: str, factors: list[float]
+) -> None:
+    lab = Lab()
+    for action in actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab):
+        action.do()
+    assert lab.slowed == [(path, factor) for factor in factors]
+
+
+class TestReclaim:
+    def counts(self, lab: Lab) -> tuple[int, int]:
+        pool = lab.pools[PoolName("gpu")]
+        return sum(pool.leaving.values()), sum(pool.gone.values())
+
+    def test_nodes_are_announced_to_go_and_taken_when_the_notice_is_over(self, tmp_path: Path) -> None:
+        lab = Lab()
+        made = actions(
+            scenario(tmp_path, '{at: 1m, for: 1m, spotReclaim: {pool: gpu, share: "0.5", notice: 20s}}'), lab
         )
+        assert [action.at_s for action in made] == [60, 80, 120]
+        seen = []
+        for action in made:
+            action.do()
+            seen.append(self.counts(lab))
+        assert seen == [(2, 0), (2, 2), (0, 0)]
+
+    def test_each_is_replaced_by_a_provisioner_where_the_fault_has_no_end(self, tmp_path: Path) -> None:
+        lab = Lab()
+        made = actions(scenario(tmp_path, '{at: 1m, spotReclaim: {pool: gpu, share: "0.5"}}'), lab)
+        assert [action.at_s for action in made[:2]] == [60, 60]
+        assert all(60 + 60 <= action.at_s <= 60 + 180 for action in made[2:])
+        for action in made:
+            action.do()
+        assert self.counts(lab) == (0, 0)
+
+    def test_one_that_ends_within_its_notice_takes_nothing(self, tmp_path: Path) -> None:
+        lab = Lab()
+        line = "{at: 1m, for: 10s, spotReclaim: {pool: gpu, share: 1, notice: 20s}}"
+        for action in actions(scenario(tmp_path, line), lab):
+            action.do()
+            assert self.counts(lab)[1] == 0
+        assert self.counts(lab) == (0, 0)
 
 
-def test_those_that_it_can_cause_are_accepted(tmp_path: Path) -> None:
-    faults.check_supported(
-        scenario(
-            tmp_path,
-            "{at: 1m, for: 10s, metricsLost: speech/live-captions}",
-            "{at: 1m, spike: {pipeline: speech/live-captions, factor: 2}}",
-            '{at: 2m, set: {"ComputePool/gpu": {spec: {price: {perHour: "1.6"}}}}}',
-        ).file
-    )
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("metricsStale: '*'", Standstill),
+        ('metricsPartial: {share: "0.5"}', Partial),
+        ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', Noise),
+    ],
+)
+def test_a_disturbance_of_metrics_begins_and_ends(tmp_path: Path, fault: str, kind: type) -> None:
+    lab = Lab()
+    begin, end = actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab)
+    begin.do()
+    assert [type(one) for one in lab.disturbances] == [kind]
+    end.do()
+    assert lab.disturbances == ()
 
 
 def test_metrics_are_lost_and_come_back(tmp_path: Path) -> None:

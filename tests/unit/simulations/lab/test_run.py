@@ -7,7 +7,6 @@ import pytest
 from live_runs import CLOCK, a_run
 
 from simulations.lab.deployments import UnsupportedManifest
-from simulations.lab.faults import UnsupportedFault
 from simulations.lab.report import report_windows
 from simulations.lab.run import _ended_windows, check
 from simulations.scenario import load_scenario
@@ -36,9 +35,8 @@ def test_the_demo_is_something_the_lab_can_run() -> None:
     check(load_scenario(DEMO))
 
 
-def test_the_scenario_of_the_interface_asks_for_a_fault_that_it_cannot_cause_yet() -> None:
-    with pytest.raises(UnsupportedFault, match="does not support poolUnavailable yet"):
-        check(load_scenario(CONTRACT / "scenario.yaml"))
+def test_the_scenario_of_the_interface_is_one_that_the_lab_can_run() -> None:
+    check(load_scenario(CONTRACT / "scenario.yaml"))
 
 
 def test_manifests_are_checked_too(tmp_path: Path) -> None:
