@@ -50,6 +50,7 @@ REPORT = {
         "lost": NUMBER,
         "in_flight": NUMBER,
         "sessions_cut": NUMBER,
+        "retries": NUMBER,
         "cost": NUMBER,
         "static_peak_cost": NUMBER,
         "replica_changes": NUMBER,
