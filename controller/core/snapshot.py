@@ -103,9 +103,10 @@ class PipelineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool: its nodes as they are. `zones` are the distinct zones of its ready nodes.
+    """One pool: its nodes as they are, or as they were where `unread` says why they cannot be read.
 
-    `leaving_instances` of the ready ones are to go soon: cordoned, or taken back by the provider.
+    `zones` are the distinct zones of its ready nodes. `leaving_instances` of the ready ones are to go soon: cordoned,
+    or taken back by the provider.
     """
 
     spec: PoolSpec
@@ -113,6 +114,7 @@ class PoolState:
     zones: int
     memory: PoolMemory
     leaving_instances: int = 0
+    unread: str = ""
 
     @property
     def limit(self) -> int:

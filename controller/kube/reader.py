@@ -18,7 +18,7 @@ from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetM
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Scale, Unavailable
+from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import ResourceStore
@@ -105,6 +105,7 @@ class Reader:
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
+        self._last_nodes: Sequence[Json] = ()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
@@ -115,13 +116,13 @@ class Reader:
         """Return the world as it is now.
 
         Raises:
-            KubeError: the nodes cannot be read. Anything else that cannot be read is absent from the answer by name.
+            Unavailable: the nodes cannot be read. Anything else that cannot be read is absent from the answer by name.
         """
         now_s = self._clock()
         pools, invalid_pools = self._parsed_pools()
         pipelines, invalid_pipelines = self._parsed_pipelines()
         view = self._cluster.view()
-        nodes = view.nodes()
+        nodes, unread = self._nodes(view)
         self.ownership.refresh()
         workloads = self._workloads([spec for spec, _ in pipelines], view, node_names(nodes), now_s)
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
@@ -131,7 +132,7 @@ class Reader:
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
-            pools={spec.name: self._pool_state(spec, resource, nodes) for spec, resource in pools},
+            pools={spec.name: self._pool_state(spec, resource, nodes, unread) for spec, resource in pools},
         )
         return Observation(
             snapshot=snapshot,
@@ -140,6 +141,14 @@ class Reader:
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
         )
+
+    def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
+        """Return the nodes, and why they are those of before: a right that was taken away is no reason to stop."""
+        try:
+            self._last_nodes = view.nodes()
+        except Refused as error:
+            return self._last_nodes, str(error)
+        return self._last_nodes, ""
 
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` leaves for the next cycle; objects that are gone are forgotten."""
@@ -300,7 +309,7 @@ class Reader:
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
         return resumed(stored, now_s, window_s, self._interval_s)
 
-    def _pool_state(self, spec: PoolSpec, resource: Json, nodes: Sequence[Json]) -> PoolState:
+    def _pool_state(self, spec: PoolSpec, resource: Json, nodes: Sequence[Json], unread: str) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._pool_memories.get(spec.uid)
         return PoolState(
@@ -309,6 +318,7 @@ class Reader:
             leaving_instances=sum(map(is_leaving, ready)),
             zones=zones(ready),
             memory=_stored_pool_memory(resource) if memory is None else memory,
+            unread=unread,
         )
 
 

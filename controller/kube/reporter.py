@@ -28,6 +28,8 @@ from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
+_TOLD_AT_ONCE = 200
+"""Resources that cannot be used and are told so in one cycle: however many there are, the others do not wait."""
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
 
@@ -48,7 +50,7 @@ class Reporter:
         self._stores = {PIPELINES: pipelines, POOLS: pools}
 
     def report(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
-        """Write the status of everything, and return the pipelines that may be acted on.
+        """Write the status of everything that can be used, and return the pipelines that may be acted on.
 
         Left out are those whose status could not be written because they are gone or the server does not answer.
         """
@@ -59,9 +61,6 @@ class Reporter:
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, status, now_s):
                 self._tell_verdict(resource, old, status)
-        for kind, invalid in ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools)):
-            for found in invalid:
-                self._report_invalid(kind, found, now_s)
         writable = set()
         for state in snapshot.pipelines:
             resource = observation.pipelines[state.spec.key]
@@ -72,7 +71,10 @@ class Reporter:
         return frozenset(writable)
 
     def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
-        """Record Events: for what was decided about those pipelines, and for every change that could not be made."""
+        """Record Events: for what was decided about those pipelines, and for every change that could not be made.
+
+        Then tell the resources that cannot be used what is wrong with them, so many in a cycle.
+        """
         failed: set[PipelineKey] = set()
         for write in writes:
             if write.outcome is not WriteOutcome.APPLIED:
@@ -86,12 +88,25 @@ class Reporter:
                 if event.reason != WriteOutcome.APPLIED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
+        self._tell_invalid(observation)
 
-    def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> None:
+    def _tell_invalid(self, observation: Observation) -> None:
+        left = _TOLD_AT_ONCE
+        for resource, invalid in ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools)):
+            for found in invalid:
+                left -= self._report_invalid(resource, found, observation.snapshot.now_s)
+                if left <= 0:
+                    return
+
+    def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> bool:
+        """Return whether there was anything to tell."""
         metadata, old = found.resource["metadata"], _status(found.resource)
         status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.problem, now_s)
+        if status == old:
+            return False
         if self._write(kind, found.resource, status, now_s):
             self._tell_verdict(found.resource, old, status)
+        return True
 
     def _write(self, kind: Resource, resource: Json, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""

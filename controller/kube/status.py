@@ -106,7 +106,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     return _without_none(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions((_available(memory, now_s),), old, state.spec.generation, now_s),
+            "conditions": _conditions((_available(memory, state.unread, now_s),), old, state.spec.generation, now_s),
             "inUse": number(decision.in_use),
             "free": number(max(0.0, decision.limit - decision.in_use)),
             "planned": decision.planned,
@@ -173,7 +173,10 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
     ]
 
 
-def _available(memory: PoolMemory, now_s: float) -> ConditionValue:
+def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
+    if unread:
+        message = f"its nodes cannot be read, so they count as they were: {unread}"
+        return ConditionValue(type="Available", status="Unknown", reason="NodesUnreadable", message=message)
     if memory.unavailable_until_s is None:
         return ConditionValue(type="Available", status="True", reason="Delivers", message="")
     until = timestamp(memory.unavailable_until_s)

@@ -153,20 +153,35 @@ def test_a_scaling_is_told_when_it_was_made_and_its_failure_when_it_was_not(worl
     assert ("captions", "Scaled") not in world.log.events
 
 
+def unusable(*resources: Any) -> Observation:
+    return Observation(
+        snapshot=Snapshot(now_s=NOW_S, pipelines=(), pools={}),
+        pipelines={},
+        pools={},
+        invalid_pipelines=tuple(InvalidObject(resource=each, problem="spec.stages: required") for each in resources),
+        invalid_pools=(),
+    )
+
+
 def test_an_unusable_resource_is_told_once(world: World) -> None:
-    resource = world.pipelines.snapshot()["speech", "captions"]
     for _ in range(3):
-        observation = Observation(
-            snapshot=Snapshot(now_s=NOW_S, pipelines=(), pools={}),
-            pipelines={},
-            pools={},
-            invalid_pipelines=(InvalidObject(resource=resource, problem="spec.stages: required"),),
-            invalid_pools=(),
-        )
-        world.reporter.report(observation, decide(observation.snapshot, Policy()))
-        resource = world.pipelines.snapshot()["speech", "captions"]
+        world.reporter.tell(unusable(world.pipelines.snapshot()["speech", "captions"]), (), ())
     assert world.log.patches == ["captions"]
     assert world.log.events == [("captions", "InvalidSpec")]
+
+
+def test_many_unusable_resources_are_told_in_several_cycles(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.kube.reporter._TOLD_AT_ONCE", 2)
+    for name in ("one", "two", "three"):
+        metadata = {"name": name, "namespace": "speech", "uid": name, "generation": 1, "resourceVersion": "1"}
+        world.log.objects[name] = {**world.log.objects["captions"], "metadata": metadata}
+        world.pipelines.put(world.log.objects[name])
+    told = []
+    for _ in range(4):
+        resources = [r for (_, name), r in world.pipelines.snapshot().items() if name != "captions"]
+        world.reporter.tell(unusable(*resources), (), ())
+        told.append(len(world.log.patches))
+    assert told == [2, 3, 3, 3]
 
 
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:

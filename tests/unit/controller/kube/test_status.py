@@ -182,3 +182,13 @@ def test_a_pool_that_cannot_deliver_says_so_until_it_has_proved_otherwise(until_
     assert PoolStatus.model_validate(status, extra="forbid")
     assert condition(status, "Available")["status"] == verdict
     assert status.get("unavailableUntil") == (timestamp(until_s) if until_s else None)
+
+
+def test_a_pool_whose_nodes_cannot_be_read_says_so() -> None:
+    fleet, gpu = default_pools(), PoolName("gpu")
+    fleet = {**fleet, gpu: replace(fleet[gpu], unread="403 nodes is forbidden")}
+    snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=fleet)
+    decided = next(pool for pool in decide(snapshot, Policy()).pools if pool.name == gpu)
+    available = condition(pool_status(fleet[gpu], decided, {}, NOW_S), "Available")
+    assert (available["status"], available["reason"]) == ("Unknown", "NodesUnreadable")
+    assert "403 nodes is forbidden" in available["message"]
