@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -79,6 +79,8 @@ class ControlPlane:
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
         self.audit_log = self._folder / "audit.log"
         self._audit = audit
+        self._api_server: Child
+        self._start_again: Callable[[], Child]
         self.url = ""
 
     def start(self) -> Self:
@@ -102,13 +104,28 @@ class ControlPlane:
         tokens = self._folder / "tokens.csv"
         _write_secret(tokens, f'{token},admin,admin,"system:masters"\n')
         self._start_etcd(f"http://{LOOPBACK}:{client_port}", f"http://{LOOPBACK}:{peer_port}")
-        api_server = self._start_api_server(f"http://{LOOPBACK}:{client_port}", api_port, tokens)
-        api_server.wait_until(lambda: self._is_ready(api_port, token), _READY_S)
+
+        def start_api_server() -> Child:
+            child = self._start_api_server(f"http://{LOOPBACK}:{client_port}", api_port, tokens)
+            child.wait_until(lambda: self._is_ready(api_port, token), _READY_S)
+            return child
+
+        self._start_again = start_api_server
+        self._api_server = start_api_server()
         self._write_kubeconfig(self.kubeconfig, user="admin", token=token)
         manager = self._start_controller_manager()
         self._start_scheduler()
         with config.new_client_from_config(str(self.kubeconfig)) as admin:
             manager.wait_until(lambda: _default_account_exists(admin), _READY_S)
+
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again at the same address: it has forgotten what watches could go on from.
+
+        Raises:
+            ProcessError: it was not ready in time.
+        """
+        self._processes.kill(self._api_server)
+        self._api_server = self._start_again()
 
     def stop(self) -> None:
         """Stop all parts; their data and logs stay in the folder."""

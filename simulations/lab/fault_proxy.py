@@ -269,7 +269,7 @@ class FaultProxy:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._trust if self._trust is not None else True, limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
         application = web.Application(client_max_size=_LARGEST_BODY)
         application.router.add_route("*", "/{path:.*}", self._handle)
@@ -346,7 +346,7 @@ class FaultProxy:
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in _PER_CONNECTION_HEADERS
         }
-        url, data = f"{self._upstream}{request.raw_path}", body
+        url, data = f"{self._upstream}{request.raw_path}", body or None
         method = request.method
         if isinstance(effect, Rewrite) and effect.asks is not None:  # as a form, which every query API takes
             method, url, data = "POST", f"{self._upstream}{request.path}", urlencode(effect.asks(asked)).encode()

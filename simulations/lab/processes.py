@@ -115,6 +115,11 @@ class Processes:
         for child in self._children:
             child.check()
 
+    def kill(self, child: Child) -> None:
+        """Kill one of them, and no longer mind that it has ended."""
+        self._children.remove(child)
+        child.stop(0.0)
+
     def stop(self) -> None:
         """Stop all, the last started first; calling it again does nothing."""
         while self._children:

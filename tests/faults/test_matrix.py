@@ -1,0 +1,26 @@
+"""Every row of the fault matrix, one test each, on one lab: whatever applies is held."""
+
+from collections.abc import Iterator
+
+import pytest
+from fault_rows import ROWS
+from fault_story import Row, run_row
+from fault_world import World
+
+from simulations.lab.binaries import ensure
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with World(tmp_path_factory.mktemp("matrix"), ensure(print)) as world:
+        yield world
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_promise_is_held_under(world: World, row: Row) -> None:
+    cells = run_row(world, row)
+    violated = {column.value: cell.why for column, cell in cells.items() if cell.verdict == "violated"}
+    assert not violated
+    assert any(cell.verdict == "held" for cell in cells.values()), {c.value: cell.why for c, cell in cells.items()}

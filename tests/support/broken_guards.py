@@ -1,0 +1,117 @@
+"""The operator without one of the guards that its promises rest on: to see that the matrix notices."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+
+def _nothing_is_zero() -> None:
+    """What cannot be read counts as no load, and everything else as known."""
+    from controller.core.assessment import Assessment
+    from profiler.samples import Absence
+    from profiler.sources.prometheus import PrometheusSource
+
+    read = PrometheusSource.read
+
+    def zeros(self: Any, request: Any) -> Any:
+        answer = read(self, request)
+        scalars = {key: 0.0 if isinstance(found, Absence) else found for key, found in answer.scalars.items()}
+        return replace(answer, scalars=scalars)
+
+    PrometheusSource.read = zeros  # type: ignore[method-assign]
+    Assessment.never_down = property(lambda _: False)  # type: ignore[assignment,method-assign]
+
+
+def _no_budget() -> None:
+    """Nobody looks at what it costs."""
+    from controller.kube import reader as module
+
+    reader: Any = module
+    spec = reader.pipeline_spec
+    reader.pipeline_spec = lambda resource: replace(spec(resource), budget_per_hour=1e6)
+
+
+def _no_lease() -> None:
+    """Every replica takes itself for the only one; the server is not asked either."""
+    sys.argv.append("--no-lease")
+
+
+def _pools_deliver() -> None:
+    """A replica that stays pending is waited for."""
+    from controller.core import availability
+
+    availability._next = lambda pool, pending, now_s: pool.memory
+
+
+def _everything_is_news() -> None:
+    """A status is written whether or not it says anything new."""
+    from controller.kube import reporter
+
+    reporter.worth_writing = lambda *_: True  # type: ignore[attr-defined]
+
+
+def _one_for_all() -> None:
+    """A resource that cannot be used ends the cycle."""
+    from controller.kube.reader import Reader
+
+    parsed = Reader._parsed_pipelines
+
+    def strict(self: Reader) -> Any:
+        usable, invalid = parsed(self)
+        if invalid:
+            raise ValueError(invalid[0].problem)
+        return usable, invalid
+
+    Reader._parsed_pipelines = strict  # type: ignore[method-assign]
+
+
+def _ever_slower() -> None:
+    """After a cycle that failed, the next one comes much later."""
+    from controller.loop import ControlLoop
+
+    failed = ControlLoop._failed
+
+    def discouraged(self: Any, problem: str, started_s: float) -> None:
+        import time
+
+        failed(self, problem, started_s)
+        time.sleep(10 * self._policy.interval_s)
+
+    ControlLoop._failed = discouraged  # type: ignore[method-assign]
+
+
+def _no_words() -> None:
+    """Statuses are decided on and not written."""
+    from controller.kube.reporter import Reporter
+
+    Reporter._write = lambda *_: True  # type: ignore[method-assign]
+
+
+GUARDS: dict[str, Callable[[], None]] = {
+    "never-down": _nothing_is_zero,
+    "caps": _no_budget,
+    "one-writer": _no_lease,
+    "pending": _pools_deliver,
+    "restart": _everything_is_news,
+    "others": _one_for_all,
+    "recovery": _ever_slower,
+    "reason": _no_words,
+}
+
+PROOFS: dict[str, str] = {
+    "never-down": "Prometheus: empty",
+    "caps": "API: down",
+    "one-writer": "three replicas",
+    "pending": "API: down",
+    "restart": "API: down",
+    "others": "API: down",
+    "recovery": "API: down",
+    "reason": "Prometheus: empty",
+}
+"""The row in which each of them is missed."""
+
+
+def take_away(name: str) -> None:
+    """Take away a guard, before the operator is assembled."""
+    GUARDS[name]()

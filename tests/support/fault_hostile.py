@@ -1,0 +1,143 @@
+"""Resources that no schema lets pass, put beside the pipelines past the schema, as an older one would have let them."""
+
+import contextlib
+import copy
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from corpus import PIPELINE, mutations
+from fault_world import GROUP, VERSION, World, until
+from kubernetes import client
+
+PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
+_CRD = f"speechpipelines.{GROUP}"
+_WRITES_PER_S = 50.0
+_OPEN = {
+    "type": "object",
+    "properties": {
+        name: {"type": "object", "x-kubernetes-preserve-unknown-fields": True} for name in ("spec", "status")
+    },
+}
+_STRANGE: tuple[Any, ...] = (
+    None,
+    -1,
+    0,
+    10**30,
+    1e308,
+    "",
+    "NaN",
+    "-Inf",
+    "1e999",
+    "\u0000\u202e\U0001f399 Spracherkennung",
+    "٣",
+    [],
+    [[]],
+    {},
+    {"": ""},
+    True,
+    "x" * 10_000,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What has been made: how many, whether each has been told what is wrong, and how long telling may take."""
+
+    count: int
+    all_told: Callable[[], bool]
+    longest_s: float
+
+
+@contextlib.contextmanager
+def beside(world: World) -> Iterator[Made]:
+    """Open the schema, put the resources there, and take all back at the end."""
+    extensions = client.ApiextensionsV1Api(world.core.api_client)
+    crd = client.ApiClient().sanitize_for_serialization(extensions.read_custom_resource_definition(_CRD))
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    _set_schema(extensions, _OPEN)
+    with contextlib.suppress(client.ApiException):
+        world.core.create_namespace({"metadata": {"name": PLACE[2]}})
+    try:
+        until(lambda: _accepted(world, _named("probe", {"spec": []})), what="the schema to be open")
+        bodies = list(generated(world.pace.hostile))
+        with ThreadPoolExecutor(4) as threads:
+            made = sum(threads.map(lambda body: _accepted(world, body), bodies))
+        assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
+        yield Made(count=made, all_told=lambda: _all_told(world), longest_s=made / _WRITES_PER_S)
+    finally:
+        world.objects.delete_collection_namespaced_custom_object(*PLACE)
+        until(
+            lambda: not world.objects.list_namespaced_custom_object(*PLACE, limit=1)["items"], 120.0, "an end of them"
+        )
+        _set_schema(extensions, schema)
+        until(lambda: not _accepted(world, _named("probe", {"spec": []}), dry_run="All"), what="the schema to be back")
+
+
+def generated(count: int) -> Iterator[dict[str, Any]]:
+    """Yield `count` resources: huge ones, deep ones, and mutations of a good one with strange values."""
+    rng = random.Random(6)
+    deep: Any = "end"
+    for _ in range(500):
+        deep = {"deeper": [deep]}
+    yield _named("annotated", copy.deepcopy(PIPELINE), annotations={"note": "x" * 250_000})
+    yield _named("huge", {"spec": {**PIPELINE["spec"], "note": "x" * 1_000_000}})
+    yield _named("deep", {"spec": {**PIPELINE["spec"], "stages": deep}})
+    yield _named("wide", {"spec": {**PIPELINE["spec"], "stages": [{"name": f"s{n}"} for n in range(5_000)]}})
+    known = [data for name, data in mutations() if "metadata" not in name and data.get("kind") == "SpeechPipeline"]
+    for number in range(count - 4):
+        body = copy.deepcopy(rng.choice(known))
+        for _ in range(rng.randint(1, 4)):
+            _spoil(body["spec"], rng)
+        yield _named(f"generated-{number}", body)
+
+
+def _spoil(node: Any, rng: random.Random) -> None:
+    """Replace something inside `node` by something strange."""
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            return
+        key = rng.choice(keys)
+        if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.7:
+            node = node[key]
+            continue
+        node[key] = copy.deepcopy(rng.choice(_STRANGE))
+        return
+
+
+def _named(name: str, body: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": PLACE[2], "annotations": annotations or {}}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "SpeechPipeline",
+        "spec": body.get("spec"),
+        "metadata": metadata,
+    }
+
+
+def _accepted(world: World, body: dict[str, Any], **arguments: Any) -> bool:
+    try:
+        world.objects.create_namespaced_custom_object(*PLACE, body, **arguments)
+    except client.ApiException as error:
+        return bool(error.status == 409)
+    return True
+
+
+def _all_told(world: World) -> bool:
+    """Whether every resource has a verdict; some mutations do no harm, and are served like any other."""
+    answer = world.objects.list_namespaced_custom_object(*PLACE, _preload_content=False)
+    if isinstance(answer, tuple):
+        answer = answer[0]
+    items = answer["items"] if isinstance(answer, dict) else json.loads(answer.data)["items"]
+    return all((item.get("status") or {}).get("conditions") for item in items)
+
+
+def _set_schema(extensions: client.ApiextensionsV1Api, schema: dict[str, Any]) -> None:
+    patch = [{"op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema", "value": schema}]
+    extensions.patch_custom_resource_definition(_CRD, patch)
+    time.sleep(0.2)

@@ -1,0 +1,757 @@
+"""The rows of the fault matrix, in the order in which they are run and printed."""
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import fault_hostile
+import psutil
+from fault_story import (
+    Column,
+    Fault,
+    Judge,
+    Row,
+    conclude,
+    never_down,
+    recovered,
+    replanned,
+    settle,
+    story,
+    wait_until,
+    within_caps,
+)
+from fault_world import GROUP, NAMESPACE, VERSION, Operator, World, until
+from kubernetes import client
+
+from simulations.lab.fault_proxy import (
+    EVERY_WRITE,
+    SCALES,
+    Asked,
+    Call,
+    Delay,
+    Effect,
+    Expire,
+    Refuse,
+    Reset,
+    Stall,
+    Truncate,
+    Where,
+)
+from simulations.lab.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
+
+WATCHES = Where(watch=True)
+ROLE = "sluice"
+MAIN = "main-plenty"
+# The root is mounted read-only in a name space of its own, which needs no rights of the caller where users may have it.
+READ_ONLY = ("unshare", "-rm", "sh", "-c", 'mount -o remount,ro,bind / && exec "$@"', "read-only")
+
+
+# -- faults
+
+
+def api(effect: Effect, where: Where | None = None) -> Fault:
+    """An effect on requests to the API server."""
+    return lambda _, operator: operator.api.fault(effect, where)
+
+
+def metrics(effect: Effect) -> Fault:
+    """An effect on queries of Prometheus."""
+    return lambda _, operator: operator.metrics.fault(effect)
+
+
+@contextlib.contextmanager
+def bursts(_: World, operator: Operator) -> Iterator[None]:
+    """500 and 503 in turn, with gaps in which requests pass."""
+    done = threading.Event()
+
+    def burst() -> None:
+        while not done.is_set():
+            for status in (500, 503):
+                with operator.api.fault(Refuse(status=status)):
+                    done.wait(0.6)
+                done.wait(0.1)
+
+    thread = threading.Thread(target=burst)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def empty(_: World, operator: Operator) -> Iterator[None]:
+    """Prometheus answers, and knows of nothing."""
+    operator.metrics.losses = (TotalLoss(),)
+    try:
+        yield
+    finally:
+        operator.metrics.losses = ()
+
+
+def without(*, group: str, resource: str) -> Fault:
+    """The operator's right to a kind is taken from its real role and given back; watches must ask for it anew."""
+
+    @contextlib.contextmanager
+    def removed(world: World, operator: Operator) -> Iterator[None]:
+        rbac = client.RbacAuthorizationV1Api(world.core.api_client)
+        rules = client.ApiClient().sanitize_for_serialization(rbac.read_cluster_role(ROLE))["rules"]
+        left = [
+            {**rule, "resources": [other for other in rule["resources"] if other != resource]}
+            if group in rule["apiGroups"]
+            else rule
+            for rule in rules
+        ]
+        rbac.patch_cluster_role(ROLE, {"rules": [rule for rule in left if rule["resources"]]})
+        try:
+            with operator.api.fault(Reset(), Where(watch=True, path=f".*/{resource}")):
+                time.sleep(0.1)
+            yield
+        finally:
+            rbac.patch_cluster_role(ROLE, {"rules": rules})
+
+    return removed
+
+
+def says(name: str, kind: str, *words: str) -> Callable[[World], bool]:
+    """Return whether a condition that is not as it should be has these words."""
+
+    def look(world: World) -> bool:
+        condition = world.condition(name, kind)
+        good = "False" if kind == "Conflict" else "True"
+        return condition.get("status", good) != good and all(word in condition["message"] for word in words)
+
+    return look
+
+
+def no_metrics(world: World) -> bool:
+    """Whether the status says that metrics are missing."""
+    return world.condition("main", "MetricsAvailable").get("status") == "False"
+
+
+def up_to_date(world: World, judge: Judge, within_s: float | None = None) -> None:
+    """Hold that the status is that of now within a cycle."""
+    limit_s = world.pace.cycles(1) if within_s is None else within_s
+    judge.in_time(Column.REASON, "up to date", lambda: world.status().get("limitedBy") == "Budget", limit_s)
+
+
+# -- the API server
+
+
+def deleted_in_the_gap(world: World, judge: Judge) -> None:
+    """`other` is deleted while watches are cut, its load rises, and what the watches have missed has expired."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    with operator.api.fault(Refuse(status=503), WATCHES):
+        with operator.api.fault(Reset(), WATCHES):
+            time.sleep(0.2)  # what runs is cut, what comes after is refused
+        world.objects.delete_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines", "other")
+        world.offered["other"] = world.offered["main"] = world.MUCH
+        time.sleep(world.pace.lasting(60))
+    with operator.api.fault(Expire(), WATCHES):
+        time.sleep(0.3)
+    _gone_and_recovered(world, judge, operator, began_s)
+
+
+def compacted(world: World, judge: Judge) -> None:
+    """The same with the real server: it is killed, and its successor knows no history for the watches to go on from."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    with operator.api.down():
+        world.objects.delete_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines", "other")
+        world.offered["other"] = world.offered["main"] = world.MUCH
+        world.restart_api_server()
+    _gone_and_recovered(world, judge, operator, began_s)
+
+
+def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s: float) -> None:
+    ended_s = time.monotonic()
+    recovered(world, judge, operator, more_s=world.pace.takeover_s)
+    up_to_date(world, judge)
+    judge.in_time(
+        Column.RECOVERY,
+        "other is forgotten",
+        lambda: 'pipeline="other"' not in operator.get("/metrics")[1],
+        max(0.1, world.pace.cycles(2) + world.pace.takeover_s - (time.monotonic() - ended_s)),
+    )
+    counts = {entry.desired["other-plenty"] for entry in world.recorder.since(began_s)}
+    stays = counts == {world.base_replicas()["other-plenty"]}
+    judge.hold(Column.NEVER_DOWN, stays, f"the deleted pipeline keeps its replicas: {sorted(counts)}")
+    conclude(world, judge, operator, began_s)
+
+
+# -- the operator's process
+
+
+def interrupted(
+    stop: Callable[[World, Operator], None], resume: Callable[[World, Operator], None], *, takes_over: bool = False
+) -> Callable[[World, Judge], None]:
+    """The process stops, goes on or is started anew; meanwhile the load has risen and a pool was lost."""
+
+    def run(world: World, judge: Judge) -> None:
+        world.begin()
+        operator = world.operator()
+        settle(world, operator)
+        began_s = time.monotonic()
+        stop(world, operator)
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        world.offered["main"] = world.MUCH
+        wait_until(began_s + world.pace.lasting(60))
+        resume(world, operator)
+        resumed_s = time.monotonic()
+        recovered(world, judge, operator, more_s=world.pace.takeover_s if takes_over else 0.0)
+        up_to_date(world, judge)
+        replanned(world, judge, resumed_s)
+        conclude(world, judge, operator, began_s)
+
+    return run
+
+
+def started_again(world: World, operator: Operator) -> None:
+    """Start the process again, as a kubelet does, and wait until its endpoint is up."""
+    operator.kill()
+    world.again(operator)
+    until(lambda: operator.get("/livez")[0], what="the operator to be up again")
+
+
+def killed_at_every_write(world: World, judge: Judge) -> None:
+    """The process is killed right before and right after the server has each write of a cycle that scales.
+
+    Each time the load changes, so that there is a cycle with writes; started again, the operator must come to the same.
+    """
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    writes, kills = _writes_of_a_cycle(world, operator), 0
+    for moment in ("before", "after"):
+        for number in range(1, writes + 1):
+            up = world.replicas(MAIN) != world.CAPPED
+            kills += _kill_at(world, operator, number, moment, up=up)
+            if not operator.alive():
+                started_again(world, operator)
+            due = world.CAPPED if up else world.base_replicas()[MAIN]
+            judge.in_time(
+                Column.RECOVERY,
+                f"{due} replicas after a kill {moment} write {number}",
+                lambda due=due: world.replicas(MAIN) == due,  # type: ignore[misc]
+                world.pace.cycles(2) + world.pace.takeover_s,
+            )
+    judge.shorten(Column.RECOVERY, f"{kills} kills at {writes} writes, each recovered in time")
+    judge.hold(Column.RECOVERY, kills >= 2 * writes - 2, f"{kills} kills")
+    world.offered["main"] = world.MUCH
+    until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
+    up_to_date(world, judge)
+    judge.hold(Column.OTHERS, world.condition("bad", "Ready").get("reason") == "InvalidSpec", "main beside bad")
+    conclude(world, judge, operator, began_s)
+
+
+_IN_A_CYCLE = Where(path="(?!.*/leases/).*", methods=EVERY_WRITE.methods)
+
+
+def _writes_of_a_cycle(world: World, operator: Operator) -> int:
+    """Return how many writes it takes to scale up once, statuses and Events included."""
+    since_s = time.monotonic()
+    world.offered["main"] = world.MUCH
+    until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
+    time.sleep(0.5 * world.pace.interval_s)
+    return max(3, min(6, len(operator.api.writes(_IN_A_CYCLE, since_s=since_s))))
+
+
+def _kill_at(world: World, operator: Operator, number: int, moment: str, *, up: bool) -> int:
+    """Kill the operator at its next write of that number, after the load has changed; 0 if it did not come to that."""
+    seen, killed = 0, threading.Event()
+
+    def count(_: Asked) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            operator.signal(signal.SIGKILL)
+            killed.set()
+
+    call = Call(before=count) if moment == "before" else Call(after=count)
+    with operator.api.fault(call, _IN_A_CYCLE):
+        world.offered["main"] = world.MUCH if up else world.BASE["main"]
+        killed.wait(4 * world.pace.interval_s)
+    if killed.is_set():
+        until(lambda: not operator.alive(), what="the operator to be dead")
+    return int(killed.is_set())
+
+
+def replicas(count: int) -> Callable[[World, Judge], None]:
+    """Several operators; the leader is killed and, where there are three, the next one is paused beyond its lease."""
+
+    def run(world: World, judge: Judge) -> None:
+        world.alone()
+        world.begin()
+        operators = [world.another_operator(f"replica-{index}") for index in range(count)]
+        settle(world, *operators)
+        began_s = time.monotonic()
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        first = _leader(operators)
+        first.kill()
+        world.offered["main"] = world.MUCH
+        left = [operator for operator in operators if operator is not first]
+        recovered(world, judge, left[0], more_s=world.pace.takeover_s)
+        replanned(world, judge, began_s)
+        up_to_date(world, judge)
+        if count > 2:
+            second = _leader(left)
+            second.signal(signal.SIGSTOP)
+            world.offered["main"] = world.BASE["main"]
+            judge.in_time(
+                Column.RECOVERY,
+                "the third takes over from one that is paused",
+                lambda: world.replicas(MAIN) == world.base_replicas()[MAIN],
+                world.pace.cycles(2) + world.pace.takeover_s,
+            )
+            world.offered["main"] = world.MUCH
+            second.signal(signal.SIGCONT)
+            until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
+            left = [operator for operator in left if operator is not second]
+        _one_after_the_other(judge, operators, began_s)
+        conclude(world, judge, _leader(left), began_s)
+
+    return run
+
+
+def _leader(operators: Sequence[Operator]) -> Operator:
+    until(lambda: any(operator.leads() for operator in operators), what="a leader")
+    return next(operator for operator in operators if operator.leads())
+
+
+def _one_after_the_other(judge: Judge, operators: Sequence[Operator], since_s: float) -> None:
+    """Hold that no operator's scale was accepted once another's had been."""
+    order = sorted((write.at_s, o.name) for o in operators for write in o.api.writes(SCALES, since_s=since_s))
+    writers = [name for index, (_, name) in enumerate(order) if index == 0 or order[index - 1][1] != name]
+    judge.hold(
+        Column.ONE_WRITER,
+        len(writers) == len(set(writers)) and writers,
+        f"{len(order)} scales accepted, from {' then '.join(writers)}",
+    )
+
+
+def clock_jumps(world: World, judge: Judge) -> None:
+    """The wall clock jumps an hour ahead, later an hour back; nothing else happens at first."""
+    world.alone()
+    clock = world.folder / "clock"
+    clock.write_text("0")
+    world.begin()
+    operator = world.another_operator("jumping", wrapped=("--clock", str(clock)))
+    settle(world, operator)
+    began_s = time.monotonic()
+    for offset in ("3600", "0"):
+        clock.write_text(offset)
+        cycles = operator.cycles()
+        until(lambda: operator.cycles() >= cycles + 3, what="three cycles")  # noqa: B023
+        never_down(world, judge, began_s, time.monotonic())
+    clock.write_text("-3600")
+    world.cordon("scarce")
+    world.lose_a_pod("spare-scarce")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    clock.write_text("0")
+    replanned(world, judge, time.monotonic())
+    within_caps(world, judge, began_s)
+    judge.not_applicable(Column.RESTART, "a restart would be one with another clock")
+
+
+@contextlib.contextmanager
+def disk_full(_: World, operator: Operator) -> Iterator[None]:
+    """No file of the process may grow, not even its log."""
+    process, unlimited = psutil.Process(operator.child.pid), psutil.RLIM_INFINITY
+    process.rlimit(psutil.RLIMIT_FSIZE, (0, unlimited))
+    try:
+        yield
+    finally:
+        process.rlimit(psutil.RLIMIT_FSIZE, (unlimited, unlimited))
+
+
+def read_only(world: World, judge: Judge) -> None:
+    """The operator never sees a file system that it could write to."""
+    probe = subprocess.run([*READ_ONLY, "sh", "-c", "! touch /tmp/probe"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        for column in Column:
+            judge.not_applicable(column, f"this machine gives no read-only file system: {probe.stderr.strip()}")
+        return
+    world.alone()
+    world.begin()
+    operator = world.another_operator("read-only", before=READ_ONLY)
+    settle(world, operator)
+    began_s = time.monotonic()
+    world.cordon("scarce")
+    world.lose_a_pod("spare-scarce")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    replanned(world, judge, began_s)
+    conclude(world, judge, operator, began_s)
+
+
+def out_of_memory(world: World, judge: Judge) -> None:
+    """No memory can be had for a while; a process that ends of it is started again, as a kubelet does."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    process = psutil.Process(operator.child.pid)
+    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms, psutil.RLIM_INFINITY))
+    world.offered["main"] = world.MUCH
+    wait_until(began_s + world.pace.lasting(60))
+    ended = not operator.alive()
+    if ended:
+        started_again(world, operator)
+    else:
+        process.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    recovered(world, judge, operator, more_s=world.pace.takeover_s)
+    up_to_date(world, judge)
+    conclude(world, judge, operator, began_s)
+
+
+# -- others
+
+
+def autoscaler(kind: str) -> Callable[[World, Judge], None]:
+    """Another autoscaler has the workload of `main` as its target, and the load of all rises."""
+
+    def run(world: World, judge: Judge) -> None:
+        world.begin()
+        operator = world.operator()
+        settle(world, operator)
+        began_s = time.monotonic()
+        remove = _horizontal(world) if kind == "HorizontalPodAutoscaler" else _scaled_object(world)
+        try:
+            judge.in_time(Column.REASON, "named", lambda: says("main", "Conflict", kind)(world), world.pace.cycles(1))
+            known_s = time.monotonic()
+            world.offered["main"] = world.offered["other"] = world.MUCH
+            judge.in_time(
+                Column.OTHERS,
+                "other is served",
+                lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
+                world.pace.cycles(2),
+            )
+            time.sleep(3 * world.pace.interval_s)
+            ours = _written_by(world, MAIN, "sluice", known_s)
+            judge.hold(Column.ONE_WRITER, not ours, f"{len(ours)} writes of Sluice once the other was known")
+        finally:
+            remove()
+        recovered(world, judge, operator)
+        conclude(world, judge, operator, began_s)
+
+    return run
+
+
+def _horizontal(world: World) -> Callable[[], None]:
+    autoscalers = client.AutoscalingV2Api(world.core.api_client)
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": MAIN}
+    autoscalers.create_namespaced_horizontal_pod_autoscaler(
+        NAMESPACE,
+        {
+            "metadata": {"name": "theirs"},
+            "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 20, "metrics": _BY_CPU},
+        },
+    )
+    return lambda: autoscalers.delete_namespaced_horizontal_pod_autoscaler("theirs", NAMESPACE)
+
+
+_BY_CPU = [
+    {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+]
+_KEDA = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "scaledobjects.keda.sh"},
+    "spec": {
+        "group": "keda.sh",
+        "scope": "Namespaced",
+        "names": {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+
+
+def _scaled_object(world: World) -> Callable[[], None]:
+    """KEDA's kind, without its operator: what Sluice can see of it is the object."""
+    extensions = client.ApiextensionsV1Api(world.core.api_client)
+    with contextlib.suppress(client.ApiException):  # there from an earlier row
+        extensions.create_custom_resource_definition(_KEDA)
+    body = {
+        "apiVersion": "keda.sh/v1alpha1",
+        "kind": "ScaledObject",
+        "metadata": {"name": "theirs"},
+        "spec": {"scaleTargetRef": {"name": MAIN}, "triggers": []},
+    }
+    place = ("keda.sh", "v1alpha1", NAMESPACE, "scaledobjects")
+
+    def created() -> bool:
+        try:
+            world.objects.create_namespaced_custom_object(*place, body)
+        except client.ApiException:
+            return False
+        return True
+
+    until(created, what="the kind to be served")
+    return lambda: world.objects.delete_namespaced_custom_object(*place, "theirs")
+
+
+def git_ops(world: World, judge: Judge) -> None:
+    """A tool sets the replicas of `main` back as soon as they are not what it has in its repository."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    done = threading.Event()
+    theirs = world.base_replicas()[MAIN]
+
+    def reset() -> None:
+        while not done.wait(0.2):
+            if world.replicas(MAIN) != theirs:
+                world.scale(MAIN, theirs, manager="gitops")
+
+    tool = threading.Thread(target=reset)
+    tool.start()
+    try:
+        world.offered["main"] = world.offered["other"] = world.MUCH
+        # Nobody announces it, so it has to be seen a few times: three writes, one a cycle, and the cycle that tells.
+        told = says("main", "Conflict", "somebody else")
+        judge.in_time(Column.REASON, "told", lambda: told(world), world.pace.cycles(8))
+        known_s = time.monotonic()
+        time.sleep(4 * world.pace.interval_s)
+        fought = _written_by(world, MAIN, "sluice", began_s)
+        ours = [at_s for at_s in fought if at_s > known_s]
+        judge.hold(Column.ONE_WRITER, not ours, f"{len(fought)} writes until it was known, {len(ours)} since")
+        judge.in_time(
+            Column.OTHERS,
+            "other is served",
+            lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
+            world.pace.cycles(2),
+        )
+    finally:
+        done.set()
+        tool.join()
+    judge.not_applicable(Column.RECOVERY, "after a contest nothing is written for ten minutes, then it is tried again")
+    conclude(world, judge, operator, began_s)
+
+
+def _written_by(world: World, deployment: str, manager: str, since_s: float) -> list[float]:
+    return [
+        at_s
+        for at_s, name, _, who in tuple(world.recorder.managers)
+        if name == deployment and who == manager and at_s >= since_s
+    ]
+
+
+def hostile(world: World, judge: Judge) -> None:
+    """Resources that no schema would let pass, put there past the schema: many, huge, deep and strange."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    with fault_hostile.beside(world) as made:
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        lost_s = time.monotonic()
+        world.offered["main"] = world.MUCH
+        recovered(world, judge, operator, more_s=made.longest_s)
+        up_to_date(world, judge, world.pace.cycles(1) + made.longest_s)
+        replanned(world, judge, lost_s)
+        judge.in_time(
+            Column.REASON,
+            f"{made.count} resources are told what is wrong with them",
+            made.all_told,
+            made.longest_s + world.pace.cycles(2),
+        )
+        judge.hold(Column.OTHERS, operator.alive(), f"beside {made.count} hostile resources")
+        within_caps(world, judge, began_s)
+    judge.not_applicable(Column.RESTART, "shown without them")
+
+
+# -- the workload
+
+
+def target_deleted(world: World, judge: Judge) -> None:
+    """The Deployment of `main` is deleted while it should grow, and made again."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    world.apps.delete_namespaced_deployment(MAIN, NAMESPACE)
+    world.offered["main"] = world.offered["other"] = world.MUCH
+    told = says("main", "TargetsFound", MAIN)
+    judge.in_time(Column.REASON, "named", lambda: told(world), world.pace.cycles(1))
+    judge.in_time(
+        Column.OTHERS,
+        "other is served",
+        lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
+        world.pace.cycles(2),
+    )
+    world.install()
+    recovered(world, judge, operator)
+    conclude(world, judge, operator, began_s)
+
+
+def paused_meanwhile(world: World, judge: Judge) -> None:
+    """The roll-out of `main`'s Deployment is paused, which is no reason not to scale it; then the pipeline is."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"paused": True}})
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    world.patch_pipeline("main", {"spec": {"mode": "Paused"}})
+    judge.in_time(
+        Column.REASON,
+        "says Paused",
+        lambda: world.condition("main", "Ready").get("reason") == "Paused",
+        world.pace.cycles(1),
+    )
+    world.offered["main"] = world.LITTLE
+    time.sleep(3 * world.pace.interval_s)
+    judge.hold(Column.NEVER_DOWN, world.replicas(MAIN) == world.CAPPED, "a paused pipeline stays as it is")
+    world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"paused": False}})
+    conclude(world, judge, operator, began_s)
+
+
+def rolled_out(world: World, judge: Judge) -> None:
+    """All pods of `main` are replaced by a roll-out while it should grow."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    stamp = {"metadata": {"annotations": {"rolled-out": f"{began_s}"}}}
+    world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"template": stamp}})
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    never_down(world, judge, began_s, time.monotonic())
+    until(world.settled, what="the roll-out to end")
+    within_caps(world, judge, began_s, surge=True)
+    judge.not_applicable(Column.RESTART, "shown without a roll-out")
+
+
+ROWS: tuple[Row, ...] = (
+    story("API: 429 with Retry-After", api(Refuse(status=429, headers={"Retry-After": "1"})), lasts_s=60, load="rises"),
+    story("API: 500 and 503 in bursts", bursts, lasts_s=60, load="rises"),
+    Row(name="API: 410, deleted in the gap", run=deleted_in_the_gap),
+    Row(name="API: restarted, deleted in the gap", run=compacted),
+    story("API: watches are cut", api(Reset(), WATCHES), lasts_s=60, load="rises"),
+    story("API: silent stall", api(Stall()), lasts_s=120, load="rises"),
+    story(
+        "API: 3 s latency",
+        lambda world, operator: operator.api.fault(Delay(seconds=world.pace.lasting(3))),
+        lasts_s=60,
+        load="rises",
+    ),
+    story("API: truncated JSON", api(Truncate()), lasts_s=60, load="rises"),
+    story(
+        "API: 403 on scales",
+        without(group="apps", resource="deployments/scale"),
+        lasts_s=60,
+        load="rises",
+        reason=says("main", "ScalesAccepted", "403"),
+    ),
+    story(
+        "API: 403 on Deployments",
+        without(group="apps", resource="deployments"),
+        lasts_s=120,
+        load="rises",
+        reason=says("main", "TargetsFound", "403"),
+        told_after_s=3.0,
+    ),
+    story(
+        "API: 403 on pods",
+        without(group="", resource="pods"),
+        lasts_s=120,
+        load="rises",
+        reason=says("main", "TargetsFound", "403"),
+        told_after_s=3.0,
+    ),
+    story(
+        "API: 403 on nodes",
+        without(group="", resource="nodes"),
+        lasts_s=120,
+        load="rises",
+        reason=lambda world: "403" in str(world.pool_status("plenty").get("conditions")),
+        told_after_s=3.0,
+    ),
+    story("API: 409 storm", api(Refuse(status=409), Where(methods=["PATCH"])), lasts_s=60, load="rises"),
+    story("API: down for 2 min", lambda _, operator: operator.api.down(), lasts_s=120, load="rises"),
+    story(
+        "Prometheus: down",
+        lambda _, operator: operator.metrics.down(),
+        lasts_s=120,
+        load="falls",
+        reason=no_metrics,
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: slow",
+        lambda world, operator: operator.metrics.fault(Delay(seconds=0.8 * world.pace.interval_s)),
+        lasts_s=120,
+        load="falls",
+        reason=no_metrics,
+        acts_meanwhile=True,
+    ),
+    story("Prometheus: empty", empty, lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True),
+    story(
+        "Prometheus: NaN", metrics(not_a_number()), lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True
+    ),
+    story(
+        "Prometheus: half the pods",
+        metrics(partial()),
+        lasts_s=120,
+        load="falls",
+        reason=no_metrics,
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: 5 min stale",
+        lambda world, operator: operator.metrics.fault(stale(world.pace.lasting(300))),
+        lasts_s=120,
+        load="falls",
+        reason=no_metrics,
+        acts_meanwhile=True,
+    ),
+    story("Prometheus: clock ahead", metrics(clock_ahead(3600.0)), lasts_s=120, load="stays", acts_meanwhile=True),
+    story("Prometheus: duplicate series", metrics(duplicated()), lasts_s=120, load="stays", acts_meanwhile=True),
+    Row(name="operator: kill -9 at every write", run=killed_at_every_write),
+    Row(
+        name="operator: paused for 60 s",
+        run=interrupted(
+            lambda _, operator: operator.signal(signal.SIGSTOP), lambda _, operator: operator.signal(signal.SIGCONT)
+        ),
+    ),
+    Row(name="operator: killed as by OOM", run=interrupted(lambda _, o: o.kill(), started_again, takes_over=True)),
+    Row(name="operator: no memory to be had", run=out_of_memory),
+    Row(name="operator: two replicas", run=replicas(2)),
+    Row(name="operator: three replicas", run=replicas(3)),
+    Row(name="operator: clock jumps 1 h", run=clock_jumps),
+    Row(name="operator: read-only file system", run=read_only),
+    story("operator: file size limit", disk_full, lasts_s=60, load="rises"),
+    Row(name="resources: malformed and hostile", run=hostile),
+    Row(name="others: an HPA", run=autoscaler("HorizontalPodAutoscaler")),
+    Row(name="others: a KEDA ScaledObject", run=autoscaler("ScaledObject")),
+    Row(name="others: a GitOps tool", run=git_ops),
+    Row(name="target: deleted, recreated", run=target_deleted),
+    Row(name="target: paused", run=paused_meanwhile),
+    Row(name="target: rolled out", run=rolled_out),
+)
