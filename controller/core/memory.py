@@ -18,7 +18,7 @@ class DemandSample:
     """
 
     t_s: float
-    observed: float | None
+    observed: float | None = None
     forecast: float
 
 
@@ -30,7 +30,7 @@ class MetricsLoss:
     """
 
     since_s: float
-    demand: float | None
+    demand: float | None = None
     growth_per_minute: float
 
 

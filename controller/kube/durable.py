@@ -1,6 +1,7 @@
 """What a pipeline must remember across restarts, as a document in its status, and what a restart makes of it."""
 
 from dataclasses import fields, replace
+from typing import Any
 
 from controller.core.codec import InvalidRecord, decode, encode
 from controller.core.memory import DemandSample, PipelineMemory
@@ -10,10 +11,14 @@ _VERSION = 1
 
 
 def memory_document(memory: PipelineMemory) -> Json:
-    """Return `memory` as JSON without nulls, which a merge patch could not write."""
-    encoded = encode(memory)
-    assert isinstance(encoded, dict)
-    return {"version": _VERSION, **{name: value for name, value in encoded.items() if value is not None}}
+    """Return `memory` as JSON without nulls, which a merge patch cannot write: the server drops them at any depth."""
+    return {"version": _VERSION, **_without_nulls(encode(memory))}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def memory_from(document: Json | None) -> PipelineMemory:

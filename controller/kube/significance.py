@@ -57,7 +57,7 @@ def _decided(status: Json) -> object:
             )
             for stage in status.get("stages", [])
         ],
-        [(name, rule["floor"], rule["fired"]) for name, rule in memory.get("rules", [])],
+        [(name, rule.get("floor"), rule.get("fired")) for name, rule in memory.get("rules", [])],
         memory.get("excess_excused_until_s"),
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )

@@ -28,11 +28,11 @@ MEMORY = PipelineMemory(
 
 
 def through_the_api_server(document: dict[str, Any]) -> dict[str, Any]:
-    """JSON has one kind of number: 420.0 comes back as 420."""
+    """JSON has one kind of number: 420.0 comes back as 420. A merge patch leaves no nulls, not even in lists."""
 
     def whole(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: whole(inner) for key, inner in value.items()}
+            return {key: whole(inner) for key, inner in value.items() if inner is not None}
         if isinstance(value, list):
             return [whole(inner) for inner in value]
         return int(value) if isinstance(value, float) and value.is_integer() else value

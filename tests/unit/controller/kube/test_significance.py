@@ -132,3 +132,9 @@ def test_the_patch_turns_the_old_status_into_the_new_one_and_says_no_more(change
 
 def test_there_is_no_patch_between_equals() -> None:
     assert merge_patch(STATUS, copy.deepcopy(STATUS)) == {}
+
+
+def test_a_rule_without_a_floor_comes_back_from_the_server_without_the_field() -> None:
+    memory = memory_document(PipelineMemory(rules={(StageName("vad"), "rx"): RuleMemory(fired=True)}))
+    assert "floor" not in str(memory)
+    assert not worth_writing({"memory": memory}, {"memory": memory}, 0.0)
