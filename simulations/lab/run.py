@@ -52,7 +52,6 @@ class Options:
     operator: bool = True
     interval_s: float = 2.0
     scrape_interval_s: float = 1.0
-    metrics: str = "prometheus"
 
 
 def check(scenario: Scenario) -> None:
@@ -123,7 +122,7 @@ class _Run:
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
         ):
             if self._options.operator:
-                self._cluster.start_operator(interval_s=self._options.interval_s, metrics=self._options.metrics)
+                self._cluster.start_operator(interval_s=self._options.interval_s)
                 self._wait_for_every_stage(observer)
             self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
             start_s = time.monotonic() + _LEAD_S

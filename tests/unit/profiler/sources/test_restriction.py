@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 
 import pytest
+from tenant_queries import REFUSED, RESTRICTED
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity
@@ -13,97 +14,12 @@ from profiler.sources.restriction import RestrictedSource, restricted
 N = 'namespace="speech"'
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("up", "up{N}"),
-        ("up{}", "up{N}"),
-        ('up{job="x"}', 'up{N, job="x"}'),
-        ('up{job="x",}', 'up{N, job="x",}'),
-        ('{__name__=~".+"}', '{N, __name__=~".+"}'),
-        ('up{namespace="other"}', 'up{N, namespace="other"}'),
-        ('up{namespace=~".*"} or down', 'up{N, namespace=~".*"} or down{N}'),
-        ("sum(rate(x_total[5m]))", "sum(rate(x_total{N}[5m]))"),
-        ("sum by (namespace) (x)", "sum by (namespace) (x{N})"),
-        ("SUM(x) BY (le)", "SUM(x{N}) BY (le)"),
-        ("sum without (a, b,) (x)", "sum without (a, b,) (x{N})"),
-        ("histogram_quantile(0.95, sum(rate(b[1m])) by (le))", "histogram_quantile(0.95, sum(rate(b{N}[1m])) by (le))"),
-        ("max_over_time(rate(x[1m])[10m:30s])", "max_over_time(rate(x{N}[1m])[10m:30s])"),
-        ("x[5m:] offset -5m", "x{N}[5m:] offset -5m"),
-        ("x @ start() + x @ 17", "x{N} @ start() + x{N} @ 17"),
-        ("a / on (pod) group_left (x) b", "a{N} / on (pod) group_left (x) b{N}"),
-        ("a / on (pod) group_left b", "a{N} / on (pod) group_left b{N}"),
-        ("a > bool b", "a{N} > bool b{N}"),
-        ("a unless ignoring (pod) b", "a{N} unless ignoring (pod) b{N}"),
-        ("-a ^ -2 % (b + +c)", "-a{N} ^ -2 % (b{N} + +c{N})"),
-        ('label_replace(a, "namespace", "x", "", "")', 'label_replace(a{N}, "namespace", "x", "", "")'),
-        ("topk(3, a) + scalar(b) + vector(1) + time()", "topk(3, a{N}) + scalar(b{N}) + vector(1) + time()"),
-        ("inf + NaN", "inf + NaN"),
-        # Names of functions and keywords are names of metrics as well.
-        ("sum + sum", "sum{N} + sum{N}"),
-        ('sum{job="x"}', 'sum{N, job="x"}'),
-        ('by{job="x"}', 'by{N, job="x"}'),
-        ('offset{job="x"}', 'offset{N, job="x"}'),
-        ("rate", "rate{N}"),
-        # A brace, a quotation mark or a name inside of a string is none.
-        ('up{job="} or down{a=\\"b"}', 'up{N, job="} or down{a=\\"b"}'),
-        ("up{job='\"} or down'}", "up{N, job='\"} or down'}"),
-        ('up{job=`"} or down`}', 'up{N, job=`"} or down`}'),
-    ],
-)
+@pytest.mark.parametrize(("query", "expected"), RESTRICTED)
 def test_every_selector_gets_the_condition(query: str, expected: str) -> None:
     assert restricted(query, "speech") == expected.replace("{N", "{" + N)
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "",
-        "a b",
-        "a +",
-        "(a",
-        "a)",
-        "a, b",
-        "(a, b)",
-        "sum(a,,b)",
-        "by (a) b",
-        'a{job="x" or namespace="other"}',
-        'a{or namespace="other"}',
-        'a{"quoted"}',
-        '{"metric name", job="x"}',
-        "a{job=x}",
-        'a{job="x"',
-        'a{job="x" namespace="y"}',
-        'a{job="x"}{job="y"}',
-        "a # {",
-        "a\n# comment\n",
-        "info(a)",
-        'info(a, {data="x"})',
-        "unknown_function(a)",
-        "WITH (x = secret) x",
-        "a default secret",
-        "a if secret",
-        "a keep_metric_names",
-        "sum(a) limit 3",
-        "a\\-b",
-        "a + on secret",
-        "a > bool + secret",
-        "a * on (x) group_left (secret) + b",
-        "a[5m",
-        "a[secret]",
-        "a[5m:secret]",
-        "a offset secret",
-        "a @ secret",
-        "a @ end(secret)",
-        "sum by (le, secret{}) (a)",
-        "sum by (secret)",
-        "and",
-        "a and and",
-        "$pods",
-        "ä",
-        'a{job="\n"}',
-    ],
-)
+@pytest.mark.parametrize("query", REFUSED)
 def test_what_is_not_understood_to_the_end_is_refused(query: str) -> None:
     with pytest.raises(UnsupportedQuery):
         restricted(query, "speech")
