@@ -17,7 +17,7 @@ import requests
 from prometheus_api_client import PrometheusConnect
 from requests.auth import AuthBase
 from urllib3 import HTTPResponse
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from profiler.samples import Absence, AbsenceReason
@@ -75,6 +75,8 @@ class PrometheusApi:
             for chunk in response.raw.stream(_CHUNK, decode_content=True):
                 body += chunk
                 _require_an_end(len(body), self._asking.end_s)
+        except ReadTimeoutError as error:
+            raise requests.Timeout from error
         except HTTPError as error:
             raise requests.ConnectionError(error) from error
         except _NoAnswer:

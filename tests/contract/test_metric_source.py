@@ -33,6 +33,8 @@ class Answer:
     content_type: str = "application/json"
     cut: bool = False
     """Close the connection before the whole body is sent."""
+    halts: bool = False
+    """Send half of the body, and then nothing."""
     drip: bool = False
     """Send a byte now and then, so that no single wait is long."""
 
@@ -112,6 +114,9 @@ def back_end() -> Iterator[BackEnd]:
                 self.end_headers()
                 if answer.drip:
                     back_end.drip(self.wfile, answer.body)
+                elif answer.halts:
+                    self.wfile.write(answer.body[: len(answer.body) // 2])
+                    back_end.released.wait(30)
                 else:
                     self.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
             except ConnectionError:
@@ -275,6 +280,14 @@ class TestAFailingBackEnd:
         back_end.answer = lambda query: replace(healthy(query), drip=True)
         answer = read(source, demand="scalar", deadline_s=0.3)
         self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+
+    def test_one_that_stops_in_the_middle_of_its_answer_is_told_of_without_its_address(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        back_end.answer = lambda query: replace(healthy(query), halts=True)
+        answer = read(source, demand="scalar", deadline_s=0.5)
+        self.all_absent(answer, AbsenceReason.UNAVAILABLE)
+        assert not [problem for problem in answer.problems if "127.0.0.1" in problem]
 
     def test_a_partial_answer_is_partial_though_it_looks_whole(self, source: MetricSource, back_end: BackEnd) -> None:
         back_end.answer = lambda _: vector(dict.fromkeys(PODS, 1.0), warnings=("store 3 did not answer",))
