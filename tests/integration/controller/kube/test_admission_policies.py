@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ class Cluster:
         self.core, self.apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
         self._control_plane = control_plane
         self._folder = folder
-        for name in ("rbac.yaml", "admission.yaml"):
-            for document in yaml.safe_load_all((KUBE / name).read_text()):
+        crds = KUBE.parents[1] / "crds"
+        for path in (*sorted(crds.glob("*.yaml")), KUBE / "rbac.yaml", KUBE / "admission.yaml"):
+            for document in yaml.safe_load_all(path.read_text()):
                 utils.create_from_dict(admin, document)
         labels = {"app": "captions"}
         template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "asr", "image": "none"}]}}
@@ -220,6 +222,102 @@ def test_of_a_pod_only_the_deletion_cost_may_change(cluster: Cluster, holder: Ga
             core.delete_namespaced_pod("asr", "default")
         cluster.hold(FORMER)
         until(lambda: not may(cost))
+
+
+class TestWhoeverWritesAPipeline:
+    """They have the operator scale its targets, so they must be allowed to do that themselves."""
+
+    def test_may_not_have_a_workload_scaled_that_they_could_not_scale(self, cluster: Cluster) -> None:
+        with a_user(cluster, "nobody") as user:
+            until(lambda: WHOEVER in refusal(user, "theirs"))
+
+    def test_may_with_a_right_to_all_of_a_kind_however_many_targets(self, cluster: Cluster) -> None:
+        rule = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]}
+        with a_user(cluster, "scaler", rule) as user:
+            until(lambda: applied(user, a_pipeline("many", stages=20)))
+
+    def test_may_with_a_right_to_each_by_name_and_no_more(self, cluster: Cluster) -> None:
+        rule = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": ["vad"], "verbs": ["patch"]}
+        with a_user(cluster, "one-by-one", rule) as user:
+            until(lambda: applied(user, a_pipeline("named")))
+            assert WHOEVER in refusal(user, "named-too", stages=2)
+
+    def test_is_asked_again_when_they_change_its_targets(self, cluster: Cluster) -> None:
+        with a_user(cluster, "editor") as user:
+            apply(cluster.admin, a_pipeline("shared"))
+            richer = {"spec": {"budget": {"perHour": "99"}}}
+            until(
+                lambda: (
+                    WHOEVER
+                    in refused(lambda: pipelines(user).patch_namespaced_custom_object(*PIPELINES, "shared", richer))
+                )
+            )
+
+
+WHOEVER = "target: whoever writes the pipeline must be allowed to patch the scale of each"
+PIPELINES = ("sluice.dev", "v1alpha1", "default", "speechpipelines")
+
+
+def pipelines(api: client.ApiClient) -> client.CustomObjectsApi:
+    return client.CustomObjectsApi(api)
+
+
+def a_pipeline(name: str, *, stages: int = 1) -> dict[str, Any]:
+    """Return a pipeline of `stages` stages; the target of the first is `vad`, those of the others `vad-1`, ..."""
+    document = yaml.safe_load((Path(__file__).parents[4] / "tests" / "contract" / "live-captions.yaml").read_text())
+    document["metadata"] = {"name": name, "namespace": "default"}
+    first = document["spec"]["stages"][0]
+    document["spec"]["stages"] = []
+    for number in range(stages):
+        called = "vad" if number == 0 else f"vad-{number}"
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": called}
+        placements = [{**first["placements"][0], "target": target}]
+        document["spec"]["stages"].append({**first, "name": called, "placements": placements})
+    return dict(document)
+
+
+def apply(api: client.ApiClient, document: dict[str, Any]) -> None:
+    pipelines(api).create_namespaced_custom_object(*PIPELINES, document)
+
+
+def applied(api: client.ApiClient, document: dict[str, Any]) -> bool:
+    return not refused(lambda: apply(api, document))
+
+
+def refusal(api: client.ApiClient, name: str, *, stages: int = 1) -> str:
+    return refused(lambda: apply(api, a_pipeline(name, stages=stages)))
+
+
+def refused(request: Callable[[], object]) -> str:
+    """Return why the server forbids it, nothing where it does not."""
+    try:
+        request()
+    except client.ApiException as error:
+        if error.status != 403:
+            raise
+        return str(error.body)
+    return ""
+
+
+@contextmanager
+def a_user(cluster: Cluster, name: str, *rules: dict[str, Any]) -> Iterator[client.ApiClient]:
+    """Yield the client of somebody who may write pipelines in one namespace, and what `rules` say."""
+    cluster.core.create_namespaced_service_account("default", {"metadata": {"name": name}})
+    write = {"apiGroups": ["sluice.dev"], "resources": ["speechpipelines"], "verbs": ["create", "patch", "update"]}
+    rbac = client.RbacAuthorizationV1Api(cluster.admin)
+    rbac.create_namespaced_role("default", {"metadata": {"name": name}, "rules": [write, *rules]})
+    rbac.create_namespaced_role_binding(
+        "default",
+        {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": "default"}],
+        },
+    )
+    path = cluster._folder / f"{name}.kubeconfig"
+    cluster._control_plane.service_account_kubeconfig("default", name, path)
+    with config.new_client_from_config(str(path)) as api:
+        yield api
 
 
 def readable(operator: client.ApiClient) -> bool:
