@@ -11,14 +11,21 @@ import numpy as np
 from simulations.engine import state as at
 from simulations.engine.borrowed import borrowing, woven
 from simulations.engine.draws import gamma, mix, uniform, verdict
-from simulations.engine.state import LATENCY_BOUNDS_S, Constants, Counts, Floats, State
+from simulations.engine.state import CELL_SHIFT, LATENCY_BOUNDS_S, Constants, Counts, Floats, Records, State, cells_of
 from simulations.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
+_CELLS = cells_of(_BOUNDS_S)
 _FULL, _NOBODY = -1, -2
 _INF = np.inf
 
 NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.TOKENS_AT_S
+
+
+@woven
+def _place(item: int, mask: int) -> int:
+    """Where an item is kept. Unsigned, as fields that are indexes: nothing need look whether it counts from the end."""
+    return int(np.uint32(item & mask))
 
 
 # -- the order in which replicas of a placement take turns
@@ -27,41 +34,39 @@ NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.
 @woven
 def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, weight: float) -> None:
     """Put a replica among those of equal load; who has saved up most is first."""
-    own = credit - s.rank[placement, rank].gain * weight
-    s.replica[replica].credit = own
-    richer = s.rank[placement, rank].tail
-    poorer = -1
-    while richer >= 0 and s.replica[richer].credit < own:
-        poorer = richer
-        richer = s.replica[richer].above
-    s.replica[replica].above = richer
-    s.replica[replica].below = poorer
-    if richer >= 0:
-        s.replica[richer].below = replica
-    else:
-        s.rank[placement, rank].head = replica
-    if poorer >= 0:
-        s.replica[poorer].above = replica
-    else:
-        s.rank[placement, rank].tail = replica
-    s.rank[placement, rank].n += 1
+    equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
+    own.credit = credit - equals.gain * weight
+    above = s.turn[_ring(s, placement, rank)].above
+    while s.turn[above].credit < own.credit:
+        above = s.turn[above].above
+    own.above = above
+    own.below = s.turn[above].below
+    s.turn[above].below = s.rank.size + replica
+    s.turn[own.below].above = s.rank.size + replica
+    equals.n += 1
     s.group[placement].lowest = min(s.group[placement].lowest, rank)
 
 
 @woven
 def _delist(s: State, placement: int, rank: int, replica: int, weight: float) -> float:
     """Take a replica out; return what it has saved up."""
-    richer, poorer = s.replica[replica].above, s.replica[replica].below
-    if richer >= 0:
-        s.replica[richer].below = poorer
-    else:
-        s.rank[placement, rank].head = poorer
-    if poorer >= 0:
-        s.replica[poorer].above = richer
-    else:
-        s.rank[placement, rank].tail = richer
-    s.rank[placement, rank].n -= 1
-    return float(s.replica[replica].credit + s.rank[placement, rank].gain * weight)
+    equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
+    s.turn[own.above].below = own.below
+    s.turn[own.below].above = own.above
+    equals.n -= 1
+    return float(own.credit + equals.gain * weight)
+
+
+@woven
+def _ring(s: State, placement: int, rank: int) -> int:
+    """Where the ring of the replicas of equal load begins and ends."""
+    return int(np.uint32(placement * s.rank.shape[1] + rank))
+
+
+@woven
+def _richest(s: State, placement: int, rank: int) -> int:
+    """The first of the replicas of equal load."""
+    return int(np.uint32(s.turn[_ring(s, placement, rank)].below - s.rank.size))
 
 
 @woven
@@ -133,9 +138,9 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
             rank += 1
         s.group[first].lowest = rank
         s.rank[first, rank].gain += 1.0
-        head, paid = s.rank[first, rank].head, c.placement[first].weight * s.rank[first, rank].n
-        kept = _delist(s, first, rank, head, c.placement[first].weight) - paid
-        _enlist(s, first, rank + up, head, kept, c.placement[first].weight)
+        head, weight = _richest(s, first, rank), c.placement[first].weight
+        paid = weight * s.rank[first, rank].n
+        _enlist(s, first, rank + up, head, _delist(s, first, rank, head, weight) - paid, weight)
         return int(head)
     lowest = _INF
     for p in range(first, last):
@@ -153,8 +158,8 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
         rank = s.group[p].lowest
         s.rank[p, rank].gain += 1.0
         total += c.placement[p].weight * s.rank[p, rank].n
-        head = s.rank[p, rank].head
-        saved = s.replica[head].credit + s.rank[p, rank].gain * c.placement[p].weight
+        head = _richest(s, p, rank)
+        saved = s.turn[s.rank.size + head].credit + s.rank[p, rank].gain * c.placement[p].weight
         if saved > richest:
             chosen, richest, of = head, saved, p
     if chosen >= 0:
@@ -314,10 +319,14 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
     w, mask = s.whole, len(s.item) - 1
     streams = c.numbers[1] > 0.0
     stages, n = len(c.stage), 0
+    entries, joins = 0, 0
+    for stage in range(stages):
+        entries += c.stage[stage].needs == 0
+        joins += c.stage[stage].needs > 1
     room = min(at.ITEMS_PER_SLICE, len(s.item) - (w[at.OFFERED] + 1 - w[at.OLDEST]))
     room = min(room, len(s.tally_arrival_s) - w[at.SETTLED])
     while True:
-        start_s = c.session[w[at.NEXT_START]].start_s if w[at.NEXT_START] < len(c.session) else _INF
+        start_s = c.start_s[w[at.NEXT_START]] if w[at.NEXT_START] < len(c.start_s) else _INF
         if not streams:
             t, session = start_s, -1
             if t > until_s or t >= c.numbers[3]:
@@ -393,23 +402,24 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
                 shed = True
                 kind = SHED if s.stream[session].status == at.SHED_STREAM else LOST
         w[at.OFFERED] += 1
-        place = w[at.OFFERED] & mask
-        s.item[place].arrival_s = t
-        s.item[place].session = session
+        place = _place(w[at.OFFERED], mask)
+        entering = s.item[place]
+        entering.arrival_s = t
+        entering.session = session
         if shed:
-            s.item[place].holds = 0
-            s.item[place].settled = 1
+            entering.holds = 0
+            entering.settled = 1
             _account(c, s, t, 0.0, kind)
         else:
-            s.item[place].holds = 0
-            s.item[place].settled = 0
-            s.item[place].reached = 0
-            s.item[place].lost_s = _INF
+            entering.holds = entries
+            entering.settled = 0
+            entering.reached = 0
+            entering.lost_s = _INF
             for k in range(len(s.ended_s)):
                 s.ended_s[k, place] = _INF
-            for stage in range(stages):
-                s.visit[stage, place].waits = c.stage[stage].needs
-                s.item[place].holds += c.stage[stage].needs == 0
+            if joins > 0:
+                for stage in range(stages):
+                    s.waits[stage, place] = c.stage[stage].needs
             s.out_s[stages, s.out_n[stages]] = t
             s.out_item[stages, s.out_n[stages]] = w[at.OFFERED]
             s.out_n[stages] += 1
@@ -426,16 +436,11 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
     s.tally_latency_s[k] = latency_s
     s.tally_outcome[k] = kind
     w[at.SETTLED] = k + 1
+    w[at.SERVED_ITEMS + kind] += 1
     if kind == SERVED:
-        w[at.SERVED_ITEMS] += 1
-        s.ingress_counts[_bucket(c.bounds_s, latency_s)] += 1
+        s.ingress_counts[bucket(c.bounds_s, c.cells, latency_s)] += 1
         w[at.LATENCY_NS] += np.int64(round(latency_s * 1e9))
-    elif kind == FILTERED:
-        w[at.FILTERED_ITEMS] += 1
-    elif kind == SHED:
-        w[at.SHED_ITEMS] += 1
-    else:
-        w[at.LOST_ITEMS] += 1
+    elif kind == LOST:
         s.ingress_counts[len(s.ingress_counts) - 1] += 1
         w[at.LATENCY_NS] += np.int64(round(c.numbers[0] * 1e9))
 
@@ -444,69 +449,46 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
 
 
 @woven
-def _bucket(bounds_s: Floats, value_s: float) -> int:
-    """Return how many bounds are below a value. The steps are the same for every value: nothing to predict wrongly."""
-    low, count = 0, len(bounds_s)
-    while count > 1:
-        half = count >> 1
-        low += half if bounds_s[low + half - 1] < value_s else 0
-        count -= half
-    return low + (1 if bounds_s[low] < value_s else 0)
+def bucket(bounds_s: Floats, cells: Counts, value_s: float) -> int:
+    """Return how many bounds are below a value that is not negative; `cells` are those of `cells_of`."""
+    first = int(np.float64(bounds_s[0]).view(np.int64) >> CELL_SHIFT)
+    cell = int(np.float64(value_s).view(np.int64) >> CELL_SHIFT) - first
+    below = np.uint32(cells[np.uint32(min(max(cell, 0), len(cells) - 1))])
+    return int(np.uint32(below + (1 if bounds_s[below] < value_s else 0)))
 
 
 @woven
-def _push(due_s: Floats, code: Counts, n: int, t: float, what: int) -> None:
-    """Put an entry into a heap of `n`."""
-    k = n
-    while k > 0:
-        parent = (k - 1) >> 1
-        if due_s[parent] <= t:
-            break
-        due_s[k] = due_s[parent]
-        code[k] = code[parent]
-        k = parent
-    due_s[k] = t
-    code[k] = what
-
-
-@woven
-def _pop(due_s: Floats, code: Counts, n: int) -> None:
-    """Take the first entry out of a heap of `n`."""
-    t, what = due_s[n - 1], code[n - 1]
-    k, n = 0, n - 1
-    while True:
-        child = 2 * k + 1
-        if child >= n:
-            break
-        if child + 1 < n and due_s[child + 1] < due_s[child]:
-            child += 1
-        if due_s[child] >= t:
-            break
-        due_s[k] = due_s[child]
-        code[k] = code[child]
-        k = child
-    due_s[k] = t
-    code[k] = what
+def _plan(due: Records, n: int, t: float, what: int) -> None:
+    """Enter what is due at `t` into a calendar of `n` entries, the soonest last. First in, first out at one instant."""
+    k = np.uint64(n)
+    one = np.uint64(1)
+    while k > 0 and due[k - one].t_s <= t:
+        due[k].t_s = due[k - one].t_s
+        due[k].what = due[k - one].what
+        k -= one
+    due[k].t_s = t
+    due[k].what = what
 
 
 @woven
 def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
     """An item goes to the end of a queue of its stage."""
-    s.visit[stage, item & mask].behind = -1
-    if s.queue[queue].n == 0:
-        s.queue[queue].head = item
+    line = s.queue[np.uint32(queue)]
+    if line.n == 0:
+        line.head = item
     else:
-        s.visit[stage, s.queue[queue].tail & mask].behind = item
-    s.queue[queue].tail = item
-    s.queue[queue].n += 1
+        s.visit[stage, _place(line.tail, mask)].behind = item
+    line.tail = item
+    line.n += 1
 
 
 @borrowing
 def _refused(s: State, item: int, t: float) -> None:
     """A stage has no room for an item: it is lost."""
     mask = len(s.item) - 1
-    s.item[item & mask].lost_s = min(s.item[item & mask].lost_s, t)
-    s.item[item & mask].holds -= 1
+    lost = s.item[_place(item, mask)]
+    lost.lost_s = min(lost.lost_s, t)
+    lost.holds -= 1
     s.candidates[s.whole[at.CANDIDATES]] = item
     s.whole[at.CANDIDATES] += 1
 
@@ -571,7 +553,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
     queues = 2 * stages
     chosen = _NOBODY
     if c.stage[stage].pinned == 1:
-        session = s.item[item & mask].session
+        session = s.item[_place(item, mask)].session
         chosen = int(s.pin[stage, session].replica)
         if chosen < 0 or s.pin[stage, session].since_s > t:
             chosen = _another(c, s, stage, s.tried, 0)
@@ -605,82 +587,88 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     stages = len(c.stage)
     queues = 2 * stages
     widest = len(s.slot) // len(s.replica)
-    due_s, due_code = s.due_s[stage], s.due_code[stage]
+    due = s.due[stage]
     visit = s.visit[stage]
     pull = c.stage[stage].routing == at.PULL and c.stage[stage].pinned == 0
     ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
-    patience_s = c.numbers[0] - c.numbers[2] * c.stage[stage].depth
+    hops_s = c.numbers[2] * c.stage[stage].depth
+    patience_s = c.numbers[0] - hops_s
+    filters, passes_below = c.stage[stage].filters == 1, c.stage[stage].passes_below
+    after, end = c.stage[stage].after, c.stage[stage].end
     out_s, out_item, out_n = s.out_s[stage], s.out_item[stage], s.out_n[stage]
-    end = c.stage[stage].end
+    due_n = s.stage[stage].due_n
     i = 0
     while True:
         arrival_s = in_s[i] if i < n else _INF
-        event_s = due_s[0] if s.stage[stage].due_n > 0 else _INF
+        event_s = due[due_n - 1].t_s if due_n > 0 else _INF
         if event_s <= arrival_s:
             if event_s > until_s:
                 break
             t = event_s
-            code = due_code[0]
-            _pop(due_s, due_code, s.stage[stage].due_n)
-            s.stage[stage].due_n -= 1
+            due_n -= 1
+            code = due[due_n].what
             if code < 0:
                 queue = -1 - code
                 s.queue[queue].armed = 0
-                replica = queue - queues
-                if replica >= 0 and s.replica[replica].phase == at.GONE:
+                replica = int(np.uint32(queue - queues))
+                if queue >= queues and s.replica[replica].phase == at.GONE:
                     continue
             else:
-                replica = s.slot[code].replica
+                done = s.slot[np.uint32(code)]
+                replica = done.replica
                 queue = queues + replica
-                if s.replica[replica].phase == at.GONE:
+                server, size = s.replica[replica], done.n
+                if server.phase == at.GONE:
                     continue
-                size = s.slot[code].n
-                service_s = t - s.slot[code].start_s
-                item = s.slot[code].head
+                service_s = t - done.start_s
+                latency_sum_s = server.latency_sum_s
+                item = done.head
                 for _ in range(size):
-                    place = item & mask
-                    following = visit[place].behind
+                    place = _place(item, mask)
+                    leaving = s.item[place]
                     spent_s = t - visit[place].entered_s
-                    s.latency_counts[replica, _bucket(_BOUNDS_S, spent_s)] += 1
-                    s.replica[replica].latency_sum_s += spent_s
-                    if t > s.item[place].arrival_s + patience_s:
-                        s.item[place].holds -= 1
-                    elif c.stage[stage].filters == 1 and verdict(c.seed[0], stage, item) >= c.stage[stage].passes_below:
-                        s.item[place].holds -= 1
+                    s.latency_counts[replica, bucket(_BOUNDS_S, _CELLS, spent_s)] += 1
+                    latency_sum_s += spent_s
+                    if t > leaving.arrival_s + patience_s:
+                        leaving.holds -= 1
+                    elif filters and verdict(c.seed[0], stage, item) >= passes_below:
+                        leaving.holds -= 1
                         for k in range(len(s.ended_s)):
                             if c.ends_below[stage, k] == 1:
-                                s.ended_s[k, place] = min(s.ended_s[k, place], t + c.numbers[2] * c.stage[stage].depth)
+                                s.ended_s[k, place] = min(s.ended_s[k, place], t + hops_s)
                         s.candidates[s.whole[at.CANDIDATES]] = item
                         s.whole[at.CANDIDATES] += 1
                     elif end >= 0:
-                        s.item[place].holds -= 1
-                        s.item[place].reached = 1
-                        s.ended_s[end, place] = min(s.ended_s[end, place], t + c.numbers[2] * c.stage[stage].depth)
+                        leaving.holds -= 1
+                        leaving.reached = 1
+                        s.ended_s[end, place] = min(s.ended_s[end, place], t + hops_s)
                         s.candidates[s.whole[at.CANDIDATES]] = item
                         s.whole[at.CANDIDATES] += 1
                     else:
-                        s.item[place].holds += c.stage[stage].after - 1
+                        if after != 1:
+                            leaving.holds += after - 1
                         out_s[out_n] = t
                         out_item[out_n] = item
                         out_n += 1
-                    item = following
-                s.replica[replica].completed += size
-                s.replica[replica].batches += 1
-                s.replica[replica].busy_s += service_s
-                s.replica[replica].service_s += service_s * size
-                s.slot[code].n = 0
+                    item = visit[place].behind
+                server.latency_sum_s = latency_sum_s
+                server.completed += size
+                server.batches += 1
+                server.busy_s += service_s
+                server.service_s += service_s * size
+                done.n = 0
                 before = _load(s, replica, queues)
-                s.replica[replica].in_service -= size
-                s.replica[replica].idle += 1
-                if s.replica[replica].phase == at.SERVING:
+                server.in_service -= size
+                server.idle += 1
+                if server.phase == at.SERVING:
                     if ranks:
-                        placement = s.replica[replica].placement
+                        placement = server.placement
                         saved = _delist(s, placement, before, replica, c.placement[placement].weight)
                         _enlist(s, placement, before - size, replica, saved, c.placement[placement].weight)
                     if pull:
                         _idle(s, stage, code)
                 elif before == size:
-                    s.replica[replica].empty_s = t
+                    server.empty_s = t
                 if pull:
                     queue = stage
         else:
@@ -689,25 +677,27 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
             t = arrival_s
             item = in_item[i]
             i += 1
-            visit[item & mask].entered_s = t
+            visit[_place(item, mask)].entered_s = t
             queue = _route(c, s, stage, item, t, mask)
             if queue < 0:
                 continue
-            if queue >= queues and s.replica[queue - queues].phase == at.DRAINING:
-                note_end(s, queue - queues, queues, t)
+            replica = int(np.uint32(queue - queues))
+            if queue >= queues and s.replica[replica].phase == at.DRAINING:
+                note_end(s, replica, queues, t)
             _append(s, stage, queue, item, mask)
             if stages <= queue < queues:
                 continue  # it waits for a replica
-            replica = queue - queues
         # start every batch that is due
-        while s.queue[queue].n > 0:
+        line = s.queue[np.uint32(queue)]
+        while line.n > 0:
             slot = -1
             if pull:
-                head = s.queue[queue].head
-                if t > s.item[head & mask].arrival_s + patience_s:
-                    s.item[head & mask].holds -= 1
-                    s.queue[queue].head = visit[head & mask].behind
-                    s.queue[queue].n -= 1
+                head = line.head
+                place = _place(head, mask)
+                if t > s.item[place].arrival_s + patience_s:
+                    s.item[place].holds -= 1
+                    line.head = visit[place].behind
+                    line.n -= 1
                     continue
                 slot = s.stage[stage].idle_head
                 while slot >= 0 and s.replica[s.slot[slot].replica].phase != at.SERVING:
@@ -718,48 +708,40 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 replica = s.slot[slot].replica
             elif s.replica[replica].idle == 0:
                 break
-            placement = s.replica[replica].placement
-            size = min(s.queue[queue].n, c.placement[placement].batch)
-            head = s.queue[queue].head
-            if size < c.placement[placement].batch and c.placement[placement].wait_s > 0.0:
-                full_s = visit[head & mask].entered_s + c.placement[placement].wait_s
+            server, law = s.replica[replica], c.placement[s.replica[replica].placement]
+            size, head = min(line.n, law.batch), line.head
+            if size < law.batch and law.wait_s > 0.0:
+                full_s = visit[_place(head, mask)].entered_s + law.wait_s
                 if t < full_s:
-                    if s.queue[queue].armed == 0:
-                        s.queue[queue].armed = 1
-                        _push(due_s, due_code, s.stage[stage].due_n, full_s, -1 - queue)
-                        s.stage[stage].due_n += 1
+                    if line.armed == 0:
+                        line.armed = 1
+                        _plan(due, due_n, full_s, -1 - queue)
+                        due_n += 1
                     break
             if pull:
                 s.stage[stage].idle_head = s.slot[slot].next
-                s.replica[replica].arrived += size
+                server.arrived += size
             else:
                 slot = replica * widest
-                while s.slot[slot].n > 0:
+                while s.slot[np.uint32(slot)].n > 0:
                     slot += 1
-            service_s = (c.placement[placement].fixed_s + size * c.placement[placement].per_item_s) * s.stage[
-                stage
-            ].slow
-            if c.placement[placement].varies == 1:
-                service_s *= gamma(
-                    c.placement[placement].shape_d,
-                    c.placement[placement].shape_c,
-                    c.placement[placement].power,
-                    s.replica[replica].drawn,
-                    s.replica[replica].started,
-                )
-            s.replica[replica].started += 1
-            s.slot[slot].n = size
-            s.slot[slot].head = head
-            s.slot[slot].start_s = t
-            s.replica[replica].idle -= 1
-            s.replica[replica].in_service += size
-            item = head
+            service_s = (law.fixed_s + size * law.per_item_s) * s.stage[stage].slow
+            if law.varies == 1:
+                service_s *= gamma(law.shape_d, law.shape_c, law.power, server.drawn, server.started)
+            server.started += 1
+            server.idle -= 1
+            server.in_service += size
+            begun = s.slot[np.uint32(slot)]
+            begun.n = size
+            begun.head = head
+            begun.start_s = t
             for _ in range(size):
-                item = visit[item & mask].behind
-            s.queue[queue].head = item
-            s.queue[queue].n -= size
-            _push(due_s, due_code, s.stage[stage].due_n, t + service_s, slot)
-            s.stage[stage].due_n += 1
+                head = visit[_place(head, mask)].behind
+            line.head = head
+            line.n -= size
+            _plan(due, due_n, t + service_s, slot)
+            due_n += 1
+    s.stage[stage].due_n = due_n
     s.out_n[stage] = out_n
 
 
@@ -792,9 +774,10 @@ def _gather(c: Constants, s: State, stage: int) -> int:
             return n
         item = s.out_item[of, taken[of]]
         taken[of] += 1
-        s.visit[stage, item & mask].waits -= 1
-        if s.visit[stage, item & mask].waits > 0:
-            s.item[item & mask].holds -= 1
+        place = _place(item, mask)
+        s.waits[stage, place] -= 1
+        if s.waits[stage, place] > 0:
+            s.item[place].holds -= 1
         else:
             s.out_s[stages + 1, n] = soonest
             s.out_item[stages + 1, n] = item
@@ -807,48 +790,52 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
     w, mask = s.whole, len(s.item) - 1
     patience_s = c.numbers[0]
     for k in range(w[at.CANDIDATES]):
-        item = s.candidates[k]
-        place = item & mask
-        if s.item[place].settled == 1:
+        place = _place(s.candidates[k], mask)
+        item = s.item[place]
+        if item.settled == 1:
             continue
         ended_s = 0.0
         for e in range(len(s.ended_s)):
             ended_s = max(ended_s, s.ended_s[e, place])
-        lost_s = s.item[place].lost_s
+        lost_s = item.lost_s
         if ended_s == _INF and lost_s == _INF:
             continue
-        spent_s = ended_s - s.item[place].arrival_s
-        s.item[place].settled = 1
+        spent_s = ended_s - item.arrival_s
+        item.settled = 1
         if lost_s <= ended_s or spent_s > patience_s:
-            _account(c, s, s.item[place].arrival_s, 0.0, LOST)
-        elif s.item[place].reached == 1:
-            _account(c, s, s.item[place].arrival_s, spent_s, SERVED)
+            _account(c, s, item.arrival_s, 0.0, LOST)
+        elif item.reached == 1:
+            _account(c, s, item.arrival_s, spent_s, SERVED)
         else:
-            _account(c, s, s.item[place].arrival_s, 0.0, FILTERED)
+            _account(c, s, item.arrival_s, 0.0, FILTERED)
         if w[at.SETTLED] == len(s.tally_outcome):
             _hand_in(s, tally)
     w[at.CANDIDATES] = 0
-    while w[at.UNSETTLED] <= w[at.OFFERED]:
-        place = w[at.UNSETTLED] & mask
-        if s.item[place].settled == 0:
-            if s.item[place].arrival_s + patience_s >= now_s:
+    unsettled, offered = w[at.UNSETTLED], w[at.OFFERED]
+    while unsettled <= offered:
+        item = s.item[_place(unsettled, mask)]
+        if item.settled == 0:
+            if item.arrival_s + patience_s >= now_s:
                 break
-            s.item[place].settled = 1
-            _account(c, s, s.item[place].arrival_s, 0.0, LOST)
+            item.settled = 1
+            _account(c, s, item.arrival_s, 0.0, LOST)
             if w[at.SETTLED] == len(s.tally_outcome):
                 _hand_in(s, tally)
-        w[at.UNSETTLED] += 1
+        unsettled += 1
+    w[at.UNSETTLED] = unsettled
     for stage in range(len(c.stage)):
         for queue in (stage, len(c.stage) + stage):
             while s.queue[queue].n > 0:
-                place = s.queue[queue].head & mask
+                place = _place(s.queue[queue].head, mask)
                 if s.item[place].settled == 0:
                     break
                 s.item[place].holds -= 1
                 s.queue[queue].head = s.visit[stage, place].behind
                 s.queue[queue].n -= 1
-    while w[at.OLDEST] < w[at.UNSETTLED] and s.item[w[at.OLDEST] & mask].holds == 0:
-        w[at.OLDEST] += 1
+    oldest = w[at.OLDEST]
+    while oldest < unsettled and s.item[_place(oldest, mask)].holds == 0:
+        oldest += 1
+    w[at.OLDEST] = oldest
     _hand_in(s, tally)
 
 
@@ -901,7 +888,7 @@ def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> 
     """Let items that have lost their replica, or waited for one, enter anew; return how many are still in time."""
     mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
     for k in range(n):
-        place = items[k] & mask
+        place = _place(items[k], mask)
         if s.item[place].settled == 1 or now_s > s.item[place].arrival_s + patience_s:
             s.item[place].holds -= 1
         else:
@@ -921,7 +908,7 @@ def held(c: Constants, s: State, replica: int, items: Counts) -> int:
         for _ in range(s.slot[slot].n):
             items[n] = item
             n += 1
-            item = s.visit[stage, item & mask].behind
+            item = s.visit[stage, _place(item, mask)].behind
         s.slot[slot].n = 0
     n = unqueue(s, stage, queue, items, n)
     s.replica[replica].in_service = 0
@@ -936,7 +923,7 @@ def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
     while s.queue[queue].n > 0:
         items[n] = s.queue[queue].head
         n += 1
-        s.queue[queue].head = s.visit[stage, s.queue[queue].head & mask].behind
+        s.queue[queue].head = s.visit[stage, _place(s.queue[queue].head, mask)].behind
         s.queue[queue].n -= 1
     return n
 
@@ -946,7 +933,7 @@ def in_flight(s: State) -> int:
     """Put the places of the items that have no outcome yet into `candidates`; return how many there are."""
     w, mask, n = s.whole, len(s.item) - 1, 0
     for item in range(w[at.UNSETTLED], w[at.OFFERED] + 1):
-        place = item & mask
+        place = _place(item, mask)
         if s.item[place].settled == 0:
             s.candidates[n] = place
             n += 1

@@ -241,7 +241,7 @@ class PipelineEngine:
         state = self._state
         n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
         return ReplicaCounters(
-            placement=state.replica["placement"][:n].copy(),
+            placement=state.replica["placement"][:n].astype(np.int64),
             arrived=state.replica["arrived"][:n].copy(),
             refused=state.replica["refused"][:n].copy(),
             completed=state.replica["completed"][:n].copy(),

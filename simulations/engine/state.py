@@ -24,7 +24,9 @@ LATENCY_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 
 """Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them."""
 
 DEFAULT_QUEUE_LIMIT = 512
-ITEMS_PER_SLICE = 2048
+CELL_SHIFT = 47
+"""Bits of a float64 that the cells of `cells_of` leave out: they are at most 1/32 wide."""
+ITEMS_PER_SLICE = 512
 MAX_REFUSALS = 3
 """An item is lost when so many replicas have refused it."""
 _FIRST_ITEMS = 4 * ITEMS_PER_SLICE
@@ -106,7 +108,7 @@ _PLACEMENT = np.dtype(
     ]
 )
 _SESSION = np.dtype(
-    [("start_s", np.float64), ("end_s", np.float64), ("first_s", np.float64), ("chunks", np.int64)]
+    [("end_s", np.float64), ("first_s", np.float64), ("chunks", np.int64)]
 )  # it ends no later than the run; `first_s` is when its first chunk comes
 
 
@@ -119,37 +121,43 @@ class Constants(NamedTuple):
     before: Counts  # (S, S) the stages before each, then -1
     ends_below: Counts  # (S, K) whether an end is reached through it
     placement: Records  # (P,)
-    session: Records  # (N,)
+    start_s: Floats  # (N,) of sessions or requests
+    session: Records  # (N,), as the next two: none for requests
     by_first: Counts  # those with chunks, in the order of their first
-    by_end: Counts  # (N,)
+    by_end: Counts
     bounds_s: Floats  # of the ingress's histogram
+    cells: Counts  # see `cells_of`
 
 
 _REPLICA = np.dtype(
-    [
-        ("placement", np.int64),
-        ("phase", np.int64),
+    [  # what every batch touches is together, in the first two of three lines of the processor's cache
+        ("placement", np.uint32),
+        ("phase", np.uint32),
         ("idle", np.int64),  # batch slots
         ("in_service", np.int64),
+        ("arrived", np.int64),
         ("started", np.int64),  # batches
         ("drawn", np.uint64),  # the seed of its service times
-        ("credit", np.float64),  # what it has saved up in its turns
-        ("above", np.int64),  # the next richer one of equal load
-        ("below", np.int64),
-        ("arrived", np.int64),
-        ("refused", np.int64),
         ("completed", np.int64),
         ("batches", np.int64),
         ("busy_s", np.float64),
         ("service_s", np.float64),
         ("latency_sum_s", np.float64),
+        ("refused", np.int64),
         ("sessions", np.int64),
-        ("turn", np.float64),  # the same as credit, for sessions
+        ("turn", np.float64),  # as `_TURN.credit`, for sessions
         ("member_at", np.int64),
         ("handed_over_s", np.float64),
         ("alone_s", np.float64),  # since when a draining one has no sessions
         ("empty_s", np.float64),  # since when it has no items
         ("ended_at_s", np.float64),
+    ]
+)
+_TURN = np.dtype(
+    [
+        ("credit", np.float64),  # what a replica has saved up in its turns
+        ("above", np.uint32),  # the next richer one of equal load
+        ("below", np.uint32),
     ]
 )
 _STREAM = np.dtype(
@@ -173,12 +181,15 @@ _ITEM = np.dtype(
         ("reached", np.int8),  # an end
     ]
 )
-_VISIT = np.dtype([("entered_s", np.float64), ("behind", np.int64), ("waits", np.int64)])
+_VISIT = np.dtype([("entered_s", np.float64), ("behind", np.int64)])
 _QUEUE = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("armed", np.int64)])
 _SLOT = np.dtype(
-    [("replica", np.int64), ("head", np.int64), ("n", np.int64), ("start_s", np.float64), ("next", np.int64)]
+    [("head", np.int64), ("start_s", np.float64), ("n", np.int64), ("next", np.int32), ("replica", np.uint32)]
 )
-_RANK = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("gain", np.float64)])
+_DUE = np.dtype(
+    [("t_s", np.float64), ("what", np.int64)]
+)  # a batch slot, or -1 - queue for one whose batch need not wait longer
+_RANK = np.dtype([("gain", np.float64), ("n", np.int64)])
 _GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
 _AT_STAGE = np.dtype(
     [
@@ -192,7 +203,11 @@ _AT_STAGE = np.dtype(
 
 
 class State(NamedTuple):
-    """What changes. Lists of replicas are linked by `above` and `below`, the richest first, queues by `behind`."""
+    """What changes. Queues are linked by `behind`.
+
+    The replicas of equal load are a ring in `turn`, the richest first: each rank has an entry of infinite credit, the
+    one with its place in `rank`, at which its ring begins and ends. Those of the replicas come after all of these.
+    """
 
     whole: Counts
     real: Floats
@@ -203,6 +218,7 @@ class State(NamedTuple):
     item: Records  # (C,)
     ended_s: Floats  # (K, C)
     visit: Records  # (S, C)
+    waits: Counts  # (S, C) for how many branches an item still waits at a join
     out_s: Floats  # (S + 2, C) what leaves each stage, what enters the pipeline, what enters a join
     out_item: Counts
     out_n: Counts  # (S + 2,)
@@ -212,8 +228,7 @@ class State(NamedTuple):
     tally_arrival_s: Floats
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
-    due_s: Floats  # (S, H) the calendar of each stage: a heap
-    due_code: Counts  # batch slot, or -1 - queue for one whose batch need not wait longer
+    due: Records  # (S, H) the calendar of each stage, the soonest last
     queue: Records  # of items: S for Pull, S for items that find no replica, R
     replica: Records  # (R,)
     latency_counts: Counts  # (R, buckets)
@@ -221,6 +236,7 @@ class State(NamedTuple):
     group: Records  # (P,)
     members: Counts  # (P, R)
     rank: Records  # (P, levels) the replicas of equal load
+    turn: Records  # (P levels + R,)
 
 
 def constants_of(
@@ -267,14 +283,13 @@ def constants_of(
     memory = np.array([any(p.prior.session_slots is not None for p in stage.placements) for stage in stages])
     sticky = np.array([stage.routing is Routing.STICKY for stage in stages])
     streams = pipeline.unit is DemandUnit.STREAMS
-    end_s = np.minimum(schedule.end_s, duration_s)
     chunk_s = pipeline.chunk_s if streams and pipeline.chunk_s is not None else 0.0
+    sessions = np.zeros(len(schedule) if chunk_s else 0, dtype=_SESSION)
     if chunk_s:
-        first_s = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
-        chunks = np.maximum(np.ceil((end_s - first_s) / chunk_s), 0).astype(np.int64)
-    else:
-        first_s, chunks = schedule.start_s, np.ones(len(schedule), dtype=np.int64)
-    by_first = np.argsort(first_s, kind="stable")
+        sessions["end_s"] = np.minimum(schedule.end_s, duration_s)
+        sessions["first_s"] = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
+        sessions["chunks"] = np.maximum(np.ceil((sessions["end_s"] - sessions["first_s"]) / chunk_s), 0)
+    by_first = np.argsort(sessions["first_s"], kind="stable")
     stage_records = np.zeros(len(stages), dtype=_STAGE)
     stage_records["routing"] = [_ROUTINGS[stage.routing] for stage in stages]
     stage_records["pinned"] = streams & (memory | sticky)
@@ -303,9 +318,6 @@ def constants_of(
         if prior.service.cv > 0:
             record["varies"] = 1
             record["shape_d"], record["shape_c"], record["power"] = gamma_constants(prior.service.cv)
-    sessions = np.zeros(len(schedule), dtype=_SESSION)
-    sessions["start_s"], sessions["end_s"], sessions["first_s"] = schedule.start_s, end_s, first_s
-    sessions["chunks"] = chunks
     return Constants(
         numbers=np.array([LOST_AFTER_SLAS * pipeline.sla.latency_s, chunk_s, hop_s, duration_s]),
         seed=np.array([seed]),
@@ -313,18 +325,34 @@ def constants_of(
         before=before,
         ends_below=below,
         placement=placement_records,
+        start_s=np.array(schedule.start_s, dtype=np.float64),  # one kind of array: another is compiled for anew
         session=sessions,
-        by_first=by_first[chunks[by_first] > 0].astype(np.int64),
-        by_end=np.argsort(end_s, kind="stable").astype(np.int64),
+        by_first=by_first[sessions["chunks"][by_first] > 0].astype(np.int64),
+        by_end=np.argsort(sessions["end_s"], kind="stable").astype(np.int64),
         bounds_s=bounds_s,
+        cells=cells_of(bounds_s),
     )
+
+
+def cells_of(bounds_s: Floats) -> Counts:
+    """Return how many bounds are below all that falls into each cell of a grid, from the cell of the first to the last.
+
+    A value's cell is its bits without the last `CELL_SHIFT`: a few cells for every factor of two. No two bounds are in
+    the same cell, so that one comparison tells the bucket of a value whose cell is known.
+
+    Raises:
+        ValueError: two bounds are.
+    """
+    cells = np.asarray(bounds_s, dtype=np.float64).view(np.int64) >> CELL_SHIFT
+    if np.any(np.diff(cells) < 1):
+        raise ValueError(f"bounds_s: {bounds_s!r}: must ascend by at least a {2 ** (52 - CELL_SHIFT)}th each")
+    return np.searchsorted(cells, np.arange(cells[0], cells[-1] + 1)).astype(np.int64)
 
 
 def state_of(constants: Constants) -> State:
     """Return the state before the run: nothing under way, no replicas."""
     c = constants
-    stages, placements, sessions, ends = len(c.stage), len(c.placement), len(c.session), c.ends_below.shape[1]
-    streams = sessions if c.numbers[1] > 0 else 0
+    stages, placements, streams, ends = len(c.stage), len(c.placement), len(c.session), c.ends_below.shape[1]
     items, replicas, widest = _FIRST_ITEMS, _FIRST_REPLICAS, int(c.placement["concurrency"].max())
     levels = int((c.placement["queue_limit"] + c.placement["concurrency"] * c.placement["batch"]).max()) + 2
     whole = np.zeros(WHOLE, dtype=np.int64)
@@ -343,10 +371,11 @@ def state_of(constants: Constants) -> State:
         ingress_counts=np.zeros(len(c.bounds_s) + 1, dtype=np.int64),
         stage=_records(_AT_STAGE, stages, slow=1.0, idle_head=NONE, idle_tail=NONE),
         stream=stream,
-        pin=_records(_PIN, (stages, sessions if c.stage["pinned"].any() else 0), replica=NONE),
+        pin=_records(_PIN, (stages, streams if c.stage["pinned"].any() else 0), replica=NONE),
         item=_records(_ITEM, items, session=NONE),
         ended_s=np.zeros((ends, items)),
         visit=_records(_VISIT, (stages, items), behind=NONE),
+        waits=np.zeros((stages, items), dtype=np.int64),
         out_s=np.zeros((stages + 2, items)),
         out_item=np.zeros((stages + 2, items), dtype=np.int64),
         out_n=np.zeros(stages + 2, dtype=np.int64),
@@ -356,21 +385,20 @@ def state_of(constants: Constants) -> State:
         tally_arrival_s=np.zeros(ITEMS_PER_SLICE),
         tally_latency_s=np.zeros(ITEMS_PER_SLICE),
         tally_outcome=np.zeros(ITEMS_PER_SLICE, dtype=np.uint8),
-        due_s=np.zeros((stages, calendar)),
-        due_code=np.zeros((stages, calendar), dtype=np.int64),
+        due=_records(_DUE, (stages, calendar)),
         queue=_records(_QUEUE, 2 * stages + replicas, head=NONE, tail=NONE),
         replica=_records(_REPLICA, replicas, **_NEW_REPLICA),
         latency_counts=np.zeros((replicas, len(LATENCY_BOUNDS_S) + 1), dtype=np.int64),
         slot=_slots(0, replicas, widest),
         group=_records(_GROUP, placements),
         members=np.full((placements, replicas), NONE, dtype=np.int64),
-        rank=_records(_RANK, (placements, levels), head=NONE, tail=NONE),
+        rank=_records(_RANK, (placements, levels)),
+        turn=np.concatenate([_rings(placements * levels), _records(_TURN, replicas)]),
     )
 
 
 _NEW_REPLICA = {
-    "phase": GONE, "above": NONE, "below": NONE, "member_at": NONE,
-    "handed_over_s": np.inf, "alone_s": np.inf, "ended_at_s": np.inf,
+    "phase": GONE, "member_at": NONE, "handed_over_s": np.inf, "alone_s": np.inf, "ended_at_s": np.inf,
 }  # fmt: skip
 
 
@@ -388,6 +416,7 @@ def with_items(state: State) -> State:
         item=moved(state.item),
         ended_s=moved(state.ended_s),
         visit=moved(state.visit),
+        waits=moved(state.waits),
         out_s=_longer(state.out_s),
         out_item=_longer(state.out_item),
         candidates=_longer(state.candidates),
@@ -403,8 +432,8 @@ def with_replicas(state: State) -> State:
         slot=np.concatenate([state.slot, _slots(old, 2 * old, len(state.slot) // old)]),
         queue=np.concatenate([state.queue, _records(_QUEUE, old, head=NONE, tail=NONE)]),
         members=_longer(state.members),
-        due_s=_longer(state.due_s),
-        due_code=_longer(state.due_code),
+        turn=np.concatenate([state.turn, _records(_TURN, old)]),
+        due=_longer(state.due),
     )
 
 
@@ -421,6 +450,13 @@ def _slots(first: int, last: int, widest: int) -> Records:
     slots = _records(_SLOT, (last - first) * widest, head=NONE, next=NONE)
     slots["replica"] = np.repeat(np.arange(first, last), widest)
     return slots
+
+
+def _rings(count: int) -> Records:
+    """Rings without replicas."""
+    rings = _records(_TURN, count, credit=np.inf)
+    rings["above"] = rings["below"] = np.arange(count)
+    return rings
 
 
 def _longer(array: NDArray[Any]) -> NDArray[Any]:
