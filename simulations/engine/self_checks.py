@@ -158,7 +158,7 @@ def _played(
     schedule = Schedule(start_s=arrivals_s, end_s=arrivals_s)
     end_s = float(arrivals_s[-1])
     engine = PipelineEngine(
-        _alone(placement), schedule, clock=Clock(duration_s=end_s, warmup_s=0.0, window_s=end_s), seed=seed
+        alone(placement), schedule, clock=Clock(duration_s=end_s, warmup_s=0.0, window_s=end_s), seed=seed
     )
     engine.add_replica((_STAGE, _POOL))
     length_s = end_s / (_BATCHES + 1)
@@ -179,7 +179,7 @@ def _played(
     return np.array(spent[1:]), (np.array(seen[1:]), np.array(flow[1:]))
 
 
-def _alone(placement: Placement) -> PipelineSpec:
+def alone(placement: Placement) -> PipelineSpec:
     """A pipeline of one stage that never refuses and never loses."""
     steps = StepPolicy(stabilization_s=0.0, max_share=1.0, max_replicas=1)
     target = Target(api_version="apps/v1", kind="Deployment", name="stage")

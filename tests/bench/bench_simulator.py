@@ -23,11 +23,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import simpy
-from engine_specs import a_pipeline, a_placement, a_stage, an_engine, poisson, streams
+from engine_specs import a_pipeline, a_placement, a_stage, an_engine, streams
 
 from controller.core.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.warm_up import warm_up
+from simulations.schedule import Schedule
 
 RATE_RPS = 500.0
 # name, replicas, batch, fixed_s, per_item_s, cv
@@ -47,14 +49,21 @@ def tandem() -> PipelineSpec:
         placement = a_placement(fixed_s=fixed_s, per_item_s=per_item_s, cv=cv, batch_sizes=(batch,))
         stages.append(a_stage(name, placement, after=after, queue_limit=10_000))
         after = [name]
-    return a_pipeline(*stages, sla_s=100.0)
+    return a_pipeline(*stages, sla_s=10.0)
+
+
+def load(duration_s: float, seed: int) -> Schedule:
+    gaps_s = np.random.default_rng(seed).exponential(1 / RATE_RPS, round(RATE_RPS * duration_s * 1.1) + 500)
+    times_s = np.cumsum(gaps_s)
+    times_s = times_s[: np.searchsorted(times_s, duration_s)]
+    return Schedule(start_s=times_s, end_s=times_s)
 
 
 def ours(duration_s: float, seed: int, *, control: bool) -> tuple[PipelineEngine, float]:
     """Return the engine after the run, and the seconds of CPU that it took."""
     replicas = {(name, "cpu"): count for name, count, *_ in STAGES}
     began = time.process_time()
-    engine = an_engine(tandem(), poisson(RATE_RPS, duration_s, seed), replicas, duration_s=duration_s + 5, seed=seed)
+    engine = an_engine(tandem(), load(duration_s, seed), replicas, duration_s=duration_s + 5, seed=seed)
     step = 0
     spare: list[int] = []
     while engine.now_s < duration_s:
@@ -125,7 +134,7 @@ def theirs(duration_s: float, seed: int) -> tuple[list[float], float]:
 
     def source() -> Generator[Any, Any, None]:
         now_s = 0.0
-        for at_s in poisson(RATE_RPS, duration_s, seed + 1000).start_s.tolist():
+        for at_s in load(duration_s, seed + 1000).start_s.tolist():
             yield environment.timeout(at_s - now_s)
             now_s = at_s
             environment.process(item(at_s))
@@ -198,8 +207,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     repeats = arguments.repeats
-    ours(10.0, 1, control=True)  # compiles
-    streaming(10.0)
+    warm_up()
 
     speeds, stream_speeds, stream_seconds, simpy_speeds = [], [], [], []
     answers: dict[str, list[float]] = {name: [] for name in ("our mean", "our p95", "SimPy mean", "SimPy p95")}

@@ -1,0 +1,39 @@
+"""Compile the engine, so that the first simulation does not wait: `python -m simulations.engine.warm_up`.
+
+To be run where the program is installed, as `optimizer.warm_up`.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from controller.core.spec import DemandUnit
+from optimizer.model import Placement, PoolName, ServiceLaw
+from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.self_checks import alone
+from simulations.schedule import Schedule
+from simulations.scoring import Clock
+
+
+def warm_up() -> None:
+    """Simulate a few streams, with replicas that come, drain and vanish: all compiled functions are called."""
+    placement = Placement(pool=PoolName("pool"), service=ServiceLaw(fixed_s=0.01), max_replicas=3)
+    pipeline = replace(alone(placement), unit=DemandUnit.STREAMS, chunk_s=0.1)
+    engine = PipelineEngine(
+        pipeline,
+        Schedule(start_s=np.zeros(3), end_s=np.full(3, 9.0)),
+        clock=Clock(duration_s=9.0, warmup_s=0.0, window_s=pipeline.sla.latency_s),
+        seed=1,
+    )
+    (key,) = pipeline.placement_keys()
+    _, drained, killed = (engine.add_replica(key) for _ in range(3))
+    engine.advance(1.0)
+    engine.drain_replica(drained, 2.0)
+    engine.kill_replica(killed)
+    engine.advance(9.0)
+    engine.ended()
+    engine.tally().score()
+
+
+if __name__ == "__main__":
+    warm_up()
