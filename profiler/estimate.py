@@ -162,14 +162,30 @@ def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float
     samples = placement.samples
     completions_rps = samples.of(Quantity.COMPLETION_RATE)
     service_s = samples.of(Quantity.SERVICE_TIME)
-    batch = samples.of(Quantity.SERVED_BATCH)
-    if isinstance(batch, Absence):
-        batch = samples.of(Quantity.BATCH_SIZE)
+    batch = _served_batch(samples, placement.prior)
     if isinstance(completions_rps, Absence) or isinstance(service_s, Absence) or isinstance(batch, Absence):
         return None
     if completions_rps * window_s < MIN_ITEMS or service_s <= 0:
         return None
     return service_s / placement.prior.mean_s(min(float(placement.batch_limit), max(1.0, batch)))
+
+
+def _served_batch(samples: PlacementSamples, law: ServiceLaw) -> Reading:
+    """Return the batch size that an item is served in, on average over items."""
+    served, mean = samples.of(Quantity.SERVED_BATCH), samples.of(Quantity.BATCH_SIZE)
+    if not isinstance(served, Absence):
+        return served
+    present = samples.of(Quantity.PRESENT_BATCH)
+    if isinstance(present, Absence) or isinstance(mean, Absence) or mean <= 0:
+        return mean
+    # Sampled over time, a batch b counts by its service time s(b): the mean over items is E[b² / s] / E[b / s]. With s
+    # a line, to the first order in b around its mean, and no skew:
+    variance = max(0.0, mean * (present - mean))
+    slope = law.per_item_s / law.mean_s(mean)
+    weight = mean - slope * variance
+    if weight <= 0:
+        return present
+    return (mean * mean + variance - 2 * slope * mean * variance) / weight
 
 
 def _measured_pass_ratio(
@@ -231,6 +247,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.SERVICE_TIME: _mean,
     Quantity.BATCH_SIZE: _mean,
     Quantity.SERVED_BATCH: _mean,
+    Quantity.PRESENT_BATCH: _mean,
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,
     Quantity.SESSIONS: _total,

@@ -63,6 +63,9 @@ class Quantity(Enum):
     SERVED_BATCH = "servedBatch"
     """The batch size that SERVICE_TIME belongs to, where it is not BATCH_SIZE: servers that add up durations per item
     weight a batch by its items."""
+    PRESENT_BATCH = "presentBatch"
+    """The batch size that an item meets at any moment of its service, where only a gauge tells it: BATCH_SIZE is then
+    the mean over the time in which any item is served, and long batches count for more in both."""
     UTILIZATION = "utilization"
     """Busy share of the servers, 0–1."""
     QUEUE_DEPTH = "queueDepth"

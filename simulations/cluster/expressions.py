@@ -191,7 +191,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.BATCH_SIZE: Expression(
             value=_mean(Level.IN_SERVICE), over=lambda pods: pods.window.busy_shares[:, Level.IN_SERVICE]
         ),
-        Quantity.SERVED_BATCH: Expression(
+        Quantity.PRESENT_BATCH: Expression(
             value=lambda pods: pods.window.mean_squares[:, Level.IN_SERVICE], over=_mean(Level.IN_SERVICE)
         ),
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),

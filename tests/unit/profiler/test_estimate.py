@@ -99,6 +99,16 @@ class TestServiceFactor:
     def test_a_batch_size_that_belongs_to_the_service_time_wins(self) -> None:
         assert factor_of(batch_size=1.0, served_batch=6.0, service_time=0.032) == pytest.approx(1.0)
 
+    def test_a_gauge_sees_long_batches_more_often_which_is_no_reason_to_think_the_server_faster(self) -> None:
+        # Every size from 1 to 8 as often: what samples over time see, and what items do.
+        sizes = range(1, 9)
+        lengths_s = {size: 0.014 + 0.003 * size for size in sizes}
+        mean = sum(size * lengths_s[size] for size in sizes) / sum(lengths_s.values())
+        present = sum(size**2 * lengths_s[size] for size in sizes) / sum(size * lengths_s[size] for size in sizes)
+        service_s = sum(size * lengths_s[size] for size in sizes) / sum(sizes)
+        found = factor_of(batch_size=mean, present_batch=present, service_time=service_s)
+        assert found == pytest.approx(1.0, abs=0.01 * SMOOTHING)
+
     def test_a_batch_is_never_taken_as_larger_than_its_limit(self) -> None:
         assert factor_of(batch_size=100.0, batch_limit=2, service_time=0.020) == pytest.approx(1.0)
 

@@ -77,7 +77,7 @@ WORKED = [
     ("vllm", Quantity.ARRIVAL_RATE, 20.0),
     ("vllm", Quantity.SERVICE_TIME, 0.1),
     ("vllm", Quantity.BATCH_SIZE, 4.0),
-    ("vllm", Quantity.SERVED_BATCH, 4.0),
+    ("vllm", Quantity.PRESENT_BATCH, 4.0),
     ("vllm", Quantity.UTILIZATION, 4.0),
     ("vllm", Quantity.MEMORY_USE, 0.5),
 ]
