@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from simulations.lab.binaries import ensure
 
 
 def main() -> int:
-    """Play the rounds, print the table; 0 when no former leader's write was accepted."""
+    """Play the rounds, print the table; 0 when all were played and no former leader's write was accepted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--lease", default="2s", help="how long the lease lasts (default 2s)")
@@ -43,16 +44,33 @@ def main() -> int:
             policy="policy" not in options.without,
         ) as world,
     ):
-        for number, fault in zip(range(1, options.rounds + 1), itertools.cycle(faults), strict=False):
-            world.play(fault)
-            print(f"\r{number}/{options.rounds} rounds", end="", file=sys.stderr, flush=True)
-        print(file=sys.stderr)
+        problem = _play(world, itertools.islice(itertools.cycle(faults), options.rounds))
         figures = world.figures()
-    figures |= {"lease": options.lease, "without": options.without, "wall_s": round(time.monotonic() - began_s)}
+    figures |= {
+        "problem": problem,
+        "lease": options.lease,
+        "without": options.without,
+        "wall_s": round(time.monotonic() - began_s),
+    }
     print(table(figures))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
-    return 0 if figures["former"] == {"scale": 0, "status": 0} else 1
+    if problem is not None:
+        print(f"stopped early: {problem}", file=sys.stderr)
+    return 0 if problem is None and figures["former"] == {"scale": 0, "status": 0} else 1
+
+
+def _play(world: World, faults: Iterable[Fault]) -> str | None:
+    """Play the rounds; return why they ended before the last one, if they did."""
+    try:
+        for number, fault in enumerate(faults, start=1):
+            world.play(fault)
+            print(f"\r{number} rounds", end="", file=sys.stderr, flush=True)
+    except (AssertionError, KeyboardInterrupt) as error:
+        return str(error) or "interrupted"
+    finally:
+        print(file=sys.stderr)
+    return None
 
 
 def table(figures: dict[str, Any]) -> str:

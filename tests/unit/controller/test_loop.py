@@ -72,8 +72,8 @@ def test_a_replica_that_may_not_write_has_no_cycle_and_is_not_ready() -> None:
         stop.set()  # after this cycle
         raise NotLeading("the lease was last renewed 9 s ago")
 
-    loop = a_loop(health, resync=Mock(), permit=permit)
-    loop.run(stop)
+    resync = Mock(side_effect=stop.set)
+    a_loop(health, resync=resync, permit=permit).run(stop)
 
     assert health.problem() == "the lease was last renewed 9 s ago"
-    loop._reader.observe.assert_not_called()  # type: ignore[attr-defined]
+    resync.assert_not_called()
