@@ -109,9 +109,10 @@ class AuditLog:
     def former_leaders(self) -> list[Write]:
         """Return the writes that were accepted from a pod other than the holder of the lease.
 
-        Those count too during which the lease changed hands.
+        Those count too during which the lease changed hands, and those that the server gave up on, which may have been
+        made.
         """
-        return [write for write in self.writes if write.accepted and self._holders(write) != {write.pod}]
+        return [write for write in self.writes if not 400 <= write.code < 500 and self._holders(write) != {write.pod}]
 
     def refused_leaders(self) -> list[Write]:
         """Return the writes that the policy refused although the pod held the lease."""
