@@ -28,6 +28,7 @@ from simulations.lab.processes import LOOPBACK
 
 _START_S = 10.0
 _CONNECT_S = 5.0
+_CUT_S = 0.05  # for the loop to close the sockets of connections that were cut
 _LARGEST_BODY = 64 << 20
 _PER_CONNECTION_HEADERS = frozenset(
     {
@@ -282,9 +283,11 @@ class FaultProxy:
         self._faults = ()
         self._wake()
         if self._runner is not None:
+            self._cut_all()  # TLS would wait for the other side to say goodbye
             await self._runner.cleanup()
         if self._session is not None:
             await self._session.close()
+        await asyncio.sleep(_CUT_S)
 
     async def _listen(self) -> None:
         assert self._runner is not None
@@ -292,11 +295,14 @@ class FaultProxy:
         await self._site.start()
 
     async def _stop_listening(self) -> None:
-        assert self._runner is not None
-        assert self._runner.server is not None
         assert self._site is not None
         await self._site.stop()
-        for connection in self._runner.server.connections:
+        self._cut_all()
+
+    def _cut_all(self) -> None:
+        assert self._runner is not None
+        connections = self._runner.server.connections if self._runner.server is not None else ()
+        for connection in connections:
             if connection.transport is not None:
                 connection.transport.abort()
 

@@ -45,9 +45,9 @@ def main() -> int:
             for row in chosen:
                 row_began_s = time.monotonic()
                 cells[row.name] = run_row(world, row)
-                bad = [column.value for column, cell in cells[row.name].items() if cell.verdict == "violated"]
+                bad = [f"{c.value}: {cell.why}" for c, cell in cells[row.name].items() if cell.verdict == "violated"]
                 took_s = time.monotonic() - row_began_s
-                print(f"{took_s:6.1f} s  {row.name}: {', '.join(bad) or 'held'}", file=sys.stderr, flush=True)
+                print(f"{took_s:6.1f} s  {row.name}: {'; '.join(bad) or 'held'}", file=sys.stderr, flush=True)
     print(table(cells))
     print(f"\n{len(cells)} rows in {time.monotonic() - began_s:.0f} s")
     if arguments.json:

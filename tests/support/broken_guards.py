@@ -39,10 +39,11 @@ def _no_lease() -> None:
 
 def _pools_deliver() -> None:
     """A replica that stays pending is waited for."""
-    from controller.core import availability
+    from controller.core import availability as module
 
-    patient: Any = availability
-    patient._next = lambda _spec, memory, _late, **_: memory
+    availability: Any = module
+    availability._next = lambda spec, memory, late, *, waits, now_s: memory
+    availability._next_failure = lambda before, *_: before
 
 
 def _everything_is_news() -> None:

@@ -60,6 +60,7 @@ def beside(world: World) -> Iterator[Made]:
     crd = client.ApiClient().sanitize_for_serialization(extensions.read_custom_resource_definition(_CRD))
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     _set_schema(extensions, _OPEN)
+    _set_policy(world, "Audit")  # it could not read them, and would refuse them
     with contextlib.suppress(client.ApiException):
         world.core.create_namespace({"metadata": {"name": PLACE[2]}})
     try:
@@ -74,6 +75,7 @@ def beside(world: World) -> Iterator[Made]:
         until(
             lambda: not world.objects.list_namespaced_custom_object(*PLACE, limit=1)["items"], 120.0, "an end of them"
         )
+        _set_policy(world, "Deny")
         _set_schema(extensions, schema)
         until(lambda: not _accepted(world, _named("probe", {"spec": []}), dry_run="All"), what="the schema to be back")
 
@@ -135,6 +137,13 @@ def _all_told(world: World) -> bool:
         answer = answer[0]
     items = answer["items"] if isinstance(answer, dict) else json.loads(answer.data)["items"]
     return all((item.get("status") or {}).get("conditions") for item in items)
+
+
+def _set_policy(world: World, action: str) -> None:
+    """Have what the policy about the targets of pipelines refuses denied, or only written down."""
+    client.AdmissionregistrationV1Api(world.core.api_client).patch_validating_admission_policy_binding(
+        "sluice-own-targets", {"spec": {"validationActions": [action]}}
+    )
 
 
 def _set_schema(extensions: client.ApiextensionsV1Api, schema: dict[str, Any]) -> None:

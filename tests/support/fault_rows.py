@@ -1,6 +1,8 @@
 """The rows of the fault matrix, in the order in which they are run and printed."""
 
 import contextlib
+import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -46,7 +48,14 @@ WATCHES = Where(watch=True)
 ROLE = "sluice"
 MAIN = "main-plenty"
 # The root is mounted read-only in a name space of its own, which needs no rights of the caller where users may have it.
-READ_ONLY = ("unshare", "-rm", "sh", "-c", 'mount -o remount,ro,bind / && exec "$@"', "read-only")
+READ_ONLY = (
+    shutil.which("unshare") or "unshare",
+    "-rm",
+    "sh",
+    "-c",
+    'mount -o remount,ro,bind / && exec "$@"',
+    "read-only",
+)
 
 
 # -- faults
@@ -320,7 +329,11 @@ def replicas(count: int) -> Callable[[World, Judge], None]:
             until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
             left = [operator for operator in left if operator is not second]
         _one_after_the_other(judge, operators, began_s)
-        conclude(world, judge, _leader(left), began_s)
+        last = _leader(left)
+        for operator in left:
+            if operator is not last:  # the restart is to be the only thing that happens
+                operator.kill()
+        conclude(world, judge, last, began_s)
 
     return run
 
@@ -380,7 +393,8 @@ def disk_full(_: World, operator: Operator) -> Iterator[None]:
 
 def read_only(world: World, judge: Judge) -> None:
     """The operator never sees a file system that it could write to."""
-    probe = subprocess.run([*READ_ONLY, "sh", "-c", "! touch /tmp/probe"], capture_output=True, text=True, check=False)
+    command = ["sh", "-c", f"{' '.join(map(shlex.quote, READ_ONLY))} sh -c '! touch /tmp/probe'"]
+    probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         for column in Column:
             judge.not_applicable(column, f"this machine gives no read-only file system: {probe.stderr.strip()}")

@@ -18,7 +18,7 @@ from fault_world import Operator, World, instances, spend, until
 
 Fault = Callable[[World, Operator], contextlib.AbstractContextManager[None]]
 
-_SOON_S = 30.0
+_SOON_S = 45.0
 _EPSILON = 1e-6
 
 

@@ -40,7 +40,7 @@ GROUP, VERSION = PIPELINES.api_version.split("/")
 WRAPPER = Path(__file__).with_name("operator_wrapper.py")
 
 _POLL_S = 0.03
-_PATIENCE_S = 40.0
+_PATIENCE_S = 150.0
 _TIMEOUT_S = (3, 10)
 
 

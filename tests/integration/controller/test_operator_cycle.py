@@ -337,6 +337,42 @@ def test_a_restart_does_not_forget_what_demand_the_window_still_holds(world: Wor
     assert world.replicas("captions") == replicas
 
 
+def test_a_restart_after_a_gap_in_the_metrics_does_not_forget_it_either(world: World) -> None:
+    """What was not observed is remembered as such: the server drops nulls, and the memory must be readable without."""
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    world.settle("captions")
+    replicas = world.replicas("captions")
+    world.metrics.offered = {}
+    world.cycle()
+
+    world.metrics.offered = {"captions": 1.0}
+    world.restart()
+    decision, _ = world.cycle()
+
+    assert decision.pipelines[0].demand == 100.0
+    assert world.replicas("captions") == replicas
+
+
+def test_replicas_that_somebody_else_keeps_setting_are_left_to_them(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    for _ in range(3):
+        _, writes = world.cycle()
+        assert [write.outcome for write in writes] == [WriteOutcome.APPLIED]
+        world.set_replicas("captions", 1)
+
+    for _ in range(2):
+        assert world.cycle()[1] == ()
+    assert world.replicas("captions") == 1
+    conflict = world.condition("captions", "Conflict")
+    assert conflict["status"] == "True"
+    assert "1 were found after" in conflict["message"]
+    assert ("captions", "Warning", "Conflict") in world.events()
+
+
 def test_an_unusable_resource_and_a_missing_workload_do_not_stop_the_others(world: World) -> None:
     world.add_workload("captions")
     world.add_pipeline("captions")

@@ -1,6 +1,7 @@
 """The gateway against the real API server, as the operator's ServiceAccount with the rights of its manifest."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from simulations.lab.control_plane import ControlPlane
+from simulations.lab.fault_proxy import Refuse, Stall
 
 pytestmark = pytest.mark.lab
 
@@ -177,3 +179,41 @@ def test_a_refused_request_says_whose_fault_it_is(gateway: Gateway) -> None:
         gateway.list_all(Resource(api_version="v1", plural="secrets"))
     assert gateway.list_all(NODES).resource_version
     assert gateway.list_all(PODS, "default", "app=nothing").items == ()
+
+
+def test_a_server_that_wants_to_be_left_alone_is_and_then_asked_again(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubeconfig"
+    with control_plane.fault_proxy() as proxy:
+        control_plane.service_account_kubeconfig("sluice-system", "sluice", path, server=proxy.url)
+        with Gateway(path) as gateway:
+            with (
+                proxy.fault(Refuse(status=429, headers={"Retry-After": "2"})),
+                pytest.raises(Unavailable, match="429"),
+            ):
+                gateway.list_all(PODS)
+            asked = len(proxy.passed)
+            with pytest.raises(Unavailable, match="wants to be left alone for 2 s"):
+                gateway.list_all(PODS)
+            assert len(proxy.passed) == asked
+            deadline = time.monotonic() + 30
+            while len(proxy.passed) == asked:
+                assert time.monotonic() < deadline
+                with suppress(Unavailable):
+                    gateway.list_all(PODS)
+                time.sleep(0.05)
+            assert proxy.passed[-1].status == 200
+
+
+def test_a_server_that_hangs_costs_one_time_limit_and_not_one_for_every_request(
+    control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "kubeconfig"
+    with control_plane.fault_proxy() as proxy, proxy.fault(Stall()):
+        control_plane.service_account_kubeconfig("sluice-system", "sluice", path, server=proxy.url)
+        with Gateway(path, timeout_s=(1.0, 0.5)) as gateway:
+            with pytest.raises(Unavailable, match="timed out"):
+                gateway.list_all(PODS)
+            with pytest.raises(Unavailable, match="did not answer a moment ago"):
+                gateway.list_all(NODES)
