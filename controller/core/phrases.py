@@ -30,7 +30,7 @@ _HOLDS: Mapping[HoldReason, str] = {
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
 """Why a placement is planned without, the most severe first."""
-_CHANGES: Mapping[ChangeReason, str] = {
+CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
     ChangeReason.COST: "cheaper",
@@ -85,7 +85,7 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
         by_reason.setdefault(change.reason, []).append(change)
     for reason, changes in by_reason.items():
         moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.pool}" for change in changes)
-        yield f"{moves} ({_CHANGES[reason]})"
+        yield f"{moves} ({CHANGES[reason]})"
 
 
 def hold_words(hold: Hold) -> str:

@@ -8,6 +8,7 @@ from enum import Enum
 from controller.core.decision import PipelineDecision, ReplicaChange
 from controller.core.spec import Target
 from controller.kube.gateway import (
+    PODS,
     Conflict,
     Forbidden,
     Gateway,
@@ -18,6 +19,7 @@ from controller.kube.gateway import (
     Scale,
     Unavailable,
 )
+from controller.kube.workloads import DELETION_COST
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -90,6 +92,7 @@ class Actuator:
 
     def _scale(self, namespace: str, change: ReplicaChange) -> None:
         """Scale once; try again only where nothing that the decision rests on has changed."""
+        self._mark(namespace, change)
         try:
             scale = self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
         except Conflict:
@@ -99,6 +102,16 @@ class Actuator:
                 raise Conflict(f"{change.target} was set to {now.replicas} replicas by somebody else") from None
             scale = self._gateway.patch_scale(namespace, change.target, change.after, now.resource_version)
         self._written(namespace, change.target, scale)
+
+    def _mark(self, namespace: str, change: ReplicaChange) -> None:
+        """Say which pods are to go first; where that is refused, others go, which is no reason to keep them all."""
+        for pod, cost in change.deletion_costs.items():
+            try:
+                self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})
+            except Unavailable:
+                raise
+            except KubeError as error:
+                _LOG.warning("pod %s of %s cannot be told when to go: %s", pod, change.target, error)
 
 
 _OUTCOMES: dict[type[KubeError], WriteOutcome] = {

@@ -115,7 +115,8 @@ def _why(told: Sequence[Mapping[Hashable, Reading]]) -> str:
 
 def _merged(samples: Sequence[PlacementSamples], *, alone: bool) -> PlacementSamples:
     return PlacementSamples(
-        readings={quantity: _first([each.of(quantity) for each in samples], alone=alone) for quantity in Quantity}
+        readings={quantity: _first([each.of(quantity) for each in samples], alone=alone) for quantity in Quantity},
+        sessions=next((each.sessions for each in samples if each.sessions), {}),
     )
 
 

@@ -4,6 +4,7 @@ Few queries: one per preset, expression and window, over all pods of all namespa
 placements here. Ages are computed by whoever evaluates the queries, so that the clocks of two machines never meet.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
@@ -37,10 +38,30 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionsQuestion:
+    """The sessions of each pod, from the same queries as those of the placement."""
+
+    target: PlacementTarget
+    max_age_s: float
+    queries: tuple[str, ...]
+
+    def by_pod(self, answers: Mapping[str, Any]) -> Mapping[str, float]:
+        """Return the sessions of the pods that tell them, by name."""
+        ages_s, values = (answers[query] for query in self.queries)
+        if isinstance(ages_s, Absence) or isinstance(values, Absence):
+            return {}
+        asked = {(self.target.namespace, pod) for pod in self.target.pods}
+        fresh = reporting(asked, pod_values(ages_s), self.max_age_s).fresh
+        told = pod_values(values)
+        return {pod[1]: told[pod] for pod in sorted(fresh) if math.isfinite(told.get(pod, math.nan))}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
     """Those of a request: about its placements, and the users' own."""
 
     placements: Mapping[PlacementId, Mapping[Quantity, Question]]
+    sessions: Mapping[PlacementId, "SessionsQuestion"]
     scalars: Mapping[Hashable, Question]
 
     def of_pods(self) -> set[str]:
@@ -57,7 +78,10 @@ class Questions:
         """Return the answer to the request, given those to the queries."""
         return ReadAnswer(
             placements={
-                key: PlacementSamples(readings={what: question.reading(of_pods) for what, question in own.items()})
+                key: PlacementSamples(
+                    readings={what: question.reading(of_pods) for what, question in own.items()},
+                    sessions=self.sessions[key].by_pod(of_pods) if key in self.sessions else {},
+                )
                 for key, own in self.placements.items()
             },
             scalars={key: question.reading(of_users) for key, question in self.scalars.items()},
@@ -69,7 +93,13 @@ class Questions:
 def questions(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s: float | None = None) -> Questions:
     """Return what to ask for `request`; samples older than `max_age_s`, or most of the window, are stale."""
     everyone = namespace_matcher(target.namespace for target in request.placements)
+    sessions = (_sessions(target, everyone, presets, max_age_s) for target in request.placements)
     return Questions(
+        sessions={
+            (question.target.pipeline, question.target.stage, question.target.pool): question
+            for question in sessions
+            if question is not None
+        },
         placements={
             (target.pipeline, target.stage, target.pool): {
                 quantity: _about(target, quantity, everyone, presets, max_age_s) for quantity in Quantity
@@ -97,10 +127,27 @@ def _about(
         return _unasked(AbsenceReason.UNSUPPORTED, f"metrics.preset: {target.preset!r}: must be one of {known}")
     if quantity not in preset.formulas:
         return _unasked(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
+    return _by_preset(target, preset, preset.formulas[quantity], everyone, _most_age_s(target, max_age_s))
+
+
+def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
     most_s = target.window_s * _MAX_AGE_SHARE
-    return _by_preset(
-        target, preset, preset.formulas[quantity], everyone, most_s if max_age_s is None else min(most_s, max_age_s)
-    )
+    return most_s if max_age_s is None else min(most_s, max_age_s)
+
+
+def _sessions(
+    target: PlacementTarget, everyone: str, presets: Mapping[str, Preset], max_age_s: float | None
+) -> SessionsQuestion | None:
+    """Return how to ask for the sessions of single pods; None where they are not told one by one."""
+    preset = presets.get(target.preset)
+    if not target.pods or preset is None or Quantity.SESSIONS in target.overrides:
+        return None
+    formula = preset.formulas.get(Quantity.SESSIONS)
+    if formula is None or formula.combine is not Combine.SUM:
+        return None
+    most_s = _most_age_s(target, max_age_s)
+    queries = _by_preset(target, preset, formula, everyone, most_s).queries
+    return SessionsQuestion(target=target, max_age_s=most_s, queries=queries)
 
 
 def _unasked(reason: AbsenceReason, detail: str) -> Question:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.model import PipelineKey
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity
+from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 from profiler.sources.promql import fill, pod_matcher
 from profiler.sources.promql_tokens import Kind, Token, UnsupportedQuery, tokens
@@ -79,7 +79,7 @@ class RestrictedSource:
         return replace(
             answer,
             placements={
-                key: PlacementSamples(readings={**samples.readings, **refused_overrides.get(key, {})})
+                key: replace(samples, readings={**samples.readings, **refused_overrides.get(key, {})})
                 for key, samples in answer.placements.items()
             },
             scalars={**answer.scalars, **refused},

@@ -2,13 +2,18 @@
 
 import contextlib
 import signal
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
 import click
 
+from controller.core.decision import ChangeReason
+from controller.core.phrases import CHANGES
 from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
 from simulations.lab.run import MAX_LAG_S, Options
+from simulations.scenario import Fault
+from simulations.scoring import Interval
 
 
 @click.command()
@@ -17,7 +22,9 @@ from simulations.lab.run import MAX_LAG_S, Options
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
     """Watch the operator rescale a four-stage speech pipeline on a real Kubernetes, for four minutes.
 
-    Exit status 1 when the operator changed nothing, lost a request or spent above the budget.
+    The load rises and falls; while it rises, the cheap accelerators have no room for new replicas for a while. Exit
+    status 1 when the operator changed nothing, did not go around the full pool, lost a request or spent above the
+    budget.
     """
     with as_file(files("simulations.scenarios") / "demo") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
@@ -29,7 +36,8 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (finished, cluster):
             summary = finished.report["summary"]
-            for line in verdict(summary):
+            fallbacks = fallback_lines(scenario.file.faults, finished.report["decisions"])
+            for line in (*verdict(summary), *filter(None, fallbacks.values())):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
@@ -37,7 +45,9 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
             if keep:
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
-    failures = broken_promises(summary)
+    failures = broken_promises(summary) + [
+        f"nothing went around {pool}, which had no room" for pool, line in fallbacks.items() if not line
+    ]
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
     if failures:
@@ -60,6 +70,39 @@ def verdict(summary: Report) -> list[str]:
     if summary["generator_lag_p99_s"] > MAX_LAG_S:
         lines.append(f"warning: the load was late by {summary['generator_lag_p99_s'] * 1000:.1f} ms (p99)")
     return lines
+
+
+def fallback_lines(faults: Sequence[Fault], decisions: Sequence[Report]) -> dict[str, str]:
+    """Return by pool that had no room for new replicas what was done about it; empty where nothing was."""
+    return {
+        fault.pool_unavailable: _fallback_line(fault.pool_unavailable, fault.interval, decisions)
+        for fault in faults
+        if fault.pool_unavailable is not None
+    }
+
+
+def _fallback_line(pool: str, span: Interval, decisions: Sequence[Report]) -> str:
+    def moves(decision: Report, *, more: bool) -> list[str]:
+        """Return the pools on which a decision adds replicas, or takes some away."""
+        return [c["pool"] for c in decision["changes"] if (c["replicas"][1] > c["replicas"][0]) is more]
+
+    during = [decision for decision in decisions if decision["t_s"] >= span.from_s]
+    gone = next((one for one in during if _says(one, ChangeReason.POOL) and set(moves(one, more=True)) - {pool}), None)
+    if gone is None:
+        return ""
+    others = sorted(set(moves(gone, more=True)) - {pool})
+    trials = [
+        f"{one['t_s']:.0f} s" for one in during if _says(one, ChangeReason.TRIAL) and pool in moves(one, more=True)
+    ]
+    back = next((one for one in during if one["t_s"] >= span.until_s and set(moves(one, more=False)) & {*others}), None)
+    words = f"no room for new replicas on {pool} from {span.from_s:.0f} s to {span.until_s:.0f} s"
+    words += f": {', '.join(others)} took over at {gone['t_s']:.0f} s"
+    words += f"; one replica tried again at {', '.join(trials)}" if trials else ""
+    return words + (f"; work went back from {back['t_s']:.0f} s on" if back is not None else "")
+
+
+def _says(decision: Report, reason: ChangeReason) -> bool:
+    return f"({CHANGES[reason]})" in decision["reason"]
 
 
 def broken_promises(summary: Report) -> list[str]:

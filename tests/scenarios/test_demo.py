@@ -1,5 +1,6 @@
 """The bundled demo shows what it promises, before anybody waits four minutes for it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem, pool_problem
+from controller.core.spec import PlacementKey
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.allocate import allocate
@@ -32,9 +34,10 @@ def levels(scenario: Scenario, seed: int) -> np.ndarray:
     return np.convolve(every_second, np.ones(20) / 20, mode="valid")
 
 
-def planned(scenario: Scenario, demand: float) -> Plan:
+def planned(scenario: Scenario, demand: float, *, at_most: Mapping[PlacementKey, int] | None = None) -> Plan:
     (pipeline,), pools = map(pipeline_spec, scenario.pipelines), map(pool_spec, scenario.pools)
-    asked = pipeline_problem(pipeline, demand, latency_headroom=Policy().latency_headroom)
+    headroom = Policy().latency_headroom
+    asked = pipeline_problem(pipeline, demand, latency_headroom=headroom, at_most=at_most or {})
     return allocate(
         Problem(pipelines=(asked,), pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools})
     )
@@ -61,6 +64,26 @@ def test_the_bottleneck_moves_and_every_level_can_be_served_within_the_budget(sc
     plans = [planned(scenario, demand) for demand in np.linspace(level.min(), level.max(), 12)]
     assert all(plan.feasible for plan in plans)
     assert len({plan.pipelines[0].bottleneck for plan in plans}) > 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_while_the_load_rises_the_cheap_pool_has_no_room_and_there_is_time_to_return(
+    scenario: Scenario, seed: int
+) -> None:
+    (fault,) = scenario.file.faults
+    assert fault.pool_unavailable == "inferentia"
+    during = levels(scenario, seed)[int(fault.interval.from_s) - 20 : int(fault.interval.until_s) - 20]
+    assert during.max() >= 1.8 * during.min()
+    assert fault.interval.until_s + 60 <= duration_s(scenario.file.duration)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_more_of_the_cheap_pool_every_level_can_be_served_as_well(scenario: Scenario, seed: int) -> None:
+    (fault,) = scenario.file.faults
+    level = levels(scenario, seed)
+    before = planned(scenario, float(level[int(fault.interval.from_s) - 20])).pipelines[0].replicas()
+    most = {key: count for key, count in before.items() if key[1] == "inferentia"}
+    assert planned(scenario, float(level.max()) * 1.1, at_most=most).feasible
 
 
 def test_the_cheap_accelerator_pool_is_full_at_the_peak(scenario: Scenario) -> None:

@@ -39,11 +39,10 @@ def _no_lease() -> None:
 
 def _pools_deliver() -> None:
     """A replica that stays pending is waited for."""
-    from controller.core import availability as module
+    from controller.core import availability
 
-    availability: Any = module
-    availability._next = lambda spec, memory, late, *, waits, now_s: memory
-    availability._next_failure = lambda before, *_: before
+    patient: Any = availability
+    patient._next = lambda _spec, memory, _late, **_: memory
 
 
 def _everything_is_news() -> None:

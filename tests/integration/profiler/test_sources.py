@@ -335,6 +335,7 @@ def test_a_users_own_query_is_one_number_or_says_why_not(
     assert (found.reason if isinstance(found, Absence) else found) == expected
 
 
+@pytest.mark.quiet
 def test_the_sources_agree(everything: dict[str, Settled]) -> None:
     """Rates agree within 5 %, though each visits at its own moments; what comes from gauges is as far apart as means of
     thirty samples, or is of one moment and cannot be compared."""

@@ -1,11 +1,22 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 from unittest.mock import Mock
 
 from controller.core.decision import ChangeReason, ReplicaChange
 from controller.core.spec import Target
 from controller.kube.actuator import Actuator, WriteOutcome
-from controller.kube.gateway import Conflict, Forbidden, Gateway, KubeError, NotFound, NotLeading, Scale, Unavailable
+from controller.kube.gateway import (
+    PODS,
+    Conflict,
+    Forbidden,
+    Gateway,
+    KubeError,
+    NotFound,
+    NotLeading,
+    Resource,
+    Scale,
+    Unavailable,
+)
 from optimizer.model import PipelineKey, PoolName, StageName
 
 
@@ -16,6 +27,14 @@ class ScriptedGateway:
     answers: dict[str, list[KubeError | None]] = field(default_factory=dict)
     replicas: dict[str, int] = field(default_factory=dict)
     written: list[tuple[str, int, str]] = field(default_factory=list)
+    marked: list[tuple[str, dict[str, str], int]] = field(default_factory=list)
+    refuses_marks: KubeError | None = None
+
+    def patch(self, resource: Resource, namespace: str, name: str, patch: dict[str, dict[str, dict[str, str]]]) -> None:
+        assert (resource, namespace) == (PODS, "speech")
+        self.marked.append((name, patch["metadata"]["annotations"], len(self.written)))
+        if self.refuses_marks is not None:
+            raise self.refuses_marks
 
     def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> None:
         self.written.append((target.name, replicas, resource_version))
@@ -44,6 +63,32 @@ def apply(gateway: ScriptedGateway, *changes: ReplicaChange) -> list[WriteOutcom
     decision.spec = Mock(key=PipelineKey("speech/captions"), namespace="speech")
     writes = Actuator(cast(Gateway, gateway)).apply([decision])
     return [write.outcome for write in writes]
+
+
+COST = "controller.kubernetes.io/pod-deletion-cost"
+
+
+def test_pods_are_told_who_goes_first_before_there_are_fewer() -> None:
+    gateway = ScriptedGateway()
+    change = replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})
+    assert apply(gateway, change) == [WriteOutcome.APPLIED]
+    assert gateway.marked == [("a-1", {COST: "-5"}, 0), ("a-2", {COST: "0"}, 0)]
+
+
+def test_a_pod_that_cannot_be_told_keeps_nothing_from_going() -> None:
+    change = replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})
+    for error in (NotFound("gone"), Forbidden("no right to patch pods")):
+        gateway = ScriptedGateway(refuses_marks=error)
+        assert apply(gateway, change) == [WriteOutcome.APPLIED]
+        assert len(gateway.marked) == 2
+
+
+def test_who_may_not_write_marks_no_pod_either() -> None:
+    gateway = ScriptedGateway(refuses_marks=NotLeading("it has another holder"))
+    assert apply(gateway, replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})) == [
+        WriteOutcome.NOT_LEADING
+    ]
+    assert (len(gateway.marked), gateway.written) == (1, [])
 
 
 def test_what_adds_replicas_comes_before_what_removes_them_and_the_order_decided_is_kept() -> None:

@@ -1,8 +1,18 @@
 from typing import Any
 
-from controller.core.snapshot import PendingReplica
+import pytest
+
+from controller.core.snapshot import PendingReplica, ServingReplica
 from controller.kube.gateway import Scale
-from controller.kube.workloads import NodeNames, metrics_endpoints, ready_nodes, reporting_pods, target_state, zones
+from controller.kube.workloads import (
+    NodeNames,
+    is_leaving,
+    metrics_endpoints,
+    ready_nodes,
+    reporting_pods,
+    target_state,
+    zones,
+)
 from profiler.samples import PodEndpoint
 
 UP = NodeNames(up=frozenset({"n"}), leaving=frozenset())
@@ -117,3 +127,49 @@ def test_a_condition_without_a_time_holds_since_the_pod_was_created() -> None:
         pod["status"]["conditions"][0]["lastTransitionTime"] = None
     assert reporting_pods(pods, ready_before_s=1767225600.0) == {"served"}
     assert target_state(SCALE, pods, UP).pending == (PendingReplica(name="waits", since_s=1767225600.0, reason="why"),)
+
+
+NODES = NodeNames(up=frozenset({"up", "leaving"}), leaving=frozenset({"leaving"}))
+
+
+def on(node: str, pod: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "spec": {"nodeName": node}}
+
+
+def test_a_pod_with_a_node_that_is_not_up_is_stranded_and_one_with_another_is_starting() -> None:
+    waiting = a_pod("b", PodScheduled="True", Ready="False")
+    waiting["status"]["containerStatuses"] = [
+        {"name": "asr", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}}}
+    ]
+    pods = [on("gone", a_pod("a", PodScheduled="True", Ready="False")), on("up", waiting)]
+    state = target_state(SCALE, pods, NODES)
+    assert [(one.name, one.reason) for one in state.stranded] == [("a", "its node gone is not ready")]
+    assert [(one.name, one.reason) for one in state.starting] == [("b", "CrashLoopBackOff: back-off 5m0s")]
+    assert (state.pending, state.ready, state.existing) == ((), 0, 2)
+
+
+def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_costs() -> None:
+    marked = on("leaving", a_pod("b", Ready="True"))
+    marked["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": "-7"}
+    odd = on("up", a_pod("c", Ready="True"))
+    odd["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": "cheap"}
+    state = target_state(SCALE, [on("up", a_pod("a", Ready="True")), marked, odd], NODES)
+    assert state.serving == (
+        ServingReplica(name="a"),
+        ServingReplica(name="b", leaving=True, deletion_cost=-7),
+        ServingReplica(name="c"),
+    )
+    assert state.leaving == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "leaving"),
+    [
+        ({}, False),
+        ({"unschedulable": True}, True),
+        ({"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}, True),
+        ({"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}, False),
+    ],
+)
+def test_a_node_is_to_go_when_it_is_cordoned_or_its_provider_says_so(spec: dict[str, Any], leaving: bool) -> None:
+    assert is_leaving({**a_node(), "spec": spec}) is leaving

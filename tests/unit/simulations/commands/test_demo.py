@@ -35,11 +35,38 @@ SUMMARY: dict[str, Any] = {
 }
 
 
+def a_decision(t_s: float, reason: str, **changes: list[int]) -> dict[str, Any]:
+    return {
+        "t_s": t_s,
+        "pipeline": "speech/captions",
+        "changes": [{"stage": "encoder", "pool": pool, "replicas": replicas} for pool, replicas in changes.items()],
+        "reason": f"encoder ({reason}): demand 300 streams",
+    }
+
+
+DECISIONS = [
+    a_decision(64.0, "demand", inferentia=[1, 3]),
+    a_decision(72.4, "a pool cannot deliver", gpu=[0, 1], inferentia=[3, 1]),
+    a_decision(92.0, "tried again after a failure", inferentia=[1, 2]),
+    a_decision(98.0, "a pool cannot deliver", inferentia=[2, 1]),
+    a_decision(138.0, "tried again after a failure", inferentia=[1, 2]),
+    a_decision(146.0, "cheaper", inferentia=[2, 3]),
+    a_decision(152.0, "cheaper", gpu=[1, 0]),
+]
+
+
+FALLBACK = (
+    "no room for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s; "
+    "one replica tried again at 92 s, 138 s; work went back from 152 s on"
+)
+
+
 class Runs:
     """Stands for runs on the lab."""
 
     def __init__(self) -> None:
         self.summary = dict(SUMMARY)
+        self.decisions = list(DECISIONS)
         self.asked: list[tuple[str, Options]] = []
         self.up = False
 
@@ -48,7 +75,9 @@ class Runs:
         self.asked.append((scenario.file.name, options))
         self.up = True
         finished = Finished(
-            report={"summary": self.summary}, page="<!doctype html>", operator_log=Path("no-operator.log")
+            report={"summary": self.summary, "decisions": self.decisions},
+            page="<!doctype html>",
+            operator_log=Path("no-operator.log"),
         )
         yield finished, SimpleNamespace(kubeconfig="/lab/admin.kubeconfig")
         self.up = False
@@ -76,10 +105,12 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         "items: 1000 offered = 430 served + 550 filtered by VAD + 12 shed + 0 lost + 8 in flight",
         "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
         "14 replica changes, 2 sessions cut, 0 cap violations",
+        FALLBACK,
         f"to look at: {tmp_path}/reports/demo-1.html",
         f"report: {tmp_path}/reports/demo-1.json",
     ]
-    assert json.loads((tmp_path / "reports" / "demo-1.json").read_text()) == {"summary": SUMMARY}
+    report = json.loads((tmp_path / "reports" / "demo-1.json").read_text())
+    assert report == {"summary": SUMMARY, "decisions": DECISIONS}
     assert runs.asked == [("demo", Options(seed=1))]
 
 
@@ -97,6 +128,18 @@ def test_a_promise_that_was_not_kept_is_status_1(runs: Runs, broken: dict[str, i
     result = invoke()
     assert (result.exit_code, result.stderr) == (1, message)
     assert result.stdout.splitlines()[-1].startswith("report: ")
+
+
+def test_a_pool_without_room_that_nothing_goes_around_is_a_broken_promise(runs: Runs) -> None:
+    runs.decisions = DECISIONS[:1]
+    result = invoke()
+    assert (result.exit_code, result.stderr) == (1, "failed: nothing went around inferentia, which had no room\n")
+
+
+def test_work_that_does_not_come_back_within_the_run_is_not_said_to(runs: Runs) -> None:
+    runs.decisions = DECISIONS[:2]
+    found = [line for line in invoke().stdout.splitlines() if "inferentia" in line]
+    assert found == ["no room for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s"]
 
 
 def test_a_missed_sla_and_shed_items_are_no_failure(runs: Runs) -> None:

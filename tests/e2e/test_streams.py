@@ -1,0 +1,65 @@
+"""Replicas are taken away under load, again and again: no chunk is lost, and no stream cut that fits into the drain."""
+
+from pathlib import Path
+
+import pytest
+from lab_runs import LabRun, lab_run
+
+from controller.core.actuation import FIRST_TO_GO
+from controller.kube.workloads import DELETION_COST
+
+pytestmark = pytest.mark.lab
+
+SCALE_INS = 10
+
+
+def waves(scenarios: Path, folder: Path, *, drain: str) -> LabRun:
+    """Run the waves with this drain."""
+    (folder / "streams.yaml").write_text(
+        (scenarios / "streams.yaml").read_text().replace("drain: 6s", f"drain: {drain}")
+    )
+    for name in ("waves.yaml", "waves.csv"):
+        (folder / name).write_text((scenarios / name).read_text())
+    return lab_run(folder / "waves.yaml", "--interval", "1", folder=folder, must_be_punctual=True)
+
+
+def scale_ins(run: LabRun) -> int:
+    return sum(change["replicas"][1] < change["replicas"][0] for change in run.changes(0, 1e9))
+
+
+class TestLongDrain:
+    """A drain as long as the longest stream, and a half more."""
+
+    @pytest.fixture(scope="class")
+    def run(self, scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
+        return waves(scenarios, tmp_path_factory.mktemp("long-drain"), drain="6s")
+
+    def test_ten_times_and_more_there_are_fewer_replicas(self, run: LabRun) -> None:
+        assert scale_ins(run) >= SCALE_INS
+
+    def test_no_chunk_is_lost_and_no_session_cut(self, run: LabRun) -> None:
+        assert (run.summary["lost"], run.summary["shed"], run.summary["sessions_cut"]) == (0, 0, 0)
+        assert run.summary["offered"] > 2000
+
+    def test_those_that_go_were_told_so_before(self, run: LabRun) -> None:
+        gone = {
+            pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get(DELETION_COST)
+            for seen in run.seen
+            for pod in seen.pods
+            if "deletionTimestamp" in pod["metadata"]
+        }
+        assert len(gone) >= SCALE_INS // 2, "those that were seen on their way out"
+        assert set(gone.values()) == {str(FIRST_TO_GO)}
+
+
+class TestShortDrain:
+    """A drain of a quarter of every stream."""
+
+    @pytest.fixture(scope="class")
+    def run(self, scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
+        return waves(scenarios, tmp_path_factory.mktemp("short-drain"), drain="1s")
+
+    def test_the_sessions_that_are_cut_are_reported_and_lose_no_chunk(self, run: LabRun) -> None:
+        assert scale_ins(run) >= SCALE_INS
+        assert run.summary["sessions_cut"] > 0
+        assert run.summary["lost"] == 0

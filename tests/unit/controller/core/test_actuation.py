@@ -1,0 +1,130 @@
+"""Who goes when there are to be fewer, and replicas on nodes that are to go: replaced before they do."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    VAD,
+    a_pool,
+    a_snapshot,
+    a_state,
+    a_target,
+    pools,
+    seen,
+)
+from planning import Planner
+
+from controller.core.actuation import FIRST_TO_GO, deletion_costs
+from controller.core.cycle import decide
+from controller.core.decision import ChangeReason, PipelineDecision
+from controller.core.policy import Policy
+from controller.core.snapshot import ServingReplica, TargetState
+from controller.core.spec import PlacementKey, Target
+from optimizer.model import PoolName
+from profiler.samples import Absence, AbsenceReason
+
+DEPLOYMENT = Target(api_version="apps/v1", kind="Deployment", name="asr")
+
+
+def serving(*replicas: ServingReplica, desired: int | None = None) -> TargetState:
+    state = a_target(len(replicas) if desired is None else desired, ready=len(replicas))
+    return replace(state, serving=replicas)
+
+
+def named(*names: str, leaving: tuple[str, ...] = ()) -> TargetState:
+    return serving(*(ServingReplica(name=name, leaving=name in leaving) for name in names))
+
+
+def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
+    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+
+
+class TestDeletionCosts:
+    def test_those_with_the_fewest_sessions_go(self) -> None:
+        costs = deletion_costs(named("a", "b", "c"), DEPLOYMENT, {"a": 3, "b": 1, "c": 2}, 1)
+        assert costs == {"b": FIRST_TO_GO, "c": FIRST_TO_GO}
+
+    def test_a_pod_that_does_not_tell_counts_as_the_busiest(self) -> None:
+        assert deletion_costs(named("a", "b"), DEPLOYMENT, {"b": 200}, 1) == {"b": FIRST_TO_GO}
+
+    def test_where_nobody_tells_and_none_is_to_go_nothing_is_written(self) -> None:
+        assert deletion_costs(named("a", "b"), DEPLOYMENT, {}, 1) == {}
+
+    def test_those_on_nodes_that_are_to_go_leave_before_all_others(self) -> None:
+        state = named("a", "b", "c", leaving=("c",))
+        assert deletion_costs(state, DEPLOYMENT, {"a": 0, "b": 1, "c": 9}, 2) == {"c": FIRST_TO_GO}
+
+    def test_pods_that_do_not_serve_yet_go_first_anyway(self) -> None:
+        state = serving(ServingReplica(name="a"), ServingReplica(name="b"), desired=3)
+        assert deletion_costs(state, DEPLOYMENT, {"a": 1, "b": 2}, 2) == {}
+
+    def test_a_choice_of_before_is_taken_back_and_what_others_wrote_is_kept(self) -> None:
+        state = serving(
+            ServingReplica(name="a", deletion_cost=FIRST_TO_GO),
+            ServingReplica(name="b"),
+            ServingReplica(name="c", deletion_cost=7),
+        )
+        assert deletion_costs(state, DEPLOYMENT, {"a": 5, "b": 1, "c": 5}, 2) == {"a": 0, "b": FIRST_TO_GO}
+
+    def test_what_is_chosen_already_is_not_written_again(self) -> None:
+        state = serving(ServingReplica(name="a", deletion_cost=FIRST_TO_GO), ServingReplica(name="b"))
+        assert deletion_costs(state, DEPLOYMENT, {"a": 0, "b": 1}, 1) == {}
+
+    def test_a_stateful_set_has_an_order_of_its_own(self) -> None:
+        target = Target(api_version="apps/v1", kind="StatefulSet", name="asr")
+        assert deletion_costs(named("a", "b"), target, {"a": 1, "b": 2}, 1) == {}
+
+    def test_the_decision_carries_them(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 1})
+        samples = {ENCODER: replace(seen(), sessions={"a": 4, "b": 3})}
+        state = a_state(replicas={VAD: 4, ENCODER: named("a", "b")}, samples=samples)
+        (change,) = decide(a_snapshot(state), Policy()).pipelines[0].changes
+        assert change.deletion_costs == {"b": FIRST_TO_GO}
+
+
+class TestNodesThatAreToGo:
+    def fleet(self, *, leaving: int = 1, ready: int = 4) -> Mapping[PoolName, object]:
+        return pools(a_pool("cpu"), a_pool("inferentia", instances=ready, ready=ready, leaving=leaving), a_pool("gpu"))
+
+    def decided(self, target: TargetState, **world: int) -> PipelineDecision:
+        state = a_state(replicas={VAD: 4, ENCODER: target})
+        return decide(a_snapshot(state, fleet=self.fleet(**world)), Policy()).pipelines[0]  # type: ignore[arg-type]
+
+    def test_their_replicas_are_replaced_before_they_go(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3})
+        decision = self.decided(named("a", "b", "c", leaving=("c",)))
+        assert moves(decision) == {ENCODER: (3, 4)}
+        assert {change.reason for change in decision.changes} == {ChangeReason.NODES_LEAVING}
+        assert planner.problems[0].pools[PoolName("inferentia")].instances == 3
+        assert planner.problems[0].pipelines[0].stages[1].placements[0].current == 2
+
+    def test_they_leave_when_the_others_are_ready_and_not_before(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3})
+        starting = replace(named("a", "b", "c", leaving=("c",)), desired=4, existing=4)
+        assert not self.decided(starting).changes
+        decision = self.decided(named("a", "b", "c", "d", leaving=("c",)))
+        assert moves(decision) == {ENCODER: (4, 3)}
+        assert decision.changes[0].deletion_costs == {"c": FIRST_TO_GO}
+
+    def test_where_the_pool_has_no_room_for_them_they_go_elsewhere(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3, ENCODER_GPU: 1})
+        decision = self.decided(named("a", "b", "c", "d", leaving=("c",)))
+        assert moves(decision) == {ENCODER_GPU: (0, 1)}
+
+    def test_where_there_is_no_plan_without_the_nodes_what_runs_on_them_serves_to_the_end(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        planner.served = 0.5
+        self.decided(named("a", "b", "c", "d", leaving=("a", "b", "c", "d")), leaving=4)
+        assert [problem.pools[PoolName("inferentia")].instances for problem in planner.problems] == [0, 4]
+
+    def test_without_data_nothing_is_added_for_them_again_and_again(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3})
+        state = a_state(
+            demand=Absence(reason=AbsenceReason.MISSING),
+            replicas={VAD: 4, ENCODER: named("a", "b", "c", leaving=("c",))},
+        )
+        assert not decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0].changes  # type: ignore[arg-type]
