@@ -8,7 +8,7 @@ from typing import Literal
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; what a caller passes as `extra={"record": ...}` is a field of it."""
+    """One object per line; what a caller passes as `extra={"record": ...}`, or what that returns, is a field of it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -21,7 +21,7 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if (extra := getattr(record, "record", None)) is not None:
-            line["record"] = extra
+            line["record"] = extra() if callable(extra) else extra
         return json.dumps(line)
 
 

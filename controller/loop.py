@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from controller.core.cycle import decide
 from controller.core.decision import Decision, Hold, PipelineDecision
 from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
 from controller.core.record import decision_record
+from controller.core.turns import AT_ONCE
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write
 from controller.kube.gateway import KubeError
@@ -25,6 +27,7 @@ _LOG = logging.getLogger(__name__)
 _RECORDS = logging.getLogger("sluice.decision")
 _BEATS = 4  # intervals, at least a minute, without a turn of the loop: something hangs
 _RESYNC_S = 300.0
+_TOLD = 50
 _STANDBY_TURN_S = 0.5
 _STANDBY_DEAD_S = 120.0  # a turn reads all resources at times, and compiles the first time
 
@@ -146,15 +149,19 @@ class ControlLoop:
         self._health.not_ready(problem)
 
     def _record(self, observation: Observation, decision: Decision) -> None:
-        """Log the decision with all it was made from, when a pipeline's has changed."""
+        """Log the decision when a pipeline's has changed, with all it was made from unless the fleet is large."""
         gists = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
         changed = [
             pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != gists[pipeline.key]
         ]
         self._recorded = gists
         if changed:
-            words = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed)
-            _RECORDS.info(words, extra={"record": decision_record(observation.snapshot, decision)})
+            words = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_TOLD])
+            more = f"; and {len(changed) - _TOLD} more" if len(changed) > _TOLD else ""
+            whole = len(decision.pipelines) <= AT_ONCE  # a record of thousands would fill the log
+            # Made by who writes it down: text for people has no use for it.
+            record = partial(decision_record, observation.snapshot, decision) if whole else None
+            _RECORDS.info("%s%s", words, more, extra={"record": record})
 
 
 def _gist(decision: PipelineDecision) -> object:

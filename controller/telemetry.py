@@ -1,7 +1,7 @@
-"""The operator's metrics: counters of its own work, and the last Decision read off when somebody scrapes.
+"""The operator's metrics: counters of its own work, and the numbers of the last Decision.
 
-Series are made from the last Decision at every scrape, so those of a deleted pipeline end with it; a number that does
-not exist has no series.
+Series are made anew from every Decision, so those of a deleted pipeline end with it; a number that does not exist has
+no series.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +34,8 @@ _STAGE_QUANTITIES = {
     "stage_queue_depth": Quantity.QUEUE_DEPTH,
 }
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+DETAILED = 1000
+"""Fleets up to this size have series of their stages: some thirty for each pipeline."""
 PARTS = ("read", "decide", "status", "apply")
 """What a cycle does, in this order."""
 
@@ -84,7 +86,7 @@ class Telemetry:
 
     def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
         """Record a cycle and what it decided."""
-        self._fleet.latest = (snapshot, decision)
+        self._fleet.take(snapshot, decision)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
@@ -113,31 +115,37 @@ class Telemetry:
 
 
 class _Fleet(Collector):
+    """The series of the last decision: they are made when it comes, so that it need not be kept beside the next one."""
+
     def __init__(self) -> None:
-        self.latest: tuple[Snapshot, Decision] | None = None
+        self._families = _Families()
+
+    def take(self, snapshot: Snapshot, decision: Decision) -> None:
+        """Make the series of a decision."""
+        families = _Families()
+        detailed = len(decision.pipelines) <= DETAILED
+        families.set("pipelines", [], len(decision.pipelines))
+        for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
+            families.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+        for pool in decision.pools:
+            families.set("pool_instances", [pool.name], pool.in_use)
+            families.set("pool_limit", [pool.name], pool.limit)
+            families.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
+        self._families = families
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the series of the last decision."""
-        families = _Families()
-        if self.latest is not None:
-            snapshot, decision = self.latest
-            states = {state.spec.key: state for state in snapshot.pipelines}
-            for pipeline in decision.pipelines:
-                families.add_pipeline(states[pipeline.key], pipeline, decision.now_s)
-            for pool in decision.pools:
-                families.set("pool_instances", [pool.name], pool.in_use)
-                families.set("pool_limit", [pool.name], pool.limit)
-                families.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
-        yield from families.all()
+        yield from self._families.all()
 
 
 class _Families:
-    """The families of one scrape."""
+    """The families of one decision."""
 
     def __init__(self) -> None:
         self._families = {
             name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
             for name, text, labels in (
+                ("pipelines", f"Pipelines served; of more than {DETAILED}, no series of stages", []),
                 ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
                 ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
                 ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
@@ -172,8 +180,8 @@ class _Families:
         """Yield the families that have series."""
         yield from (family for family in self._families.values() if family.samples)
 
-    def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float) -> None:
-        """Add the series of one pipeline."""
+    def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float, *, detailed: bool) -> None:
+        """Add the series of one pipeline; those of its stages where `detailed`."""
         spec = state.spec
         labels = [spec.namespace, spec.name]
         self.set("pipeline_demand", labels, decision.demand)
@@ -188,6 +196,8 @@ class _Families:
         self.set("metrics_source", [*labels, decision.metrics.rung.value], 1)
         self.set("metrics_age_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("metrics_margin", labels, decision.metrics.margin)
+        if not detailed:
+            return
         for stage in decision.profile.stages:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
             for name, quantity in _STAGE_QUANTITIES.items():

@@ -12,6 +12,7 @@ is planned as declared.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from optimizer.latency import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
@@ -125,7 +126,7 @@ def _corrected(
     placements: list[PlacementProfile] = []
     for profile in stage.placements:
         part = running.placements[profile.pool]
-        law_rps = capacity_rps(replace(part.placement, saturation_rps=None), part.placement.batch_sizes[-1])
+        law_rps = capacity_rps(_saturating_at(part.placement, None), part.placement.batch_sizes[-1])
         throughput = part.throughput
         if settled:
             throughput = _throughput(
@@ -190,17 +191,16 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
             return None
         part = running.placements[profile.pool]
         sessions = running.load.sessions
-        predicted = predict(
+        predicted = _modelled(
             replace(
                 running.load,
                 rate_rps=rate_rps,
                 sessions=None if sessions is None else sessions * rate_rps / offered_rps,
             ),
-            replace(part.placement, saturation_rps=profile.saturation_rps),
+            _saturating_at(part.placement, profile.saturation_rps),
             part.replicas,
-            batch=part.batch,
-            routing=running.routing,
-            percentile=_PERCENTILE,
+            part.batch,
+            running.routing,
         )
         if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
             return None
@@ -212,6 +212,16 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
         ratio=math.fsum(items * ratio for items, ratio, _ in parts) / total_rps,
         percentile_s=math.fsum(items * modelled for items, _, modelled in parts) / total_rps,
     )
+
+
+@lru_cache(maxsize=1 << 15)
+def _modelled(load: StageLoad, placement: Placement, replicas: int, batch: int, routing: Routing) -> Prediction | None:
+    """Return what the model predicts; of thousands of stages most are as they were a cycle ago."""
+    return predict(load, placement, replicas, batch=batch, routing=routing, percentile=_PERCENTILE)
+
+
+def _saturating_at(placement: Placement, rate_rps: float | None) -> Placement:
+    return placement if placement.saturation_rps == rate_rps else replace(placement, saturation_rps=rate_rps)
 
 
 def _ratio(profile: PlacementProfile, p95_s: float, predicted: Prediction) -> float:

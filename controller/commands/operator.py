@@ -194,10 +194,13 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda: stop.because("the watches of the API server ended"),
             )
         )
+        reporter = parts.enter_context(
+            closing(Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools))
+        )
         loop = ControlLoop(
             reader=reader,
             actuator=Actuator(gateway, written=cluster.written),
-            reporter=Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools),
+            reporter=reporter,
             resync=watches.resync,
             policy=operating_policy(settings),
             work_limit=lambda: work_limit(settings.decision_s),

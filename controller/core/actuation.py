@@ -217,7 +217,7 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
 
 
 def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, PlacementKey], int], ledger: Ledger) -> bool:
-    return any(ledger.after[name] != count for name, count in before.items() if name[0] == pipeline)
+    return any(before[name] != ledger.after[name] for name in ledger.placements(pipeline))
 
 
 def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:

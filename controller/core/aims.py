@@ -19,12 +19,14 @@ def find_aims(
     Tolerance is for money: a pipeline that holds more than its plan of what is scarce follows its plan.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    aims = {case.key: _aim(case, fleet, snapshot, policy, pressed=_pressed(case, snapshot, ledger)) for case in cases}
+    short = _Short(snapshot, ledger)
+    aims = {case.key: _aim(case, fleet, snapshot, policy, pressed=short.presses(case)) for case in cases}
     for case in cases:
         if case.acting:
             ledger.ask(case.key, aims[case.key].final)
+    short = _Short(snapshot, ledger)
     for case in cases:
-        if case.acting and _pressed(case, snapshot, ledger):
+        if case.acting and short.presses(case):
             aims[case.key] = _aim(case, fleet, snapshot, policy, pressed=True)
     return aims
 
@@ -34,12 +36,19 @@ def _aim(case: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy,
     return find_aim(case, plan, problem, snapshot.pools, policy, pressed=pressed)
 
 
-def _pressed(case: Assessment, snapshot: Snapshot, ledger: Ledger) -> bool:
-    """Whether the pipeline takes part in asking for more than there is of a pool or a budget.
+class _Short:
+    """What is asked for more than there is of, as the ledger says now."""
 
-    Nodes of a pool without a ceiling that are not ready for a moment press nobody.
-    """
-    if any(ledger.above_cap(ledger.cost_per_hour(scope), scope) for scope in (case.key, None)):
-        return True
-    used = {pool for (_, pool), count in case.current.items() if count and pool in snapshot.pools}
-    return any(snapshot.pools[pool].spec.instances is not None and ledger.overfull(pool) for pool in used)
+    def __init__(self, snapshot: Snapshot, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._fleet = ledger.above_cap(ledger.cost_per_hour())
+        # Nodes of a pool without a ceiling that are not ready for a moment press nobody.
+        self._pools = {
+            name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
+        }
+
+    def presses(self, case: Assessment) -> bool:
+        """Whether the pipeline takes part in asking for more than there is of a pool or a budget."""
+        if self._fleet or self._ledger.above_cap(self._ledger.cost_per_hour(case.key), case.key):
+            return True
+        return any(count and pool in self._pools for (_, pool), count in case.current.items())

@@ -8,7 +8,7 @@ from controller.core.decision import Hold, HoldReason, MetricsUse, PipelineDecis
 from controller.core.guards import Aim
 from controller.core.ledger import Ledger
 from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.snapshot import Snapshot, TargetMissing
+from controller.core.snapshot import Planned, Snapshot, TargetMissing
 from controller.core.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 from optimizer.plan import LimitKind, PipelinePlan, Plan
@@ -24,8 +24,10 @@ def pipeline_decision(
     spend_per_hour: float,
     excused_until_s: float | None,
     now_s: float,
+    planned: Planned | None = None,
+    awaits_turn: bool = False,
 ) -> PipelineDecision:
-    """Return the decision about one pipeline."""
+    """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
     demand = case.demand.demand
     return PipelineDecision(
@@ -36,7 +38,10 @@ def pipeline_decision(
         demand_before=case.state.memory.demand,
         profile=case.profile,
         plan=plan,
-        holds=_holds(case, aim, outcomes.holds.get(case.key, ())),
+        holds=(
+            *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
+            *_holds(case, aim, outcomes.holds.get(case.key, ())),
+        ),
         changes=_changes(case, desired, outcomes),
         rules=case.rules,
         desired=desired,
@@ -45,6 +50,7 @@ def pipeline_decision(
         admissible=None if demand is None else _admissible(case, plan),
         memory=_memory(case, plan, aim, excused_until_s),
         metrics=_metrics_use(case, now_s),
+        planned=planned,
     )
 
 

@@ -10,6 +10,7 @@ from controller.core.fleet import plan_fleet, with_missing_pools
 from controller.core.ledger import Ledger
 from controller.core.policy import Policy
 from controller.core.snapshot import Snapshot
+from controller.core.turns import AT_ONCE, plan_in_turns
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
@@ -17,10 +18,19 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     availability = find_availability(snapshot)
     cases = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
     world = with_missing_pools(snapshot)
-    fleet = plan_fleet(cases, world.pools, policy)
+    if len(cases) > AT_ONCE:
+        fleet = plan_in_turns(cases, world.pools, policy, snapshot.now_s)
+    else:
+        fleet = plan_fleet(cases, world.pools, policy)
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=availability.trials())
     aims = find_aims(cases, fleet, world, policy)
-    excused = {case.key: _excused_until_s(case, ledger, snapshot.now_s, policy) for case in cases}
+    above = ledger.above_cap(ledger.observed_per_hour())
+    excused = {
+        case.key: _excused_until_s(case, snapshot.now_s, policy)
+        if above or ledger.above_cap(ledger.observed_per_hour(case.key), case.key)
+        else None
+        for case in cases
+    }
     moves = [
         Move(case=case, aim=aims[case.key], plan=fleet.pipelines[case.key], problem=fleet.problems[case.key])
         for case in cases
@@ -35,6 +45,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
                 case,
                 plan=fleet.pipelines[case.key],
                 aim=aims[case.key],
+                planned=None if fleet.planned is None else fleet.planned.get(case.key),
+                awaits_turn=case.key in fleet.waiting,
                 outcomes=outcomes,
                 spend_per_hour=ledger.observed_per_hour(case.key),
                 excused_until_s=excused[case.key],
@@ -50,10 +62,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     )
 
 
-def _excused_until_s(case: Assessment, ledger: Ledger, now_s: float, policy: Policy) -> float | None:
-    """Return until when spend above the cap is excused: the drain and two cycles after it began, None below the cap."""
-    if not any(ledger.above_cap(ledger.observed_per_hour(scope), scope) for scope in (case.key, None)):
-        return None
+def _excused_until_s(case: Assessment, now_s: float, policy: Policy) -> float:
+    """Return until when spend above the cap is excused: the drain and two cycles after it began."""
     until_s = now_s + case.spec.scaling.drain_s + 2 * policy.interval_s
     since_before = case.state.memory.excess_excused_until_s
     return until_s if since_before is None else min(until_s, since_before)  # a clock may have been set back

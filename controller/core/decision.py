@@ -6,6 +6,7 @@ from enum import Enum
 
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.policy import Policy
+from controller.core.snapshot import Planned
 from controller.core.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
@@ -33,6 +34,8 @@ class HoldReason(Enum):
     STABILIZING = "Stabilizing"
     WITHIN_TOLERANCE = "WithinTolerance"
     STEP_LIMITED = "StepLimited"
+    AWAITING_TURN = "AwaitingTurn"
+    """The fleet is so large that not all are planned in one cycle, and this one has not had its first turn."""
     AWAITING_CAPACITY = "AwaitingCapacity"
     """The overlap of the move does not fit under the cap yet; or what replaces a replica is not ready yet."""
     CONFLICT = "Conflict"
@@ -135,6 +138,7 @@ class PipelineDecision:
     max(desired, existing) × price, terminating replicas included, before the changes. `desired` is every placement's
     replicas after the changes; `unconstrained` what plan and rules want there, before tolerance and step limits.
     `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published).
+    `planned` is what a large fleet keeps for the next cycle.
     """
 
     spec: PipelineSpec
@@ -153,6 +157,7 @@ class PipelineDecision:
     admissible: float | None
     memory: PipelineMemory
     metrics: MetricsUse = field(default_factory=MetricsUse)
+    planned: Planned | None = None
 
     @property
     def key(self) -> PipelineKey:

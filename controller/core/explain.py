@@ -136,14 +136,19 @@ def explain(decision: Decision, key: PipelineKey) -> list[str]:
     """
     for pipeline in decision.pipelines:
         if pipeline.key == key:
-            return [
-                *_section("What", _what(pipeline)),
-                *_section("Why", _why(pipeline)),
-                *_section("Why not more", _why_not_more(pipeline)),
-                *_section("Why not now", _why_not_now(pipeline, decision.now_s)),
-                *_section("What would change it", _what_would_change(pipeline)),
-            ]
+            return explain_pipeline(pipeline, decision.now_s)
     raise KeyError(key)
+
+
+def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
+    """Return what `explain` says of the pipeline that `decision`, made at `now_s`, is about."""
+    return [
+        *_section("What", _what(decision)),
+        *_section("Why", _why(decision)),
+        *_section("Why not more", _why_not_more(decision)),
+        *_section("Why not now", _why_not_now(decision, now_s)),
+        *_section("What would change it", _what_would_change(decision)),
+    ]
 
 
 def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:

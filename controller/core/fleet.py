@@ -9,7 +9,7 @@ from controller.core.ledger import EPSILON, entries
 from controller.core.memory import PoolMemory
 from controller.core.policy import Policy
 from controller.core.problem import NO_REPLICAS, pool_problem
-from controller.core.snapshot import PoolState, Snapshot
+from controller.core.snapshot import Planned, PoolState, Snapshot
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
@@ -22,11 +22,17 @@ ADVISED = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """`plan` is that of the pipelines that act (of all, where none does); `pipelines` has the others as well."""
+    """`plan` is that of the pipelines that act (of all, where none does); `pipelines` has the others as well.
+
+    Of a large fleet, which is planned in turns, there is no one `plan`; `planned` is then what each keeps of its last
+    turn; those `waiting` have not had one.
+    """
 
     plan: Plan | None
     pipelines: Mapping[PipelineKey, PipelinePlan]
     problems: Mapping[PipelineKey, Pipeline]
+    planned: Mapping[PipelineKey, Planned] | None = None
+    waiting: frozenset[PipelineKey] = frozenset()
 
 
 def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
@@ -40,7 +46,7 @@ def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState],
     plan: Plan | None = None
     for group in (cases, acting):
         if group and (group is acting or len(acting) < len(cases)):
-            problem, plan = _planned(group, cases, pools, policy)
+            problem, plan = planned_together(group, cases, pools, policy)
             plans.update({answer.key: answer for answer in plan.pipelines})
             problems.update({asked.key: asked for asked in problem.pipelines})
     return FleetPlan(plan=plan, pipelines=plans, problems=problems)
@@ -74,7 +80,7 @@ def _stand_in(name: PoolName) -> PoolState:
     return PoolState(spec=spec, ready_instances=0, zones=1, memory=PoolMemory())
 
 
-def _planned(
+def planned_together(
     group: Sequence[Assessment], cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> tuple[Problem, Plan]:
     """Return the question and the plan, without the nodes that are to go if that can be.
@@ -99,6 +105,7 @@ def _problem(
     *,
     without_leaving: bool,
 ) -> Problem:
+    """Return the question of `group`, around what the others of `cases` hold."""
     keys = {case.key for case in group}
     others = [case for case in cases if case.key not in keys]
     held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
@@ -111,7 +118,7 @@ def _problem(
         )
         for name, pool in pools.items()
     }
-    kept = _affordable(group, left, budget)
+    kept = affordable(group, left, budget)
     return Problem(
         pipelines=tuple(case.problem(policy, at_least=kept.get(case.key, NO_REPLICAS)) for case in group),
         pools=left,
@@ -132,7 +139,7 @@ def _limit(pool: PoolState, cases: Sequence[Assessment]) -> int:
     return max(pool.ready_instances, _instances(pool.spec.name, [(case.spec, case.current) for case in cases]))
 
 
-def _affordable(
+def affordable(
     group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
     """Return the replicas to keep of the pipelines that never go down, as far as caps allow, by priority.

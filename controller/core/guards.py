@@ -126,7 +126,7 @@ def _worth_it(
     policy: Policy,
 ) -> bool:
     """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
-    if _out_of_bounds(case):
+    if out_of_bounds(case):
         return True
     batches = {
         (stage.name, placement.pool): case.state.memory.batches.get((stage.name, placement.pool), placement.batch)
@@ -148,7 +148,8 @@ def _worth_it(
     return saving > EPSILON and saving >= case.spec.scaling.tolerance * cost - EPSILON
 
 
-def _out_of_bounds(case: Assessment) -> bool:
+def out_of_bounds(case: Assessment) -> bool:
+    """Return whether what runs breaks the declared bounds, or nothing of a stage runs."""
     for stage in case.spec.stages:
         if all(case.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
             return True

@@ -1,13 +1,13 @@
 """What the fleet costs and takes while replicas come and go: the books that no change may overdraw."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from controller.core.snapshot import PipelineState, PoolState, TargetMissing
 from controller.core.spec import PlacementKey
+from controller.core.totals import Replicas
 from optimizer.model import PipelineKey, PoolName
-from optimizer.occupancy import whole_instances
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -61,13 +61,23 @@ class Ledger:
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
-        self.after = {name: entry.desired for name, entry in self._entries.items()}
+        self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
+        for name in self._entries:
+            self._of_pipeline.setdefault(name[0], []).append(name)
+        self.after = Replicas(
+            {name: entry.desired for name, entry in self._entries.items()},
+            {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
+        )
 
     def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
         """Ask for `replicas` of `pipeline`, as far as they are in the books."""
         for key, count in replicas.items():
             if (pipeline, key) in self.after:
                 self.after[(pipeline, key)] = count
+
+    def placements(self, pipeline: PipelineKey) -> Sequence[tuple[PipelineKey, PlacementKey]]:
+        """Return the placements of `pipeline` that are in the books."""
+        return self._of_pipeline.get(pipeline, ())
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
@@ -92,9 +102,7 @@ class Ledger:
 
     def instances(self, pool: PoolName) -> int:
         """Return the whole instances of `pool` that will be asked for."""
-        return whole_instances(
-            (entry.per_instance, self.after[name]) for name, entry in self._entries.items() if name[1][1] == pool
-        )
+        return self.after.totals.instances(pool)
 
     def in_use(self, pool: PoolName) -> float:
         """Return the instances of `pool`, in parts where they are shared, that pods take or wait for now."""
@@ -119,7 +127,7 @@ class Ledger:
         try:
             if self.above_cap(self.spend_per_hour(pipeline), pipeline):
                 return Limit(kind=LimitKind.BUDGET)
-            if self.above_cap(self.spend_per_hour()):
+            if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
             if self.overfull(key[1]):
                 return Limit(kind=LimitKind.POOL, name=key[1])
@@ -137,7 +145,9 @@ class Ledger:
         return added >= self._trials[pool]
 
     def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
-        return ((name, entry) for name, entry in self._entries.items() if pipeline is None or name[0] == pipeline)
+        if pipeline is None:
+            return iter(self._entries.items())
+        return ((name, self._entries[name]) for name in self.placements(pipeline))
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:

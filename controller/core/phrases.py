@@ -17,6 +17,7 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.STABILIZING: "the scale-down window still holds a higher demand",
     HoldReason.WITHIN_TOLERANCE: "what runs serves as much within the SLA, and the saving is below the tolerance",
     HoldReason.STEP_LIMITED: "the step of one cycle is used up",
+    HoldReason.AWAITING_TURN: "waiting for its turn to be planned: the fleet is too large for one cycle",
     HoldReason.AWAITING_CAPACITY: "waiting",
     HoldReason.CONFLICT: "somebody else scales it: the pipeline is left to them",
     HoldReason.SCALE_REFUSED: "the last change was not taken: it is tried again",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import Demand, Pipeline, Placement, Pool, Sla, Stage
@@ -99,11 +100,12 @@ def _placement(
     if measured is not None:
         service = service.scaled(_rounded(measured.service_factor))
         saturation_rps = None if measured.saturation_rps is None else _rounded(measured.saturation_rps)
-    return replace(
-        prior,
-        service=service,
-        saturation_rps=saturation_rps,
-        min_replicas=max(at_least, min(prior.min_replicas, highest)),
-        max_replicas=highest,
-        current=current,
-    )
+    now: dict[str, Any] = {
+        "service": service,
+        "saturation_rps": saturation_rps,
+        "min_replicas": max(at_least, min(prior.min_replicas, highest)),
+        "max_replicas": highest,
+        "current": current,
+    }
+    changed = {name: value for name, value in now.items() if value != getattr(prior, name)}
+    return replace(prior, **changed) if changed else prior

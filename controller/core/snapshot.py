@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.spec import PipelineSpec, PoolSpec
-from optimizer.model import PoolName, StageName
+from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.plan import PipelinePlan
 from profiler.samples import Origin, PlacementSamples, Reading
 
 
@@ -66,6 +67,19 @@ class TargetMissing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The plan that a pipeline keeps until its next turn: what was asked, on which terms, and when.
+
+    `terms` has the price of an instance of each pool that it may use, and how many are on their way out.
+    """
+
+    question: Pipeline
+    plan: PipelinePlan
+    terms: Mapping[PoolName, tuple[float, int]]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineState:
     """One pipeline: what is asked, what runs, what was measured, what is remembered.
 
@@ -73,6 +87,8 @@ class PipelineState:
     `rule_readings` has an entry for every rule with a query. `written` has the replicas that the cycle before wrote,
     `refused` the server's words where it did not take them; `rivals` names the objects that scale a placement's
     workload too. `metrics` says where the measured comes from.
+    `planned` is what the cycle before has planned, in a fleet so large that it is planned in turns
+    (`controller.core.turns`).
     """
 
     spec: PipelineSpec
@@ -86,6 +102,7 @@ class PipelineState:
     refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     rivals: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
+    planned: Planned | None = None
 
     def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
         """Return the workload of a placement."""

@@ -15,6 +15,8 @@ _LOG = logging.getLogger(__name__)
 _REPEAT_S = 120.0  # the same words about the same object are not said again for this long
 _BURST = 25
 _REFILL_S = 300.0  # as client-go limits its recorders: 25 at once, then one in five minutes, per object
+_FLEET_BURST = 500
+_FLEET_REFILL_S = 0.6  # 100 in a minute, of all objects together: something that befalls thousands is one piece of news
 _MESSAGE = 1024  # characters that the API takes
 _NAMESPACE_OF_CLUSTER_SCOPED = "default"
 
@@ -37,6 +39,8 @@ class EventRecorder:
         self._gateway = gateway
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
+        self._fleet: tuple[float, float] | None = None  # tokens, and when that was
+        self._leaves_out = False
 
     def record(self, resource: Json, kind: EventType, reason: str, message: str) -> None:
         """Record an Event about `resource`."""
@@ -80,6 +84,17 @@ class EventRecorder:
         bucket.at_s = now_s
         if words in bucket.said or bucket.tokens < 1:
             return False
+        if not self._admit_to_fleet(now_s):
+            return False
         bucket.tokens -= 1
         bucket.said[words] = now_s
         return True
+
+    def _admit_to_fleet(self, now_s: float) -> bool:
+        tokens, at_s = self._fleet or (_FLEET_BURST, now_s)
+        tokens = min(_FLEET_BURST, tokens + max(0.0, now_s - at_s) / _FLEET_REFILL_S)
+        self._fleet = (tokens - 1 if tokens >= 1 else tokens, now_s)
+        if tokens < 1 and not self._leaves_out:
+            _LOG.warning("there are too many Events: some are left out from now on")
+        self._leaves_out = tokens < 1
+        return not self._leaves_out

@@ -66,16 +66,16 @@ class Ownership:
 
     def refused(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return the changes that the server did not take in the cycle before, in its words."""
-        return {key: why for (pipeline, key), why in self._refused.items() if pipeline == spec.key}
+        return {key: self._refused[spec.key, key] for key in spec.placement_keys() if (spec.key, key) in self._refused}
 
     def rivals(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return the other autoscalers of the pipeline's workloads, by kind and name."""
-        known = {target: who for found in self._rivals.values() for target, who in found.items()}
         return {
-            (stage.name, placement.pool): known[spec.namespace, placement.target]
+            (stage.name, placement.pool): found[spec.namespace, placement.target]
+            for found in self._rivals.values()
             for stage in spec.stages
             for placement in stage.placements
-            if (spec.namespace, placement.target) in known
+            if (spec.namespace, placement.target) in found
         }
 
 

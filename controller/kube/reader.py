@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from controller.core.codec import InvalidRecord
 from controller.core.decision import Decision
 from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
@@ -102,6 +102,7 @@ class Reader:
         self._clock = clock
         self._memories: dict[str, PipelineMemory] = {}
         self._pool_memories: dict[str, PoolMemory] = {}
+        self._planned: dict[str, Planned | None] = {}
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
@@ -155,6 +156,7 @@ class Reader:
         self._memories = {
             observation.pipelines[pipeline.key]["metadata"]["uid"]: pipeline.memory for pipeline in decision.pipelines
         }
+        self._planned = {pipeline.spec.uid: pipeline.planned for pipeline in decision.pipelines}
         self._pool_memories = {observation.pools[pool.name]["metadata"]["uid"]: pool.memory for pool in decision.pools}
 
     def _log_new(self, problems: tuple[str, ...]) -> None:
@@ -296,6 +298,7 @@ class Reader:
             refused=self.ownership.refused(spec),
             rivals=self.ownership.rivals(spec),
             metrics=answer.origins.get(spec.key, Origin()),
+            planned=self._planned.get(spec.uid),
         )
 
     def _memory(self, spec: PipelineSpec, resource: Json, now_s: float) -> PipelineMemory:

@@ -5,8 +5,9 @@ Transitions are those against the stored status, so a restart tells nothing twic
 
 import logging
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
-from controller.core.decision import Decision, PipelineDecision
+from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.explain import events
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder, EventType
@@ -30,6 +31,10 @@ from optimizer.model import PipelineKey
 _LOG = logging.getLogger(__name__)
 _TOLD_AT_ONCE = 200
 """Resources that cannot be used and are told so in one cycle: however many there are, the others do not wait."""
+_PARALLEL = 8
+_MOST = (
+    1000  # statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once
+)
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
 
@@ -48,6 +53,11 @@ class Reporter:
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
+
+    def close(self) -> None:
+        """End the reporter's threads."""
+        self._threads.shutdown(cancel_futures=True)
 
     def report(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         """Write the status of everything that can be used, and return the pipelines that may be acted on.
@@ -61,14 +71,8 @@ class Reporter:
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, status, now_s):
                 self._tell_verdict(resource, old, status)
-        writable = set()
-        for state in snapshot.pipelines:
-            resource = observation.pipelines[state.spec.key]
-            status = pipeline_status(snapshot, state, decision, _status(resource))
-            if self._write(PIPELINES, resource, status, now_s):
-                writable.add(state.spec.key)
         self._forget_all_but(observation)
-        return frozenset(writable)
+        return self._report_pipelines(observation, decision)
 
     def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
         """Record Events: for what was decided about those pipelines, and for every change that could not be made.
@@ -98,6 +102,29 @@ class Reporter:
                 if left <= 0:
                     return
 
+    def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+        writable: set[PipelineKey] = set()
+        acting: list[tuple[PipelineKey, Json, Json]] = []
+        others: list[tuple[PipelineKey, Json, Json]] = []
+        for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
+            resource = observation.pipelines[own.key]
+            # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
+            if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
+                writable.add(own.key)
+                continue
+            status = pipeline_status(observation.snapshot, state, own, decision, _status(resource))
+            if self._worth_writing(resource, status, decision.now_s):
+                (acting if own.changes else others).append((own.key, resource, status))
+            else:
+                writable.add(own.key)
+        due = [*acting, *others[:_MOST]]  # what is left over is due again in the next cycle
+        written = self._threads.map(lambda one: self._write(PIPELINES, one[1], one[2], decision.now_s), due)
+        return frozenset(writable | {key for (key, _, _), done in zip(due, written, strict=True) if done})
+
+    def _worth_writing(self, resource: Json, status: Json, now_s: float) -> bool:
+        old = _status(resource)
+        return worth_writing(old, status, now_s - written_at_s(old)) and bool(merge_patch(old, status))
+
     def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> bool:
         """Return whether there was anything to tell."""
         metadata, old = found.resource["metadata"], _status(found.resource)
@@ -110,10 +137,9 @@ class Reporter:
 
     def _write(self, kind: Resource, resource: Json, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
-        metadata, old = resource["metadata"], _status(resource)
-        patch = merge_patch(old, status)
-        if not patch or not worth_writing(old, status, now_s - written_at_s(old)):
+        if not self._worth_writing(resource, status, now_s):
             return True
+        metadata, patch = resource["metadata"], merge_patch(_status(resource), status)
         try:
             written = self._gateway.patch_status(
                 kind, metadata.get("namespace"), metadata["name"], metadata["uid"], patch

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from controller.core.decision import Decision, PipelineDecision, PoolDecision
-from controller.core.explain import ConditionValue, conditions, explain, reason_sentence, summary
+from controller.core.explain import ConditionValue, conditions, explain_pipeline, reason_sentence, summary
 from controller.core.memory import PoolMemory
 from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.kube.durable import memory_document
@@ -28,10 +28,11 @@ _SMALLEST, _LARGEST = Decimal("1e-12"), Decimal("1e30")
 _MESSAGE = 2048  # characters that the schema takes
 
 
-def pipeline_status(snapshot: Snapshot, state: PipelineState, decision: Decision, old: Json) -> Json:
-    """Return the status of a pipeline; `old` is the stored one, which tells since when conditions hold."""
+def pipeline_status(
+    snapshot: Snapshot, state: PipelineState, own: PipelineDecision, decision: Decision, old: Json
+) -> Json:
+    """Return the status of a pipeline, `own` in `decision`; `old` is the stored one: it tells since when what holds."""
     spec, now_s = state.spec, decision.now_s
-    own = next(pipeline for pipeline in decision.pipelines if pipeline.key == spec.key)
     plan, profile, words = own.plan, own.profile, summary(own)
     lower_bound, gap = _bound(decision)
     return _without_none(
@@ -83,7 +84,7 @@ def pipeline_status(snapshot: Snapshot, state: PipelineState, decision: Decision
             "lastDecision": _last_decision(own, old, now_s),
             "memory": {
                 **memory_document(own.memory),
-                "explanation": {"time": timestamp(now_s), "lines": explain(decision, spec.key)},
+                "explanation": {"time": timestamp(now_s), "lines": explain_pipeline(own, now_s)},
             },
         }
     )

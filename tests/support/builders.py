@@ -279,4 +279,4 @@ def _applied(state: PipelineState, decided: PipelineDecision, *, ready: bool) ->
         assert isinstance(before, TargetState)
         serving = change.after if ready else min(before.ready, change.after)
         targets[(change.stage, change.pool)] = a_target(change.after, ready=serving)
-    return replace(state, targets=targets, memory=decided.memory)
+    return replace(state, targets=targets, memory=decided.memory, planned=decided.planned)

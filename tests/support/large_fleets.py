@@ -29,6 +29,7 @@ PER_INSTANCE = {**dict.fromkeys(CPU_POOLS, 16), **dict.fromkeys(ACCELERATORS, 4)
 THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
 _BUSY = 0.4
+_SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +77,9 @@ class LargeFleet:
             draw = random.Random(f"{self.seed}/{number}")
             namespace, name = self.namespaces[number // 100], f"captions-{number:04}"
             stages: list[tuple[str, list[tuple[str, float, int]]]] = [
-                ("vad", [(draw.choice(CPU_POOLS), 0.004, 1)]),
-                ("asr", [(draw.choice(ACCELERATORS), 0.05, 1), (draw.choice(GPU_POOLS), 0.04, 0)]),
-                ("text", [(draw.choice(CPU_POOLS), 0.012, 1)]),
+                ("vad", [(draw.choice(CPU_POOLS), _SERVICE_S["vad"], 1)]),
+                ("asr", [(draw.choice(ACCELERATORS), _SERVICE_S["asr"], 1), (draw.choice(GPU_POOLS), 0.04, 0)]),
+                ("text", [(draw.choice(CPU_POOLS), _SERVICE_S["text"], 1)]),
             ]
             spec: Json = {
                 "demand": {"unit": "Requests", "query": f"{draw.uniform(2, 24):.2f}"},
@@ -147,7 +148,7 @@ class Maker:
         """Make a request; an object that is there already, or gone already, is fine."""
         kind = f"application/{patch}+json" if method == "PATCH" else "application/json"
         try:
-            self._client.call_api(
+            answer = self._client.call_api(
                 path,
                 method,
                 header_params={"Accept": "application/json", "Content-Type": kind},
@@ -155,7 +156,8 @@ class Maker:
                 auth_settings=["BearerToken"],
                 _preload_content=False,
                 _request_timeout=(5, 60),
-            ).release_conn()
+            )
+            assert answer.data is not None  # read, so that the connection can be used again
         except client.ApiException as error:
             if error.status not in {404, 409}:
                 raise
@@ -251,8 +253,8 @@ class SyntheticMetrics:
             readings: dict[Quantity, Reading] = {
                 Quantity.ARRIVAL_RATE: rate,
                 Quantity.COMPLETION_RATE: rate,
-                Quantity.LATENCY_MEAN: moved(0.05),
-                Quantity.LATENCY_P95: moved(0.09),
+                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]),
+                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]),
                 Quantity.UTILIZATION: moved(_BUSY),
                 Quantity.QUEUE_DEPTH: 0.0,
                 Quantity.SESSIONS: missing,

@@ -20,7 +20,8 @@ from profiler.samples import Absence, AbsenceReason
 
 
 def status_of(snapshot: Snapshot, old: dict[str, Any] | None = None) -> dict[str, Any]:
-    return pipeline_status(snapshot, snapshot.pipelines[0], decide(snapshot, Policy()), old or {})
+    decision = decide(snapshot, Policy())
+    return pipeline_status(snapshot, snapshot.pipelines[0], decision.pipelines[0], decision, old or {})
 
 
 def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_a_plan_says_how_sure_it_is_what_it_moves_and_what_it_would_take() -> No
         best_latency_s=0.6551,
     )
     told = replace(decision, pipelines=(replace(own, plan=plan),))
-    status = pipeline_status(snapshot, snapshot.pipelines[0], told, {})
+    status = pipeline_status(snapshot, snapshot.pipelines[0], told.pipelines[0], told, {})
     assert PipelineStatus.model_validate({key: value for key, value in status.items() if key != "memory"})
     assert status["latency"]["predictedError"] == "0.06"
     assert status["latency"]["replayedSeconds"] == "0.39"
