@@ -4,6 +4,7 @@ Transitions are those against the stored status, so a restart tells nothing twic
 """
 
 import logging
+import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,9 +33,8 @@ _LOG = logging.getLogger(__name__)
 _TOLD_AT_ONCE = 200
 """Resources that cannot be used and are told so in one cycle: however many there are, the others do not wait."""
 _PARALLEL = 8
-_MOST = (
-    1000  # statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once
-)
+_MOST = 1000
+"""Statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once."""
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
 
@@ -53,6 +53,7 @@ class Reporter:
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._away = threading.Event()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -65,6 +66,7 @@ class Reporter:
         Left out are those whose status could not be written because they are gone or the server does not answer.
         """
         snapshot, now_s = observation.snapshot, decision.now_s
+        self._away.clear()
         for pool in decision.pools:
             resource = observation.pools[pool.name]
             old = _status(resource)
@@ -139,6 +141,8 @@ class Reporter:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
         if not self._worth_writing(resource, status, now_s):
             return True
+        if self._away.is_set():  # thousands of requests would each wait for the time limit
+            return False
         metadata, patch = resource["metadata"], merge_patch(_status(resource), status)
         try:
             written = self._gateway.patch_status(
@@ -154,7 +158,8 @@ class Reporter:
                 _LOG.warning("status of %s was not written: %s", metadata["name"], error)
             return False
         except Unavailable as error:
-            _LOG.warning("status of %s was not written: %s", metadata["name"], error)
+            self._away.set()
+            _LOG.warning("status of %s was not written, nor any other in this cycle: %s", metadata["name"], error)
             return False
         except KubeError as error:
             # A status that is refused is our mistake or a missing right; the pipeline is served all the same.

@@ -1,3 +1,4 @@
+import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
 
 from controller.core.cycle import decide
@@ -78,3 +79,11 @@ def test_whether_this_replica_leads_is_asked_at_every_scrape() -> None:
     telemetry.leads(lambda: leads.pop(0))
     assert "sluice_leader 0.0" in exposed(telemetry)
     assert "sluice_leader 1.0" in exposed(telemetry)
+
+
+def test_a_fleet_of_thousands_has_series_of_its_pipelines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.telemetry.DETAILED", 0)
+    lines = after(Telemetry(), a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 3})))
+    assert [line for line in lines if line.startswith("sluice_pipeline_demand{")]
+    assert not [line for line in lines if line.startswith("sluice_stage")]
+    assert "sluice_pipelines 1.0" in lines

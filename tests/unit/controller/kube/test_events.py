@@ -78,3 +78,13 @@ def test_an_event_that_cannot_be_written_is_no_failure_of_the_cycle() -> None:
     recorder, log, _ = a_recorder()
     log.error = Forbidden("no")
     recorder.record(an_object(), "Normal", "Scaled", "1")
+
+
+def test_what_befalls_thousands_at_once_is_told_of_some_and_of_others_later() -> None:
+    recorder, log, clock = a_recorder()
+    for minute in range(60):
+        clock.now_s = 60.0 * minute
+        for number in range(2000):
+            recorder.record(an_object(f"p{number}"), "Warning", "MetricsMissing", "no demand")
+    assert 500 <= len([event for _, event in log.events if event["firstTimestamp"].startswith("1970-01-01T00:00:0")])
+    assert len(log.events) <= 500 + 100 * 60

@@ -25,12 +25,14 @@ class StatusLog:
     objects: dict[str, dict[str, Any]]
     error: KubeError | None = None
     replaced: frozenset[str] = frozenset()
+    asked: list[str] = field(default_factory=list)
     patches: list[str] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
 
     def patch_status(
         self, resource: Resource, namespace: str | None, name: str, uid: str, status: dict[str, Any]
     ) -> dict[str, Any]:
+        self.asked.append(name)
         if self.error:
             raise self.error
         self.patches.append(name)
@@ -189,3 +191,11 @@ def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -
     assert world.pipelines.snapshot()["speech", "captions"]["status"]["demand"] == "50"
     world.pipelines.resync([Listing(items=(world.log.objects["captions"],), resource_version="9")])
     assert world.pipelines.snapshot()["speech", "captions"]["metadata"]["resourceVersion"] == "2"
+
+
+def test_a_server_that_does_not_answer_is_not_asked_for_every_status(world: World) -> None:
+    world.log.error = Unavailable("timeout")
+    assert world.report() == frozenset()
+    assert len(world.log.asked) == 1
+    world.log.error = None
+    assert world.report() == {CAPTIONS}
