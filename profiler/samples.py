@@ -77,9 +77,6 @@ class Quantity(Enum):
     RX_QUEUE_PRESSURE = "rxQueuePressure"
     """Receive pressure of the network queues, 0–1, the worst pod."""
 
-    # The enum's own is a call of Python, and readings are looked up by the hundred thousand.
-    __hash__ = object.__hash__
-
 
 class Rung(Enum):
     """Where the numbers of a pipeline come from, best first: the ladder that is climbed down when metrics are lost."""

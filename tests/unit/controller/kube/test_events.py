@@ -86,5 +86,5 @@ def test_what_befalls_thousands_at_once_is_told_of_some_and_of_others_later() ->
         clock.now_s = 60.0 * minute
         for number in range(2000):
             recorder.record(an_object(f"p{number}"), "Warning", "MetricsMissing", "no demand")
-    assert 500 <= len([event for _, event in log.events if event["firstTimestamp"].startswith("1970-01-01T00:00:0")])
+    assert len([event for _, event in log.events if event["firstTimestamp"].startswith("1970-01-01T00:00:0")]) >= 500
     assert len(log.events) <= 500 + 100 * 60
