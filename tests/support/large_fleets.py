@@ -233,7 +233,9 @@ class SyntheticMetrics:
     With `noise`, every number moves by up to that share, anew in every read.
     """
 
-    def __init__(self, noise: float | Callable[[], float] = 0.0) -> None:
+    def __init__(self, noise: float | Callable[[], float] = 0.0, *, tails: bool = True) -> None:
+        """Without `tails` the servers tell no latency: nothing is learned from it, slowly, when nothing else happens."""
+        self._tails = tails
         self._noise = noise if callable(noise) else lambda: noise
         self._reads = 0
 
@@ -253,8 +255,8 @@ class SyntheticMetrics:
             readings: dict[Quantity, Reading] = {
                 Quantity.ARRIVAL_RATE: rate,
                 Quantity.COMPLETION_RATE: rate,
-                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]),
-                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]),
+                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]) if self._tails else missing,
+                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]) if self._tails else missing,
                 Quantity.UTILIZATION: moved(_BUSY),
                 Quantity.QUEUE_DEPTH: 0.0,
                 Quantity.SESSIONS: missing,
