@@ -46,11 +46,11 @@ class SessionsQuestion:
     queries: tuple[str, ...]
 
     def by_pod(self, answers: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return the sessions of the pods that tell them, by name."""
+        """Return the sessions of the pods that tell them, by name: of the young ones too, which have the fewest."""
         ages_s, values = (answers[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
-        asked = {(self.target.namespace, pod) for pod in self.target.pods}
+        asked = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
         fresh = reporting(asked, pod_values(ages_s), self.max_age_s).fresh
         told = pod_values(values)
         return {pod[1]: told[pod] for pod in sorted(fresh) if math.isfinite(told.get(pod, math.nan))}
