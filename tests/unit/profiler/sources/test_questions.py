@@ -38,7 +38,7 @@ def asked(target: PlacementTarget = TARGET) -> Questions:
 
 def answers(found: Questions) -> dict[str, Any]:
     ages, sessions = found.placements[PLACEMENT][Quantity.SESSIONS].queries
-    return {**dict.fromkeys(found.of_pods(), []), ages: series(AGES_S), sessions: series(SESSIONS)}
+    return {**{key: [] for key in found.of_pods()}, ages: series(AGES_S), sessions: series(SESSIONS)}
 
 
 def test_they_are_told_of_pods_with_fresh_numbers_the_young_ones_too() -> None:
