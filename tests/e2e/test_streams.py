@@ -27,39 +27,40 @@ def scale_ins(run: LabRun) -> int:
     return sum(change["replicas"][1] < change["replicas"][0] for change in run.changes(0, 1e9))
 
 
-class TestLongDrain:
-    """A drain as long as the longest stream, and a half more."""
-
-    @pytest.fixture(scope="class")
-    def run(self, scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-        return waves(scenarios, tmp_path_factory.mktemp("long-drain"), drain="6s")
-
-    def test_ten_times_and_more_there_are_fewer_replicas(self, run: LabRun) -> None:
-        assert scale_ins(run) >= SCALE_INS
-
-    def test_no_chunk_is_lost_and_no_session_cut(self, run: LabRun) -> None:
-        assert (run.summary["lost"], run.summary["shed"], run.summary["sessions_cut"]) == (0, 0, 0)
-        assert run.summary["offered"] > 2000
-
-    def test_those_that_go_were_told_so_before(self, run: LabRun) -> None:
-        gone = {
-            pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get(DELETION_COST)
-            for seen in run.seen
-            for pod in seen.pods
-            if "deletionTimestamp" in pod["metadata"]
-        }
-        assert len(gone) >= SCALE_INS // 2, "those that were seen on their way out"
-        assert set(gone.values()) == {str(FIRST_TO_GO)}
+@pytest.fixture(scope="module")
+def drained(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
+    """The waves with a drain as long as the longest stream, and half as long again."""
+    return waves(scenarios, tmp_path_factory.mktemp("long-drain"), drain="6s")
 
 
-class TestShortDrain:
-    """A drain of a quarter of every stream."""
+@pytest.fixture(scope="module")
+def cut(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
+    """The waves with a drain of a quarter of every stream."""
+    return waves(scenarios, tmp_path_factory.mktemp("short-drain"), drain="1s")
 
-    @pytest.fixture(scope="class")
-    def run(self, scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-        return waves(scenarios, tmp_path_factory.mktemp("short-drain"), drain="1s")
 
-    def test_the_sessions_that_are_cut_are_reported_and_lose_no_chunk(self, run: LabRun) -> None:
-        assert scale_ins(run) >= SCALE_INS
-        assert run.summary["sessions_cut"] > 0
-        assert run.summary["lost"] == 0
+def test_ten_times_and_more_there_are_fewer_replicas(drained: LabRun) -> None:
+    assert scale_ins(drained) >= SCALE_INS
+
+
+def test_no_chunk_is_lost_and_no_session_cut(drained: LabRun) -> None:
+    summary = drained.summary
+    assert (summary["lost"], summary["shed"], summary["sessions_cut"]) == (0, 0, 0)
+    assert summary["offered"] > 2000
+
+
+def test_those_that_go_were_told_so_before(drained: LabRun) -> None:
+    gone = {
+        pod["metadata"]["name"]: pod["metadata"].get("annotations", {}).get(DELETION_COST)
+        for seen in drained.seen
+        for pod in seen.pods
+        if "deletionTimestamp" in pod["metadata"]
+    }
+    assert len(gone) >= SCALE_INS // 2, "those that were seen on their way out"
+    assert set(gone.values()) == {str(FIRST_TO_GO)}
+
+
+def test_with_a_drain_too_short_the_sessions_that_are_cut_are_reported_and_lose_no_chunk(cut: LabRun) -> None:
+    assert scale_ins(cut) >= SCALE_INS
+    assert cut.summary["sessions_cut"] > 0
+    assert cut.summary["lost"] == 0
