@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import fault_hostile
 import psutil
 from fault_story import (
+    LOOK_S,
     Column,
     Fault,
     Judge,
@@ -189,7 +190,7 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
         Column.RECOVERY,
         "other is forgotten",
         lambda: 'pipeline="other"' not in operator.get("/metrics")[1],
-        max(0.1, world.pace.cycles(2) + world.pace.takeover_s - (time.monotonic() - ended_s)),
+        max(LOOK_S, world.pace.cycles(2) + world.pace.takeover_s - (time.monotonic() - ended_s)),
     )
     counts = {entry.desired["other-plenty"] for entry in world.recorder.since(began_s)}
     stays = counts == {world.base_replicas()["other-plenty"]}

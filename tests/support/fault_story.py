@@ -19,6 +19,8 @@ from fault_world import Operator, World, instances, spend, until
 Fault = Callable[[World, Operator], contextlib.AbstractContextManager[None]]
 
 _SOON_S = 45.0
+LOOK_S = 1.0
+"""What one look takes on a busy machine, at something that may have been there for long."""
 _EPSILON = 1e-6
 _ATTEMPTS = 3
 _METRICS_PROBLEM = '"message": "metrics: '
@@ -158,7 +160,7 @@ def story(
                 Column.REASON,
                 "up to date",
                 lambda: world.status().get("limitedBy") == "Budget",
-                max(0.1, world.pace.cycles(1) - (time.monotonic() - ended_s)),
+                max(LOOK_S, world.pace.cycles(1) - (time.monotonic() - ended_s)),
             )
         conclude(world, judge, operator, began_s)
 
@@ -253,7 +255,7 @@ def replanned(world: World, judge: Judge, since_s: float) -> None:
         Column.PENDING,
         "spare moves to plenty",
         lambda: world.replicas("spare-plenty") > 0,
-        max(0.1, within_s),
+        max(LOOK_S, within_s),
     )
 
 
