@@ -34,6 +34,7 @@ AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
 """Share by which a load or a time must differ to be planned for anew: well below the tolerance for acting on it."""
+ARRIVED = 1.5 * MOVED
 NEVER = 0.2
 """A pipeline that was never planned comes before those in which less than this share has changed."""
 
@@ -164,7 +165,8 @@ def _change(
     if planned.terms != terms_of(question, pools) or declared(before) != declared(question):
         return inf
     asked = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
-    moved = 1.0 if current not in (asked, planned.plan.replicas()) else 0.0
+    # Once what was planned runs, a plan that moves nothing takes its place.
+    moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
     return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(question), strict=True))])
 
 

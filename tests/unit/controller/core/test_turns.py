@@ -80,6 +80,7 @@ def test_until_its_turn_a_pipeline_stays_as_it_is_and_says_so() -> None:
 def test_a_plan_stands_until_what_it_was_made_for_has_changed() -> None:
     world, settled = after(6, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 50.0), fleet=FLEET))
     assert waiting(settled) == set()
+    assert [pipeline.plan and pipeline.plan.moved_replicas for pipeline in settled.pipelines] == [0, 0]
     hardly = decide(with_demand(applied(world, settled), a=50.5), Policy())
     assert own(hardly, "a").plan is own(settled, "a").plan
     more = decide(with_demand(applied(world, settled), a=80.0), Policy())
