@@ -234,7 +234,7 @@ class SyntheticMetrics:
     """
 
     def __init__(self, noise: float | Callable[[], float] = 0.0, *, tails: bool = True) -> None:
-        """Without `tails` the servers tell no latency: nothing is learned from it, slowly, when nothing else happens."""
+        """Without `tails` the servers tell no latency, from which the operator would go on learning for long."""
         self._tails = tails
         self._noise = noise if callable(noise) else lambda: noise
         self._reads = 0

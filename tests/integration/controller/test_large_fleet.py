@@ -1,0 +1,138 @@
+"""A fleet that is planned in turns, on the real API server: what nothing costs, and what one change does.
+
+The turns are made small here, so that sixty pipelines are many.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from large_fleets import LargeFleet, Maker, SyntheticMetrics
+
+from controller.core import cycle, turns
+from controller.core.decision import Decision, HoldReason
+from controller.core.policy import Policy
+from controller.health import Health
+from controller.kube.actuator import Actuator
+from controller.kube.cluster import Cluster
+from controller.kube.events import EventRecorder
+from controller.kube.gateway import DEPLOYMENTS, PIPELINES, POOLS, Gateway
+from controller.kube.reader import Reader
+from controller.kube.reporter import Reporter
+from controller.kube.store import ResourceStore
+from controller.loop import ControlLoop
+from controller.telemetry import Telemetry
+from simulations.lab.control_plane import ControlPlane
+
+pytestmark = pytest.mark.lab
+
+PIPELINES_MADE = 60
+
+
+class Operator:
+    """An operator that has just been started, and what it asks of the API server."""
+
+    def __init__(self, kubeconfig: Path, fleet: LargeFleet, parts: ExitStack) -> None:
+        self.requests: Counter[str] = Counter()
+        gateway = parts.enter_context(Gateway(kubeconfig, counted=lambda verb: self.requests.update([verb])))
+        pipelines, pools = ResourceStore(), ResourceStore()
+        cluster = Cluster(gateway, namespaces=fleet.namespaces)
+
+        def resync() -> None:
+            pipelines.resync(gateway.pages(PIPELINES))
+            pools.resync(gateway.pages(POOLS))
+            cluster.resync()
+
+        self.resync = resync
+        reader = Reader(
+            gateway,
+            SyntheticMetrics(tails=False),
+            pipelines=pipelines,
+            pools=pools,
+            cluster=cluster,
+            interval_s=15.0,
+            reporting_grace_s=0.0,
+            namespaces=fleet.namespaces,
+        )
+        reporter = Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools)
+        parts.enter_context(closing(reader))
+        parts.enter_context(closing(reporter))
+        self.loop = ControlLoop(
+            reader=reader,
+            actuator=Actuator(gateway, written=cluster.written),
+            reporter=reporter,
+            resync=resync,
+            policy=Policy(interval_s=15.0),
+            telemetry=Telemetry(),
+            health=Health(),
+        )
+
+    def cycle(self) -> Decision:
+        decision, _ = self.loop.cycle()
+        return decision
+
+
+def waiting(decision: Decision) -> int:
+    return sum(HoldReason.AWAITING_TURN in {hold.reason for hold in pipeline.holds} for pipeline in decision.pipelines)
+
+
+@pytest.fixture
+def fleet(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[tuple[LargeFleet, Maker]]:
+    assert operator_kubeconfig.exists(), "the CRDs are there"
+    fleet = LargeFleet(pipelines=PIPELINES_MADE, prefix="large")
+    with closing(Maker(control_plane.kubeconfig)) as maker:
+        maker.create(fleet)
+        yield fleet, maker
+        maker.remove(fleet)
+
+
+def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_a_cycle(
+    fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "AT_ONCE", 10)
+    monkeypatch.setattr(turns, "PER_TURN", 25)
+    objects, maker = fleet
+    with ExitStack() as parts:
+        operator = Operator(operator_kubeconfig, objects, parts)
+        assert waiting(operator.cycle()) == PIPELINES_MADE - 25
+        quiet = 0
+        before = maker.versions(objects)
+        for _ in range(40):
+            maker.play_pods(objects)
+            operator.resync()
+            decision = operator.cycle()
+            now = maker.versions(objects)
+            quiet = quiet + 1 if now == before and not waiting(decision) else 0
+            before = now
+            if quiet == 3:
+                break
+        assert quiet == 3, "it does not come to rest"
+
+        operator.requests.clear()
+        for _ in range(3):
+            operator.cycle()
+        assert operator.requests == {"GET": 3 * 2}, "other autoscalers are looked for, and nothing else is asked"
+        assert maker.versions(objects) == before
+
+        operator = Operator(operator_kubeconfig, objects, parts)
+        turns_taken = 0
+        while waiting(operator.cycle()):
+            turns_taken += 1
+            assert turns_taken < 5
+        operator.cycle()
+        assert maker.versions(objects) == before, "a restart with nothing changed writes nothing"
+
+        pipeline, (deployment, *_) = next(iter(objects.resources()))
+        namespace, target = pipeline["metadata"]["namespace"], deployment["metadata"]["name"]
+        replicas = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
+        pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = replicas + 1
+        path = PIPELINES.path(namespace, pipeline["metadata"]["name"])
+        maker.call("PATCH", path, {"spec": {"stages": pipeline["spec"]["stages"]}})
+        operator.resync()
+        operator.requests.clear()
+        operator.cycle()
+        assert maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] == replicas + 1
+        del operator.requests["GET"]
+        assert operator.requests == {"PATCH": 2, "POST": 1}, "a status, a scale and an Event"
