@@ -39,7 +39,22 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/browser
+	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser
+
+.PHONY: test-faults
+test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 15 minutes)
+	@$(BIN)/sluice lab build
+	@$(if $(JSON),mkdir -p $(JSON))
+	@PYTHONPATH=tests/support $(BIN)/python tests/faults/matrix.py $(if $(JSON),--json $(JSON)/matrix.json) $(ARGS)
+
+.PHONY: test-faults-full
+test-faults-full: $(STAMP) ## the same with the cycles and durations of production
+	@$(MAKE) --no-print-directory test-faults ARGS="--full $(ARGS)"
+
+.PHONY: lease-rounds
+lease-rounds: $(STAMP) ## three operators, a fault to the leader, 200 times: who wrote, by the audit log (20 to 65 minutes)
+	@$(BIN)/sluice lab build
+	@PYTHONPATH=tests/support $(BIN)/python tests/faults/lease_rounds.py --rounds 200 $(ARGS)
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)
@@ -88,6 +103,12 @@ bench-policies: $(STAMP) ## every autoscaler on three stated loads: cost, bound,
 fidelity: $(STAMP) ## the simulator against the lab: the same scenarios in both (about 20 minutes)
 	@$(if $(JSON),mkdir -p $(JSON))
 	@$(call bench,bench_fidelity)
+
+.PHONY: bench-operator
+bench-operator: $(STAMP) ## a cycle of 100, 1,000 and 5,000 pipelines on the lab's API server: time, memory, requests
+	@$(BIN)/sluice lab build
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_operator)
 
 .PHONY: batching-table
 batching-table: $(STAMP) ## simulate the table of latencies under batching again
