@@ -3,7 +3,8 @@
 Three simple forecasts are made: the last value; the recent mean, which is right for a noisy level; the last value
 carried on along the recent slope, damped, which is right for a ramp. Each is tried on the samples themselves, from
 every past moment to the present, and counts by the inverse square of the squared error it would have made there. So
-noise is smoothed and ramps are followed without a setting, from the third sample on; `tests/bench/bench_forecast.py` prints the errors.
+noise is smoothed and ramps are followed without a setting; `tests/bench/bench_forecast.py` prints the errors. With too
+few samples for that the last value stands, or what has begun to rise is carried on.
 """
 
 import math
