@@ -119,7 +119,7 @@ def test_a_kind_without_a_scale_and_a_kind_that_is_not_served_are_named(gateway:
         ("apps/v1", "statefulsets/scale", {"get", "patch"}),
         ("apps/v1", "deployments", {"list", "watch"}),
         ("apps/v1", "statefulsets", {"list", "watch"}),
-        ("v1", "pods", {"list", "watch"}),
+        ("v1", "pods", {"list", "watch", "patch"}),
         ("v1", "nodes", {"list", "watch"}),
         ("coordination.k8s.io/v1", "leases", set()),
         ("v1", "events", {"create"}),

@@ -162,17 +162,6 @@ def test_a_mistake_in_a_manifest_is_told_where_it_is(runs: Runs, scenario: Path)
     assert runs.options == []
 
 
-def test_a_fault_that_the_lab_cannot_cause_is_refused_before_anything_is_built(runs: Runs, scenario: Path) -> None:
-    scenario.write_text(SCENARIO + "faults: [{at: 1m, poolUnavailable: gpu}]\n")
-    result = invoke("run", scenario)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
-        "Error: faults[0].poolUnavailable: the lab does not support poolUnavailable yet; "
-        "it supports set, spike, metricsLost\n"
-    )
-    assert runs.options == []
-
-
 def test_a_manifest_that_the_lab_cannot_run_is_refused_before_anything_is_built(runs: Runs, scenario: Path) -> None:
     pools = scenario.parent / "pools.yaml"
     pools.write_text(pools.read_text().replace("capacity:", "# capacity:"))

@@ -22,7 +22,12 @@ def test_its_settings_are_those_of_the_policy() -> None:
     settings = SluiceSettings(interval_s=5.0, latency_headroom=0.3, switching_cost_per_hour=0.2)
     decision = Sluice(settings)(world, Policy(budget_per_hour=50.0))
     expected = replace(
-        Policy(), interval_s=5.0, latency_headroom=0.3, switching_cost_per_hour=0.2, budget_per_hour=50.0
+        Policy(),
+        interval_s=5.0,
+        latency_headroom=0.3,
+        switching_cost_per_hour=0.2,
+        budget_per_hour=50.0,
+        advice=False,
     )
     assert decision.policy == expected
 
