@@ -105,6 +105,10 @@ class PodEndpoint:
     path: str = "/metrics"
 
 
+THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
+"""What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTarget:
     """Whose metrics to read: the ready pods of one placement, in `namespace`, speaking `preset`.

@@ -18,10 +18,8 @@ from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.correction import RunningPlacement, RunningStage, with_corrections
 from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
 from profiler.profile import PipelineProfile
-from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Reading
 
-THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
-"""What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
 

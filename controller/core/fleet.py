@@ -111,10 +111,16 @@ def _problem(
     held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = [(case.spec, case.current) for case in others]
+    placed = [(case.spec, case.current) for case in cases]
     left = {
         name: pool_problem(
             pool.spec,
-            max(0, _limit(pool, cases) - _instances(name, held) - (pool.leaving_instances if without_leaving else 0)),
+            max(
+                0,
+                pool.limit_holding(_instances(name, placed))
+                - _instances(name, held)
+                - (pool.leaving_instances if without_leaving else 0),
+            ),
         )
         for name, pool in pools.items()
     }
@@ -127,16 +133,6 @@ def _problem(
         switching_cost_per_hour=policy.switching_cost_per_hour,
         work_limit=policy.work_limit,
     )
-
-
-def _limit(pool: PoolState, cases: Sequence[Assessment]) -> int:
-    """Return the instances to plan with: a pool bounded by its ready nodes alone keeps what is placed there.
-
-    A node that is not ready for a moment is no reason to give up the replicas on it; those that stay pending are.
-    """
-    if pool.spec.instances is not None:
-        return pool.spec.instances
-    return max(pool.ready_instances, _instances(pool.spec.name, [(case.spec, case.current) for case in cases]))
 
 
 def affordable(

@@ -138,6 +138,14 @@ class PoolState:
         """Return how many instances may be planned: the declared ceiling, else what is ready."""
         return self.ready_instances if self.spec.instances is None else self.spec.instances
 
+    def limit_holding(self, instances: int) -> int:
+        """Return how many instances to plan with while `instances` are held.
+
+        A pool bounded by its ready nodes alone keeps what is placed there: a node that is not ready for a moment is no
+        reason to give up the replicas on it. Those that stay pending are.
+        """
+        return self.limit if self.spec.instances is not None else max(self.limit, instances)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:

@@ -276,11 +276,7 @@ class Room:
         for case in cases:
             planned = case.state.planned
             self.hold(case, case.current if planned is None else planned.plan.replicas())
-        # A pool bounded by its ready nodes alone keeps what is placed there, as `controller.core.fleet` has it.
-        self._limits = {
-            name: pool.limit if pool.spec.instances is not None else max(pool.limit, self._totals.instances(name))
-            for name, pool in pools.items()
-        }
+        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, case: Assessment, planned: Mapping[PlacementKey, int]) -> None:
         """Count for a pipeline what runs and, where it acts, what is planned, whichever is more."""

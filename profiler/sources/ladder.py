@@ -9,14 +9,13 @@ last rung nothing is made up: the reading stays absent, and whoever decides hold
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from optimizer.model import PipelineKey
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, Quantity, Reading, Rung
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Origin, PlacementSamples, Quantity, Reading, Rung
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 
 _STEADY = 2
 _LOST = frozenset({AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.MISSING, AbsenceReason.PARTIAL})
 """What another source may know. That a server does not export a quantity, or that nobody asked for anything, is so
 whoever reads it."""
-_ESSENTIAL = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
 
 
 class LadderSource:
@@ -81,7 +80,7 @@ def _essential(
     for scalar in scalars:
         yield scalar, answer.scalars[scalar]
     for placement in placements:
-        for quantity in _ESSENTIAL:
+        for quantity in THROUGHPUT:
             yield (placement, quantity), answer.placements[placement].of(quantity)
 
 

@@ -91,7 +91,7 @@ class Cluster:
             self._exit.enter_context(self._processes)
             with self.admin() as api:
                 self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
-                self._install(api)
+                install(api)
             self._start_module(
                 "agent",
                 "simulations.lab.agent",
@@ -196,19 +196,25 @@ class Cluster:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
         self._processes.start(name, [sys.executable, "-m", module, *commands, *arguments])
 
-    def _install(self, api: client.ApiClient) -> None:
-        utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
-        for name in ("rbac.yaml", "admission.yaml"):
-            for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
-                utils.create_from_dict(api, manifest)
-        extensions = client.ApiextensionsV1Api(api)
-        deadline = time.monotonic() + _ESTABLISHED_S
-        for crd in CRDS:
-            name = crd.manifest()["metadata"]["name"]
-            while not _is_established(extensions, name):
-                if time.monotonic() > deadline:
-                    raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
-                time.sleep(_POLL_S)
+
+def install(api: client.ApiClient, *, policies: bool = True) -> None:
+    """Install Sluice's resources, the operator's rights and, if asked for, what the API server refuses it.
+
+    Raises:
+        ProcessError: the resources are not served in time.
+    """
+    utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
+    for name in ("rbac.yaml", *(("admission.yaml",) if policies else ())):
+        for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
+            utils.create_from_dict(api, manifest)
+    extensions = client.ApiextensionsV1Api(api)
+    deadline = time.monotonic() + _ESTABLISHED_S
+    for crd in CRDS:
+        name = crd.manifest()["metadata"]["name"]
+        while not _is_established(extensions, name):
+            if time.monotonic() > deadline:
+                raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
+            time.sleep(_POLL_S)
 
 
 def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import Enum
-from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -23,14 +22,14 @@ from urllib.request import urlopen
 
 import psutil
 import stoppable_operator
-import yaml
-from kubernetes import client, config, utils
+from kubernetes import client, config
 from tcp_relay import Link, TcpRelay
 
 from controller.kube.gateway import PIPELINES
 from controller.resources.schema import CRDS
 from simulations.lab import nodes
 from simulations.lab.binaries import Binaries
+from simulations.lab.cluster import install
 from simulations.lab.control_plane import ControlPlane
 from simulations.lab.processes import Child, ProcessError, Processes, free_ports
 
@@ -507,10 +506,7 @@ def _create(objects: client.CustomObjectsApi, kind: str, name: str, spec: Mappin
 
 def _install(api: client.ApiClient, *, policy: bool) -> None:
     """Install the resources, the rights, and the policies, if there is to be one."""
-    utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
-    for name in ("rbac.yaml", *(("admission.yaml",) if policy else ())):
-        for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
-            utils.create_from_dict(api, manifest)
+    install(api, policies=policy)
     objects = client.CustomObjectsApi(api)
 
     def served() -> bool:

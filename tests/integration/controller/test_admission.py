@@ -3,7 +3,6 @@
 import json
 import random
 import subprocess
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import pytest
 import yaml
 from corpus import BAD, PIPELINE, ROOT, document, good, mutations
 from kubernetes import client
+from waiting import DEADLINE_S, until
 
 from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
@@ -23,7 +23,6 @@ from simulations.lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
-DEADLINE_S = 30.0
 BEYOND_CEL = "inside a branch that joins"
 
 
@@ -36,13 +35,6 @@ class Refusal:
 
 
 Admit = Callable[[dict[str, Any]], Refusal | None]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

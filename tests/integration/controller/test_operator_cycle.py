@@ -1,13 +1,13 @@
 """The operator's loop, as its own ServiceAccount, on the real API server, with metrics that the test dictates."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client
+from waiting import until
 
 from controller.core.decision import Decision, Outcome
 from controller.core.policy import Policy
@@ -29,14 +29,6 @@ pytestmark = pytest.mark.lab
 
 ROOT = Path(__file__).parents[3]
 GROUP, VERSION = PIPELINES.api_version.split("/")
-DEADLINE_S = 30.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @dataclass

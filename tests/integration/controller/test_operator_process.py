@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 import yaml
 from kubernetes import client
+from waiting import DEADLINE_S, until
 
 from controller.kube.gateway import PIPELINES
 from simulations.lab.binaries import Binaries
@@ -23,16 +23,8 @@ from simulations.lab.control_plane import ControlPlane
 pytestmark = pytest.mark.lab
 
 GROUP, VERSION = PIPELINES.api_version.split("/")
-DEADLINE_S = 30.0
 NOWHERE = "http://127.0.0.1:1"
 SHORT_LEASE = ("--lease-duration", "2s")
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 class OperatorProcess:

@@ -271,9 +271,12 @@ class TestEveryPreset:
         assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=tolerance)
 
     def test_the_batch_size_is_that_of_the_contract(self, settled: Settled, preset: Preset) -> None:
-        # vLLM's is sampled at scrapes, hence a mean over time instead of batches.
         own, contract = settled[preset][Quantity.BATCH_SIZE], settled["generic"][Quantity.BATCH_SIZE]
-        assert own == pytest.approx(contract, rel=0.03 if preset != "vllm" else 0.3)
+        if preset == "vllm":
+            # A mean over time, in which long and hence large batches count for more, of some thirty samples.
+            assert 0.75 * contract <= own <= 1.6 * contract
+        else:
+            assert own == pytest.approx(contract, rel=0.03)
 
     def test_utilisation_is_the_busy_share_or_the_share_of_slots(self, settled: Settled, preset: Preset) -> None:
         contract = settled["generic"]

@@ -1,6 +1,5 @@
 """What the API server refuses the operator's identity, on a cluster of its own with the policies installed."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,26 +8,20 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes import client, config, utils
+from waiting import until
 
 from controller.core.spec import Target
 from controller.kube.gateway import Conflict, Forbidden, Gateway
 from simulations.lab.binaries import Binaries
+from simulations.lab.cluster import install
 from simulations.lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
 KUBE = Path(__file__).parents[4] / "controller" / "kube"
-DEADLINE_S = 30.0
 SYSTEM, ACCOUNT, HOLDER, FORMER = "sluice-system", "sluice", "sluice-new", "sluice-old"
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
 DIAL = Target(api_version="lab.sluice.dev/v1", kind="Dial", name="captions")
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Cluster:
@@ -40,10 +33,7 @@ class Cluster:
         self.core, self.apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
         self._control_plane = control_plane
         self._folder = folder
-        crds = KUBE.parents[1] / "crds"
-        for path in (*sorted(crds.glob("*.yaml")), KUBE / "rbac.yaml", KUBE / "admission.yaml"):
-            for document in yaml.safe_load_all(path.read_text()):
-                utils.create_from_dict(admin, document)
+        install(admin)
         labels = {"app": "captions"}
         template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "asr", "image": "none"}]}}
         spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}

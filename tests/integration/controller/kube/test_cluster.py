@@ -1,12 +1,12 @@
 """What is known of workloads, pods and nodes by watching the real API server, as the operator's ServiceAccount."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client
+from waiting import until
 
 from controller.core.spec import Target
 from controller.kube.cluster import Cluster
@@ -16,16 +16,8 @@ from simulations.lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
-DEADLINE_S = 30.0
 SCALE = Scale(replicas=2, selector="", resource_version="1")
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The Lease kept on the real API server: taken, renewed, released, lost."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from kubernetes import client
 from tcp_relay import Link, TcpRelay
+from waiting import DEADLINE_S, until
 
 from controller.kube.gateway import Gateway, KubeError, NotLeading
 from controller.kube.leadership import Leadership
@@ -21,16 +21,8 @@ pytestmark = pytest.mark.lab
 
 TERMS = Terms(duration_s=2.0)
 NAME = "sluice"
-DEADLINE_S = 30.0
 
 Start = Callable[..., Leadership]
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

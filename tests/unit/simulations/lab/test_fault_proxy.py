@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from http_upstream import serving
 
 from simulations.lab.fault_proxy import (
     SCALES,
@@ -75,22 +76,9 @@ class Upstream(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def upstream() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def proxy() -> Iterator[FaultProxy]:
-    with upstream() as url, FaultProxy(url, free_ports(1)[0]) as proxy:
+    with serving(Upstream) as url, FaultProxy(url, free_ports(1)[0]) as proxy:
         yield proxy
 
 

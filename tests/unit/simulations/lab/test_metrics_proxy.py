@@ -2,16 +2,15 @@
 
 import gzip
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
+from http_upstream import serving
 
 from profiler.sources.promql import pod_matcher
 from simulations.lab.metrics_proxy import Loss, MetricsProxy, TotalLoss
@@ -83,22 +82,9 @@ class Upstream(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def upstream() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Upstream) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[MetricsProxy]:
-    with upstream() as url, MetricsProxy(url, free_ports(1)[0]) as proxy:
+    with serving(Upstream) as url, MetricsProxy(url, free_ports(1)[0]) as proxy:
         yield proxy
 
 
