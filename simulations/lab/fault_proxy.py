@@ -203,6 +203,7 @@ class FaultProxy:
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
         self._changed: asyncio.Event = asyncio.Event()
+        self._forwarding: set[asyncio.Future[web.StreamResponse]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -283,9 +284,19 @@ class FaultProxy:
         self._faults = ()
         self._wake()
         if self._runner is not None:
+            if self._site in self._runner.sites:
+                await self._stop_listening()
             self._cut_all()  # TLS would wait for the other side to say goodbye
             await self._runner.cleanup()
+        if self._forwarding:
+            await asyncio.wait(self._forwarding, timeout=_START_S / 2)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
         if self._session is not None:
+            assert self._session.connector is not None
+            await self._session.connector.close(abort_ssl=True)  # the same goodbye
             await self._session.close()
         await asyncio.sleep(_CUT_S)
 
@@ -326,12 +337,18 @@ class FaultProxy:
                 await self._until_gone(fault)
                 return self._cut(request, asked)
             case _:
-                forwarding = self._forward(request, asked, body, fault)
+                forwarded = self._forward(request, asked, body, fault)
                 try:
-                    # What the server has begun it ends, and it is counted, even when nobody waits for it any more.
-                    return await (forwarding if asked.is_watch else asyncio.shield(forwarding))
+                    return await (forwarded if asked.is_watch else self._ended(forwarded))
                 except aiohttp.ClientError as error:
                     return self._refused(asked, Refuse(status=502, message=f"upstream did not answer: {error}"))
+
+    async def _ended(self, forwarded: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
+        """What the server has begun it ends, and it is counted, even when nobody waits for it any more."""
+        forwarding = asyncio.ensure_future(forwarded)
+        self._forwarding.add(forwarding)
+        forwarding.add_done_callback(self._forwarding.discard)
+        return await asyncio.shield(forwarding)
 
     def _met(self, asked: Asked) -> Fault | None:
         """Return the fault that decides what becomes of the request."""

@@ -64,7 +64,7 @@ def beside(world: World) -> Iterator[Made]:
     with contextlib.suppress(client.ApiException):
         world.core.create_namespace({"metadata": {"name": PLACE[2]}})
     try:
-        until(lambda: _accepted(world, _named("probe", {"spec": []})), what="the schema to be open")
+        until(lambda: _accepted(world, _named("probe", {"spec": {}})), what="the schema to be open")
         bodies = list(generated(world.pace.hostile))
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
@@ -77,7 +77,7 @@ def beside(world: World) -> Iterator[Made]:
         )
         _set_policy(world, "Deny")
         _set_schema(extensions, schema)
-        until(lambda: not _accepted(world, _named("probe", {"spec": []}), dry_run="All"), what="the schema to be back")
+        until(lambda: not _accepted(world, _named("probe", {"spec": {}}), dry_run="All"), what="the schema to be back")
 
 
 def generated(count: int) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import fault_hostile
 import psutil
@@ -236,7 +237,8 @@ def started_again(world: World, operator: Operator) -> None:
 def killed_at_every_write(world: World, judge: Judge) -> None:
     """The process is killed right before and right after the server has each write of a cycle that scales.
 
-    Each time the load changes, so that there is a cycle with writes; started again, the operator must come to the same.
+    Each time the budget changes, so that there is a cycle with writes; started again, the operator must come to what
+    that budget pays for.
     """
     world.begin()
     operator = world.operator()
@@ -249,7 +251,7 @@ def killed_at_every_write(world: World, judge: Judge) -> None:
             kills += _kill_at(world, operator, number, moment, up=up)
             if not operator.alive():
                 started_again(world, operator)
-            due = world.CAPPED if up else world.base_replicas()[MAIN]
+            due = world.CAPPED if up else _SCANT_REPLICAS
             judge.in_time(
                 Column.RECOVERY,
                 f"{due} replicas after a kill {moment} write {number}",
@@ -258,11 +260,19 @@ def killed_at_every_write(world: World, judge: Judge) -> None:
             )
     judge.shorten(Column.RECOVERY, f"{kills} kills at {writes} writes, each recovered in time")
     judge.hold(Column.RECOVERY, kills >= 2 * writes - 2, f"{kills} kills")
-    world.offered["main"] = world.MUCH
+    world.patch_pipeline("main", _budget(world.BUDGETS["main"]))
     until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
     up_to_date(world, judge)
     judge.hold(Column.OTHERS, world.condition("bad", "Ready").get("reason") == "InvalidSpec", "main beside bad")
     conclude(world, judge, operator, began_s)
+
+
+_SCANT, _SCANT_REPLICAS = 1.0, 5
+"""A smaller budget of `main`, and the replicas that it pays for."""
+
+
+def _budget(per_hour: float) -> dict[str, Any]:
+    return {"spec": {"budget": {"perHour": f"{per_hour:g}"}}}
 
 
 _IN_A_CYCLE = Where(path="(?!.*/leases/).*", methods=EVERY_WRITE.methods)
@@ -278,7 +288,7 @@ def _writes_of_a_cycle(world: World, operator: Operator) -> int:
 
 
 def _kill_at(world: World, operator: Operator, number: int, moment: str, *, up: bool) -> int:
-    """Kill the operator at its next write of that number, after the load has changed; 0 if it did not come to that."""
+    """Kill the operator at its next write of that number after a change of the budget; 0 if it did not come to that."""
     seen, killed = 0, threading.Event()
 
     def count(_: Asked) -> None:
@@ -290,7 +300,7 @@ def _kill_at(world: World, operator: Operator, number: int, moment: str, *, up: 
 
     call = Call(before=count) if moment == "before" else Call(after=count)
     with operator.api.fault(call, _IN_A_CYCLE):
-        world.offered["main"] = world.MUCH if up else world.BASE["main"]
+        world.patch_pipeline("main", _budget(world.BUDGETS["main"] if up else _SCANT))
         killed.wait(4 * world.pace.interval_s)
     if killed.is_set():
         until(lambda: not operator.alive(), what="the operator to be dead")
@@ -483,7 +493,7 @@ def _horizontal(world: World) -> Callable[[], None]:
 _BY_CPU = [
     {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 ]
-_KEDA = {
+KEDA = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "scaledobjects.keda.sh"},
@@ -507,7 +517,7 @@ def _scaled_object(world: World) -> Callable[[], None]:
     """KEDA's kind, without its operator: what Sluice can see of it is the object."""
     extensions = client.ApiextensionsV1Api(world.core.api_client)
     with contextlib.suppress(client.ApiException):  # there from an earlier row
-        extensions.create_custom_resource_definition(_KEDA)
+        extensions.create_custom_resource_definition(KEDA)
     body = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -563,7 +573,8 @@ def git_ops(world: World, judge: Judge) -> None:
         done.set()
         tool.join()
     judge.not_applicable(Column.RECOVERY, "after a contest nothing is written for ten minutes, then it is tried again")
-    conclude(world, judge, operator, began_s)
+    # Whoever takes replicas away while Sluice adds some leaves both there for a moment, whatever Sluice does.
+    conclude(world, judge, operator, began_s, others_remove=True)
 
 
 def _written_by(world: World, deployment: str, manager: str, since_s: float) -> list[float]:
@@ -659,7 +670,7 @@ def rolled_out(world: World, judge: Judge) -> None:
     up_to_date(world, judge)
     never_down(world, judge, began_s, time.monotonic())
     until(world.settled, what="the roll-out to end")
-    within_caps(world, judge, began_s, surge=True)
+    within_caps(world, judge, began_s, asked_for=True)
     judge.not_applicable(Column.RESTART, "shown without a roll-out")
 
 

@@ -107,10 +107,11 @@ def settle(world: World, *operators: Operator) -> None:
     cycles = {operator.name: operator.cycles() for operator in operators}
     until(lambda: any(o.cycles() >= cycles[o.name] + 3 for o in operators), what="three cycles")
     until(lambda: world.serving(base), what=f"the base load to be served by {base}: {_found(world)}")
-    until(
-        lambda: all(world.condition(name, "MetricsAvailable").get("status") == "True" for name in world.BASE),
-        what="metrics of all pipelines",
-    )
+    until(lambda: _metrics_of_all(world), what="metrics of all pipelines")
+
+
+def _metrics_of_all(world: World) -> bool:
+    return all(world.condition(name, "MetricsAvailable").get("status") == "True" for name in world.BASE)
 
 
 def _found(world: World) -> dict[str, int]:
@@ -186,21 +187,25 @@ def recovered(world: World, judge: Judge, operator: Operator, *, more_s: float =
     )
 
 
-def conclude(world: World, judge: Judge, operator: Operator, began_s: float) -> None:
-    """Hold what is true of the whole row, and that a restart with nothing changed writes nothing."""
-    within_caps(world, judge, began_s)
+def conclude(world: World, judge: Judge, operator: Operator, began_s: float, *, others_remove: bool = False) -> None:
+    """Hold what is true of the whole row, and that a restart with nothing changed writes nothing.
+
+    `others_remove` says that somebody else takes replicas away.
+    """
+    within_caps(world, judge, began_s, asked_for=others_remove)
     judge.not_applicable(Column.ONE_WRITER, "one operator")
     restarted(world, judge, operator)
 
 
-def within_caps(world: World, judge: Judge, began_s: float, *, surge: bool = False) -> None:
+def within_caps(world: World, judge: Judge, began_s: float, *, asked_for: bool = False) -> None:
     """Hold that neither a pipeline's budget nor a pool's capacity was ever exceeded.
 
-    With `surge` pods beyond the replicas asked for are not counted: a roll-out makes them, whatever Sluice does.
+    With `asked_for` pods beyond the replicas asked for are not counted: others make them, whatever Sluice does, as the
+    surge of a roll-out.
     """
     books = world.recorder.since(began_s)
     for name, budget in world.BUDGETS.items():
-        most = max(spend(replace(entry, pods={}) if surge else entry, name) for entry in books)
+        most = max(spend(replace(entry, pods={}) if asked_for else entry, name) for entry in books)
         judge.hold(Column.CAPS, most <= budget + _EPSILON, f"{name} ${most:.2f} of ${budget:.2f}/h")
     for name, capacity in world.INSTANCES.items():
         most = max(instances(entry, name) for entry in books)
@@ -215,6 +220,7 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     """
     for _ in range(_ATTEMPTS):
         until(world.settled, what="everything to be at rest")
+        until(lambda: _metrics_of_all(world), what="metrics of all pipelines, those of new pods too")
         before = _at_rest(world)
         operator.stop()
         world.again(operator)
@@ -226,7 +232,7 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     judge.not_applicable(Column.RESTART, f"metrics came and went on this busy machine in {_ATTEMPTS} attempts")
 
 
-def _at_rest(world: World) -> dict[str, str]:
+def _at_rest(world: World) -> dict[str, dict[str, str]]:
     """Wait until the operator has written nothing for two cycles; return the versions of all it could write."""
     calm_s = 2 * world.pace.interval_s + 0.5
     before, since_s, last = world.versions(), time.monotonic(), ""
@@ -242,9 +248,13 @@ def _at_rest(world: World) -> dict[str, str]:
     return before
 
 
-def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+def _changed(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> str:
+    """Return what was written, with the fields that changed by it; nothing where nothing was."""
     return "; ".join(
-        f"{name}: {before.get(name)} -> {found}" for name, found in after.items() if before.get(name) != found
+        f"{name} {field}: {before.get(name, {}).get(field)} -> {value}"
+        for name, fields in after.items()
+        for field, value in fields.items()
+        if before.get(name, {}).get(field) != value
     )
 
 

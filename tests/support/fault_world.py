@@ -6,6 +6,7 @@ the ingress and scraped by the real Prometheus. Replicas are read off a watch of
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -548,15 +549,18 @@ class World:
             if event.source.component == "sluice"
         ]
 
-    def versions(self) -> dict[str, str]:
-        """Return the versions of everything that the operator could have written."""
-        found = {}
+    def versions(self) -> dict[str, dict[str, str]]:
+        """Return everything that the operator could have written: what it is, and what it has of which value."""
+        found: dict[str, dict[str, str]] = {"events": {"count": f"{len(self.events())}"}}
         for plural in ("speechpipelines", "computepools"):
             for item in self.objects.list_cluster_custom_object(GROUP, VERSION, plural)["items"]:
-                found[f"{plural}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+                status = {name: json.dumps(value) for name, value in item.get("status", {}).items()}
+                found[f"{plural}/{item['metadata']['name']}"] = {
+                    "resourceVersion": item["metadata"]["resourceVersion"],
+                    **status,
+                }
         for deployment in self.apps.list_namespaced_deployment(NAMESPACE).items:
-            found[f"deployments/{deployment.metadata.name}"] = f"{deployment.spec.replicas} replicas"
-        found["events"] = f"{len(self.events())}"
+            found[f"deployments/{deployment.metadata.name}"] = {"replicas": f"{deployment.spec.replicas}"}
         return found
 
     def cordon(self, pool_name: str) -> None:
