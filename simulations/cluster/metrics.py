@@ -101,13 +101,14 @@ class Metrics:
         shown = [pod for pod in ready if not self._disturbances.hides(pipeline, pod.name)]
         told = self._told[pipeline].replicas(window_s)
         noise = self._disturbances.noise(pipeline, f"replicas of {placement.target}", self._now_s)
+        exact = _factors(None, 7)
         readings = []
         for pod in shown:
             own, level, p95_s = told[pod.number]
             if math.isnan(own[Counter.ARRIVED]):
                 continue
             assert pod.ready_s is not None
-            factor = _factors(noise, 7)
+            factor = exact if noise is None else _factors(noise, 7)
             readings.append(
                 ReplicaReading(
                     ready_since_s=pod.ready_s,
@@ -144,35 +145,29 @@ class Metrics:
 
 
 class _Told:
-    """What Prometheus has of one pipeline at an instant, window by window, each made once."""
+    """What Prometheus has of one pipeline at an instant."""
 
     def __init__(self, serving: Serving, now_s: float) -> None:
         self.pipeline = serving.pipeline
         self.ingress_bounds_s = serving.ingress_bounds_s
         self._now_s = now_s
         self._numbers = [number for number, pod in enumerate(serving.pods) if not pod.gone and not pod.leaving]
-        self._rows = {number: row for row, number in enumerate(self._numbers)}
         self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
-        self._windows: dict[float, Window] = {}
         self._each: dict[float, dict[int | None, tuple[list[float], list[float], float]]] = {}
 
     def window(self, pods: Sequence[Pod], window_s: float) -> Window:
         """Return what these pods, which serve, say."""
-        return self._window(window_s).of([self._rows[pod.number] for pod in pods if pod.number is not None])
+        numbers = [pod.number for pod in pods if pod.number is not None]
+        return self._replicas.window(numbers, self._now_s, window_s)
 
     def replicas(self, window_s: float) -> Mapping[int | None, tuple[list[float], list[float], float]]:
-        """Return rates, mean levels and p95 of the latency of all pods that serve, by their numbers."""
+        """Return rates (by `Counter`), mean levels and p95 of the latency of all pods that serve, by their numbers."""
         if window_s not in self._each:
-            window = self._window(window_s)
+            window = self._replicas.window(self._numbers, self._now_s, window_s)
             p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :])
-            columns = window.rates.tolist(), window.means.tolist(), p95_s.tolist()
+            columns = window.rates[:, : len(Counter)].tolist(), window.means.tolist(), p95_s.tolist()
             self._each[window_s] = dict(zip(self._numbers, zip(*columns, strict=True), strict=True))
         return self._each[window_s]
-
-    def _window(self, window_s: float) -> Window:
-        if window_s not in self._windows:
-            self._windows[window_s] = self._replicas.window(self._numbers, self._now_s, window_s)
-        return self._windows[window_s]
 
     def ingress_window(self, window_s: float) -> Window:
         """Return what the ingress says, in one row."""

@@ -7,7 +7,7 @@ three minutes, whatever has changed meanwhile (Karpenter caches insufficient cap
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -71,13 +71,20 @@ class Pool:
             )
         return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances)])
 
-    def present(self) -> list[Node]:
+    def present(self) -> Sequence[Node]:
         """Return the nodes that are ready."""
-        return [] if self.absences else [node for node in self.nodes if not self.reclaimed[node.index]]
+        if self.absences:
+            return []
+        return [node for node in self.nodes if not self.reclaimed[node.index]] if self.reclaimed else self.nodes
+
+    def announced(self) -> Set[int]:
+        """Return the indexes of the nodes that are announced to go."""
+        return {index for index, count in self.leaving.items() if count > 0}
 
     def going(self) -> int:
         """Return how many of them are announced to go."""
-        return sum(self.leaving[node.index] > 0 for node in self.present())
+        announced = self.announced()
+        return sum(node.index in announced for node in self.present()) if announced else 0
 
     def refuses(self, now_s: float) -> bool:
         """Whether the provider gives no node to a new replica now; asking is what makes it remember the refusal."""
@@ -90,7 +97,8 @@ class Pool:
 
     def place(self, share: Fraction) -> Node | None:
         """Take a share of the fullest node that has room for it; None when none has."""
-        fits = [node for node in self.present() if node.free >= share and not self.leaving[node.index]]
+        announced = self.announced()
+        fits = [node for node in self.present() if node.index not in announced and node.free >= share]
         if not fits:
             return None
         node = min(fits, key=lambda node: node.free)

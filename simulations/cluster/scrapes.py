@@ -7,7 +7,8 @@ scrapes as well, so that a mean over any window is a difference of two scrapes.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,30 +79,6 @@ class ScrapeHistory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
-    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN where one has none.
-
-    `ages_s`, shape (targets,), are those of the newest samples, infinite where there never was one. `rates` are
-    PromQL's, `increases` are the counters' own; `means`, `mean_squares`, `busy_shares` (of the scrapes, those above
-    zero) and `slopes` (per second, least squares) are of levels, `last` are their newest samples.
-    """
-
-    ages_s: Floats
-    rates: Floats
-    increases: Floats
-    means: Floats
-    mean_squares: Floats
-    busy_shares: Floats
-    slopes: Floats
-    last: Floats
-
-    def of(self, rows: Sequence[int]) -> "Window":
-        """Return some of the targets."""
-        chosen = np.array(rows, dtype=np.intp)
-        return Window(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scrapes:
     """The scrapes up to an instant, the newest last; `first` has the first scrape of each target."""
 
@@ -109,79 +86,161 @@ class Scrapes:
     first: Mapping[int, int]
     columns: tuple[int, int]
 
-    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> Window:
+    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "Window":
         """Return what these targets say about (now_s − window_s, now_s]; now is not before the newest scrape."""
-        chosen = np.array(numbers, dtype=np.intp)
-        window = self._empty(len(chosen))
-        if not self.rows or not len(chosen):
-            return window
-        newest = self.rows[-1]
-        scraped = np.array([self.first.get(number, newest.scrape + 1) for number in numbers])
-        told = scraped <= newest.scrape
-        window.ages_s[told] = now_s - newest.t_s
-        if now_s - newest.t_s < LOOKBACK_S:
-            window.last[told] = newest.levels[chosen[told]]
-        inside = bisect_right(self.rows, now_s - window_s, key=lambda row: row.t_s)
-        begins = np.maximum(scraped - self.rows[0].scrape, inside)
-        for begin in np.unique(begins[told & (begins < len(self.rows))]).tolist():
-            targets = np.flatnonzero(told & (begins == begin))
-            self._fill(window, targets, chosen[targets], begin, now_s, window_s)
-        return window
+        return Window(self, numbers, now_s, window_s)
 
-    def _empty(self, targets: int) -> Window:
-        counters, levels = self.columns
 
-        def nothing(columns: int) -> Floats:
-            return np.full((targets, columns), np.nan)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Part:
+    """Targets of a window, by their places in it and their numbers, that have the same samples in it.
 
-        return Window(
-            ages_s=np.full(targets, np.inf),
-            rates=nothing(counters),
-            increases=nothing(counters),
-            means=nothing(levels),
-            mean_squares=nothing(levels),
-            busy_shares=nothing(levels),
-            slopes=nothing(levels),
-            last=nothing(levels),
-        )
+    `first` is the oldest of these; `earlier` is the scrape before it.
+    """
 
-    def _fill(
-        self,
-        window: Window,
-        targets: NDArray[np.intp],
-        numbers: NDArray[np.intp],
-        begin: int,
-        now_s: float,
-        window_s: float,
-    ) -> None:
-        """Fill in the targets whose samples in the window are those from row `begin` on."""
-        first, newest = self.rows[begin], self.rows[-1]
-        earlier = self.rows[begin - 1] if begin else None
-        samples = newest.scrape - first.scrape + 1
-        within = newest.sums[numbers]
-        if earlier is not None:
-            known = numbers < len(earlier.sums)
-            within[known] -= earlier.sums[numbers[known]]
-        sums, moments, squares, present = np.split(within, 4, axis=1)
-        window.means[targets] = sums / samples
-        window.mean_squares[targets] = squares / samples
-        window.busy_shares[targets] = present / samples
-        if samples < 2:
-            return
-        before = (0.0, 0.0) if earlier is None else earlier.times
-        t_sum, t_squares = newest.times[0] - before[0], newest.times[1] - before[1]
-        window.slopes[targets] = (samples * moments - t_sum * sums) / (samples * t_squares - t_sum * t_sum)
-        start, end = first.counters[numbers], newest.counters[numbers]
-        window.increases[targets] = end - start
-        window.rates[targets] = rate(
-            start,
-            end,
-            first_s=first.t_s,
-            last_s=newest.t_s,
-            samples=samples,
-            from_s=now_s - window_s,
-            until_s=now_s,
-        )
+    places: list[int]
+    numbers: NDArray[np.intp]
+    earlier: Samples | None
+    first: Samples
+    newest: Samples
+
+    @property
+    def samples(self) -> int:
+        return self.newest.scrape - self.first.scrape + 1
+
+    def sums(self, block: int) -> Floats:
+        """Return one of the sums of `Samples.sums`, over the samples in the window."""
+        columns = self.newest.levels.shape[1]
+        own = slice(block * columns, (block + 1) * columns)
+        within: Floats = self.newest.sums[self.numbers, own]
+        if self.earlier is not None:
+            known = self.numbers < len(self.earlier.sums)
+            within[known] -= self.earlier.sums[self.numbers[known], own]
+        return within
+
+
+class Window:
+    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN where one has none.
+
+    Each is made when it is asked for first: nobody looks at all of them.
+    """
+
+    def __init__(self, scrapes: Scrapes, numbers: Sequence[int], now_s: float, window_s: float) -> None:
+        self._scrapes = scrapes
+        self._numbers = numbers
+        self._now_s = now_s
+        self._window_s = window_s
+
+    @cached_property
+    def ages_s(self) -> Floats:
+        """Of the newest samples, shape (targets,), infinite where there never was one."""
+        ages_s = np.full(len(self._numbers), np.inf)
+        if told := self._told():
+            ages_s[told] = self._now_s - self._scrapes.rows[-1].t_s
+        return ages_s
+
+    @cached_property
+    def last(self) -> Floats:
+        """The newest samples of levels."""
+        last = self._nothing(self._scrapes.columns[1])
+        told = self._told()
+        if told and self._now_s - self._scrapes.rows[-1].t_s < LOOKBACK_S:
+            last[told] = self._scrapes.rows[-1].levels[[self._numbers[place] for place in told]]
+        return last
+
+    @cached_property
+    def rates(self) -> Floats:
+        """PromQL's, of counters."""
+
+        def rates(part: _Part) -> Floats:
+            return rate(
+                part.first.counters[part.numbers],
+                part.newest.counters[part.numbers],
+                first_s=part.first.t_s,
+                last_s=part.newest.t_s,
+                samples=part.samples,
+                from_s=self._now_s - self._window_s,
+                until_s=self._now_s,
+            )
+
+        return self._of_each(rates, self._scrapes.columns[0], at_least=2)
+
+    @cached_property
+    def increases(self) -> Floats:
+        """The counters' own."""
+
+        def increases(part: _Part) -> Floats:
+            start: Floats = part.first.counters[part.numbers]
+            end: Floats = part.newest.counters[part.numbers]
+            return end - start
+
+        return self._of_each(increases, self._scrapes.columns[0], at_least=2)
+
+    @cached_property
+    def means(self) -> Floats:
+        """Of levels."""
+        return self._of_each(lambda part: part.sums(0) / part.samples, self._scrapes.columns[1])
+
+    @cached_property
+    def mean_squares(self) -> Floats:
+        """Of levels."""
+        return self._of_each(lambda part: part.sums(2) / part.samples, self._scrapes.columns[1])
+
+    @cached_property
+    def busy_shares(self) -> Floats:
+        """Of the scrapes, those with the level above zero."""
+        return self._of_each(lambda part: part.sums(3) / part.samples, self._scrapes.columns[1])
+
+    @cached_property
+    def slopes(self) -> Floats:
+        """Of levels, per second, by least squares."""
+
+        def slopes(part: _Part) -> Floats:
+            before = (0.0, 0.0) if part.earlier is None else part.earlier.times
+            t_sum, t_squares = part.newest.times[0] - before[0], part.newest.times[1] - before[1]
+            samples = part.samples
+            return (samples * part.sums(1) - t_sum * part.sums(0)) / (samples * t_squares - t_sum * t_sum)
+
+        return self._of_each(slopes, self._scrapes.columns[1], at_least=2)
+
+    def _told(self) -> list[int]:
+        """Return the places of the targets that were ever scraped."""
+        scrapes = self._scrapes
+        if not scrapes.rows:
+            return []
+        newest, never = scrapes.rows[-1].scrape, scrapes.rows[-1].scrape + 1
+        return [place for place, number in enumerate(self._numbers) if scrapes.first.get(number, never) <= newest]
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        rows, first = self._scrapes.rows, self._scrapes.first
+        inside = bisect_right(rows, self._now_s - self._window_s, key=lambda row: row.t_s)
+        places: dict[int, list[int]] = {}
+        for place in self._told():
+            begin = max(first[self._numbers[place]] - rows[0].scrape, inside)
+            if begin < len(rows):
+                places.setdefault(begin, []).append(place)
+        return [
+            _Part(
+                places=own,
+                numbers=np.array([self._numbers[place] for place in own], dtype=np.intp),
+                earlier=rows[begin - 1] if begin else None,
+                first=rows[begin],
+                newest=rows[-1],
+            )
+            for begin, own in places.items()
+        ]
+
+    def _of_each(self, value: Callable[[_Part], Floats], columns: int, *, at_least: int = 1) -> Floats:
+        """Return a value of the targets that have so many samples."""
+        made = self._nothing(columns)
+        for part in self._parts:
+            if part.samples >= at_least:
+                made[part.places] = value(part)
+        return made
+
+    def _nothing(self, columns: int) -> Floats:
+        return np.full((len(self._numbers), columns), np.nan)
 
 
 def rate(

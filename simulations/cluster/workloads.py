@@ -72,7 +72,7 @@ class Workload:
 
     def target_state(self, pool: Pool) -> TargetState:
         """Return what the API server tells of it, which runs on `pool`; its times have whole seconds."""
-        staying = self.staying()
+        staying, announced = self.staying(), pool.announced()
         return TargetState(
             desired=self.desired,
             existing=len(staying),
@@ -91,7 +91,7 @@ class Workload:
             serving=tuple(
                 ServingReplica(
                     name=pod.name,
-                    leaving=pod.node is not None and pool.leaving[pod.node.index] > 0,
+                    leaving=pod.node is not None and pod.node.index in announced,
                     deletion_cost=pod.deletion_cost,
                 )
                 for pod in staying

@@ -237,8 +237,8 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
                     found, richest = replica, s.replica[replica].turn
     s.replica[found].turn -= total
     s.replica[found].sessions += 1
-    s.pin[stage, session].replica = found
-    s.pin[stage, session].since_s = t
+    s.pin[session, stage].replica = found
+    s.pin[session, stage].since_s = t
     return int(found)
 
 
@@ -246,9 +246,9 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
 def _let_go(c: Constants, s: State, session: int, t: float) -> None:
     """Give back the stream's slots. Its pins stay: chunks may still be on their way."""
     for stage in range(len(c.stage)):
-        if c.stage[stage].pinned == 0 or s.pin[stage, session].replica < 0:
+        if c.stage[stage].pinned == 0 or s.pin[session, stage].replica < 0:
             continue
-        replica = s.pin[stage, session].replica
+        replica = s.pin[session, stage].replica
         s.replica[replica].sessions -= 1
         if (
             s.replica[replica].phase == at.DRAINING
@@ -266,7 +266,7 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
     new = s.stream[session].give_up_s < _INF
     refused = t > s.stream[session].give_up_s
     for stage in range(len(c.stage)):
-        if refused or c.stage[stage].pinned == 0 or s.pin[stage, session].replica >= 0:
+        if refused or c.stage[stage].pinned == 0 or s.pin[session, stage].replica >= 0:
             continue
         found = attach(c, s, stage, session, t)
         if found >= 0:
@@ -298,10 +298,10 @@ def cut(c: Constants, s: State, replica: int, t: float) -> None:
     stage = c.placement[s.replica[replica].placement].owner
     if c.stage[stage].pinned == 0:
         return
-    for session in range(s.pin.shape[1]):
-        if s.pin[stage, session].replica != replica:
+    for session in range(len(s.pin)):
+        if s.pin[session, stage].replica != replica:
             continue
-        s.pin[stage, session].replica = -1
+        s.pin[session, stage].replica = -1
         if s.stream[session].status == at.OPEN and c.session[session].end_s > t:
             s.whole[at.SESSIONS_CUT] += c.stage[stage].memory
             s.stream[session].missing += 1
@@ -388,8 +388,8 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
                 w[at.NEXT_FIRST] += 1
             s.stream[session].left -= 1
             if s.stream[session].left > 0:
-                done = c.session[session].chunks - s.stream[session].left
-                s.stream[session].next_s = c.session[session].first_s + done * c.numbers[1]
+                done = s.stream[session].chunks - s.stream[session].left
+                s.stream[session].next_s = s.stream[session].first_s + done * c.numbers[1]
                 s.stream[session].follower = -1
                 if w[at.CHUNK_TAIL] < 0:
                     w[at.CHUNK_HEAD] = session
@@ -554,8 +554,8 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
     chosen = _NOBODY
     if c.stage[stage].pinned == 1:
         session = s.item[_place(item, mask)].session
-        chosen = int(s.pin[stage, session].replica)
-        if chosen < 0 or s.pin[stage, session].since_s > t:
+        chosen = int(s.pin[session, stage].replica)
+        if chosen < 0 or s.pin[session, stage].since_s > t:
             chosen = _another(c, s, stage, s.tried, 0)
             if chosen == _FULL:
                 return stages + stage

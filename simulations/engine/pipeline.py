@@ -105,7 +105,7 @@ class PipelineEngine:
         )
         self._seed = seed
         self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
-        self._known_ended: set[int] = set()
+        self._ending: set[int] = set()  # of those that drain or have, whose end was not told
 
     @property
     def now_s(self) -> float:
@@ -180,6 +180,7 @@ class PipelineEngine:
         state, constants = self._state, self._constants
         kernel.leave_routing(constants, state, number)
         state.replica["phase"][number] = places.DRAINING
+        self._ending.add(number)
         state.replica["handed_over_s"][number] = min(self.now_s + HANDOVER_S, until_s)
         state.replica["empty_s"][number] = self.now_s
         if state.replica["sessions"][number] == 0:
@@ -201,6 +202,7 @@ class PipelineEngine:
         if state.replica["phase"][number] == places.SERVING:
             kernel.leave_routing(constants, state, number)
         self._draining.pop(number, None)
+        self._ending.discard(number)
         held = np.empty(len(state.item), dtype=np.int64)
         count = kernel.held(constants, state, number, held)
         state.replica["phase"][number] = places.GONE
@@ -211,16 +213,17 @@ class PipelineEngine:
 
     def ended(self) -> Sequence[tuple[int, float]]:
         """Return the drained replicas that have ended since the last call, with the time at which each did."""
-        state = self._state
+        state, now_s = self._state, self.now_s
         found = []
-        for number in np.flatnonzero(
-            state.replica["phase"][: state.whole[places.REPLICAS]] == places.DRAINING
-        ).tolist():
-            if math.isinf(state.replica["ended_at_s"][number]):
-                kernel.note_end(state, number, 2 * len(self._constants.stage), self.now_s)
-            if state.replica["ended_at_s"][number] <= self.now_s and number not in self._known_ended:
-                found.append((number, float(state.replica["ended_at_s"][number])))
-        self._known_ended.update(number for number, _ in found)
+        for number in self._ending:
+            replica = state.replica[number]
+            if replica["alone_s"] > now_s:
+                continue  # most wait for their sessions
+            if math.isinf(replica["ended_at_s"]):
+                kernel.note_end(state, number, 2 * len(self._constants.stage), now_s)
+            if replica["ended_at_s"] <= now_s:
+                found.append((number, float(replica["ended_at_s"])))
+        self._ending.difference_update(number for number, _ in found)
         return sorted(found, key=lambda entry: (entry[1], entry[0]))
 
     def slow_down(self, stage: StageName, factor: float) -> None:

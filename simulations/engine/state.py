@@ -161,12 +161,14 @@ _TURN = np.dtype(
     ]
 )
 _STREAM = np.dtype(
-    [
-        ("status", np.int64),
-        ("left", np.int64),  # chunks still to come
-        ("next_s", np.float64),  # when the next one comes
+    [  # what every chunk touches is in one line of the processor's cache: most chunks find it in none
+        ("next_s", np.float64),  # when the next chunk comes
         ("follower", np.int64),  # the stream whose chunk comes then
-        ("missing", np.int64),  # how many pins it lacks
+        ("left", np.int64),  # chunks still to come
+        ("chunks", np.int64),  # as in `_SESSION`
+        ("first_s", np.float64),
+        ("missing", np.int32),  # how many pins it lacks
+        ("status", np.int32),
         ("give_up_s", np.float64),  # when it stops looking for its first
     ]
 )
@@ -214,7 +216,7 @@ class State(NamedTuple):
     ingress_counts: Counts  # (buckets,)
     stage: Records  # (S,)
     stream: Records  # (N,), none for requests
-    pin: Records  # (S, N), none where nothing is pinned
+    pin: Records  # (N, S), those of a stream side by side; none where nothing is pinned
     item: Records  # (C,)
     ended_s: Floats  # (K, C)
     visit: Records  # (S, C)
@@ -363,7 +365,8 @@ def state_of(constants: Constants) -> State:
     real[TOKENS] = 1.0
     stream = _records(_STREAM, streams, follower=NONE, give_up_s=np.inf)
     if streams:
-        stream["left"], stream["next_s"] = c.session["chunks"], c.session["first_s"]
+        stream["left"] = stream["chunks"] = c.session["chunks"]
+        stream["next_s"] = stream["first_s"] = c.session["first_s"]
     calendar = 2 * (replicas * (widest + 1) + stages)
     return State(
         whole=whole,
@@ -371,7 +374,7 @@ def state_of(constants: Constants) -> State:
         ingress_counts=np.zeros(len(c.bounds_s) + 1, dtype=np.int64),
         stage=_records(_AT_STAGE, stages, slow=1.0, idle_head=NONE, idle_tail=NONE),
         stream=stream,
-        pin=_records(_PIN, (stages, streams if c.stage["pinned"].any() else 0), replica=NONE),
+        pin=_records(_PIN, (streams if c.stage["pinned"].any() else 0, stages), replica=NONE),
         item=_records(_ITEM, items, session=NONE),
         ended_s=np.zeros((ends, items)),
         visit=_records(_VISIT, (stages, items), behind=NONE),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from controller.core.decision import ChangeReason, Decision, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.ledger import Ledger
@@ -18,9 +18,8 @@ PlacementName = tuple[PipelineKey, StageName, PoolName]
 """A placement within the fleet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReading:
-    """One ready replica, averaged over the policy's metrics window.
+class ReplicaReading(NamedTuple):
+    """One ready replica, averaged over the policy's metrics window; a tuple, as a run makes many of them.
 
     Rates are items per second, `utilization` is the busy share of its servers (0–1), `queued` and `in_service` are
     items, `sessions` are streams that hold a slot. `latency_p95_s` is waiting and service, None without items.

@@ -8,6 +8,7 @@ up gave the first placement a minimum of one where no placement declares any.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from controller.core.problem import pipeline_problem
 from controller.core.snapshot import PipelineState, TargetMissing, TargetState
@@ -57,30 +58,30 @@ def first_placements(snapshot: DetailedSnapshot) -> Iterator[Workload]:
     """Yield the first placement of every stage, as far as its workload is there."""
     for state in snapshot.pipelines:
         for stage in state.spec.stages:
-            yield from placements(snapshot, state, stage)[:1]
+            yield from islice(_placements(snapshot, state, stage), 1)
 
 
 def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Workload, ...]:
     """Return all placements of a stage in the order declared, as far as their workloads are there."""
-    found = []
+    return tuple(_placements(snapshot, state, stage))
+
+
+def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Workload]:
     nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
     for index, placement in enumerate(stage.placements):
         target = state.target(stage.name, placement.pool)
         if not isinstance(target, TargetMissing):
             name = (state.spec.key, stage.name, placement.pool)
             least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
-            found.append(
-                Workload(
-                    pipeline=state.spec.key,
-                    stage=stage,
-                    placement=placement,
-                    target=target,
-                    replicas=snapshot.replicas.get(name, ()),
-                    least=min(least, placement.prior.max_replicas),
-                    most=placement.prior.max_replicas,
-                )
+            yield Workload(
+                pipeline=state.spec.key,
+                stage=stage,
+                placement=placement,
+                target=target,
+                replicas=snapshot.replicas.get(name, ()),
+                least=min(least, placement.prior.max_replicas),
+                most=placement.prior.max_replicas,
             )
-    return tuple(found)
 
 
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:

@@ -81,7 +81,7 @@ def test_sticky_streams_are_periodic_single_servers() -> None:
     engine.advance(duration_s + 1)
 
     times_s, sessions = chunk_times(schedule, chunk_s, duration_s + 1, 1)
-    replica = engine._state.pin["replica"][0]
+    replica = engine._state.pin["replica"][:, 0]
     assert np.bincount(replica).tolist() == [per_replica] * 5
     free_s, spent = np.zeros(5), []
     for time_s, session in zip(times_s, replica[sessions], strict=True):
