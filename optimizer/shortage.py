@@ -36,8 +36,11 @@ _QUESTIONS = 100
 FINE = 16
 """One short pipeline with few placements gets its share in steps of 1 / (RESOLUTION · FINE)."""
 
-_FINE_PLACEMENTS = 12
+_FEW_PLACEMENTS = 12
 """Of all its stages together; with more, the last steps would take longer than all the others."""
+
+_NEAR = 16
+"""Levels between which what is known to be reached and what is not are halved: an estimate is as dear as a look."""
 
 _SCOUTS = 4
 """How often a search over few options begins anew from what all of them said."""
@@ -391,7 +394,7 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
             books.tighten(pipeline)  # what that saves may raise another
         if books.served == before:
             break
-    if len(rest) == 1 and sum(len(stage.placements) for stage in rest[0].stages) <= _FINE_PLACEMENTS:
+    if len(rest) == 1 and _few_placements(rest[0]):
         served = books.served[rest[0].key]
         if 0 < served < 1:
             fine = FINE * (floor(served * RESOLUTION) + 1)
@@ -400,6 +403,10 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
         if books.served[pipeline.key] == 0:
             _raise_a_little(books, pipeline)
             books.tighten(pipeline)
+
+
+def _few_placements(pipeline: Pipeline) -> bool:
+    return sum(len(stage.placements) for stage in pipeline.stages) <= _FEW_PLACEMENTS
 
 
 def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tuple[int, bool]:
@@ -518,7 +525,8 @@ def _raise(
         low += 1
     if high - low > 1 and below >= RESOLUTION:
         high = _alone(question, low, high, unit, room, money)
-        low, high = _scouted(question, low, high, unit, room, money, reaches, found)
+        if not _few_placements(pipeline):
+            low, high = _scouted(question, low, high, unit, room, money, reaches, found)
     level = _highest(low, high, reaches, strain)
     if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
@@ -597,12 +605,13 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool], strain: Callab
     """Return the highest level from `low` to below `high` that is reached; `low` itself is not asked for.
 
     `strain` tells about how many times what there is a level takes: it looks where the line through its latest two
-    values is 1, and every third time in the middle. The last level that was reached is the answer.
+    values is 1, unless that is known already, every third time in the middle, and there too when they are near. The
+    last level that was reached is the answer.
     """
     looks: list[tuple[int, float]] = []
 
     def look(level: int) -> None:
-        taken = inf if strain is None or high - low <= 1 else strain(level)
+        taken = inf if strain is None or high - low <= _NEAR else strain(level)
         if isfinite(taken):
             looks.append((level, taken))
 
@@ -611,15 +620,15 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool], strain: Callab
     while high - low > 1:
         turn += 1
         level = (low + high) // 2
-        if turn == 1 and strain is not None and not looks:
+        if turn == 1 and strain is not None and high - low > _NEAR and not looks:
             # Not for the room or the money: a stage that is short alone says how far, otherwise perhaps for any load.
             level = high - 1 if high < RESOLUTION else low + 1
-        elif turn % 3 and looks:
+        elif turn % 3 and looks and high - low > _NEAR:
             at, taken = looks[-1]
             before, took = looks[-2] if len(looks) > 1 else (0, 0.0)
             if (taken - took) * (at - before) > 0:
-                level = floor(at + (1 - taken) * (at - before) / (taken - took))
-        level = min(max(level, low + 1), high - 1)
+                guess = floor(at + (1 - taken) * (at - before) / (taken - took))
+                level = guess if low < guess < high else level
         if reaches(level):
             low = level
         else:
