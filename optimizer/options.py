@@ -494,9 +494,10 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
         numbers = _numbers(
             need.first(block), max(block.first, min(block.last, need.enough[block.placement])), block.most
         )
-        left_out = np.diff(numbers) - 1
-        coarseness, coarse_from = float((left_out / numbers[1:]).max(initial=0.0)), inf
-        if coarseness > 0:
+        coarseness, coarse_from = 0.0, inf
+        if len(numbers) and numbers[-1] - numbers[0] >= len(numbers):
+            left_out = np.diff(numbers) - 1
+            coarseness = float((left_out / numbers[1:]).max())
             cheapest = np.array(block.row)
             cheapest[block.placement] = numbers[np.argmax(left_out > 0)] + 1
             coarse_from = float(cheapest @ np.array(bounds.prices_per_hour))
