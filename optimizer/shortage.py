@@ -37,7 +37,9 @@ FINE = 16
 """One short pipeline with few placements gets its share in steps of 1 / (RESOLUTION · FINE)."""
 
 _FEW_PLACEMENTS = 12
-"""Of all its stages together; with more, the last steps would take longer than all the others."""
+"""Of all its stages together; with more, the last steps would take longer than all the others.
+
+A search over fewer options still saves nothing here: what a table costs is hardly its rows."""
 
 _NEAR = 16
 """Levels between which what is known to be reached and what is not are halved: an estimate is as dear as a look."""
