@@ -20,7 +20,7 @@ _BRIEF_S = 3.0
 """A watch that broke off and was back within this long has missed nothing that matters."""
 _FIRST_S = 30.0
 WHOLE: Mapping[str, str] = MappingProxyType({})
-_PAUSES_S = (0.2, 5.0)  # after the first failure, at most
+_PAUSES_S = (0.2, 2.0)  # after the first failure, at most
 
 
 class Watch(Generic[T]):

@@ -90,7 +90,11 @@ def generated(count: int) -> Iterator[dict[str, Any]]:
     yield _named("huge", {"spec": {**PIPELINE["spec"], "note": "x" * 1_000_000}})
     yield _named("deep", {"spec": {**PIPELINE["spec"], "stages": deep}})
     yield _named("wide", {"spec": {**PIPELINE["spec"], "stages": [{"name": f"s{n}"} for n in range(5_000)]}})
-    known = [data for name, data in mutations() if "metadata" not in name and data.get("kind") == "SpeechPipeline"]
+    known = [
+        data
+        for name, data in mutations()
+        if "metadata" not in name and data.get("kind") == "SpeechPipeline" and isinstance(data.get("spec"), dict)
+    ]
     for number in range(count - 4):
         body = copy.deepcopy(rng.choice(known))
         for _ in range(rng.randint(1, 4)):

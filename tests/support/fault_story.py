@@ -111,7 +111,8 @@ def settle(world: World, *operators: Operator) -> None:
 
 
 def _metrics_of_all(world: World) -> bool:
-    return all(world.condition(name, "MetricsAvailable").get("status") == "True" for name in world.BASE)
+    there = [name for name in world.names() if name in world.BASE]
+    return all(world.condition(name, "MetricsAvailable").get("status") == "True" for name in there)
 
 
 def _found(world: World) -> dict[str, int]:
@@ -221,6 +222,8 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     for _ in range(_ATTEMPTS):
         until(world.settled, what="everything to be at rest")
         until(lambda: _metrics_of_all(world), what="metrics of all pipelines, those of new pods too")
+        cycles = operator.cycles()  # it may have been started only now
+        until(lambda: operator.cycles() >= cycles + 2, what="two cycles")  # noqa: B023
         before = _at_rest(world)
         operator.stop()
         world.again(operator)

@@ -531,6 +531,11 @@ class World:
         found: dict[str, Any] = resource.get("status", {})
         return found
 
+    def names(self) -> list[str]:
+        """Return the names of the pipelines there are."""
+        found = self.objects.list_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines")
+        return [item["metadata"]["name"] for item in found["items"]]
+
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """Return a condition of a pipeline, empty when it is not there."""
         return next((c for c in self.status(name).get("conditions", []) if c["type"] == kind), {})
