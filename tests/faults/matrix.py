@@ -1,7 +1,7 @@
 """Run the fault matrix against real servers and print it.
 
-`python tests/faults/matrix.py [--full] [--json FILE] [--break GUARD] [ROW…]`; a row is chosen by a part of its name.
-Exit status 1 when a promise is violated.
+`python tests/faults/matrix.py [--full] [--jobs N] [--json FILE] [--break GUARD] [ROW…]`; a row is chosen by a part of
+its name. Exit status 1 when a promise is violated.
 """
 
 import argparse
@@ -9,6 +9,8 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -30,29 +32,47 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=1.0, help="of the cycle in s, for a machine that is busy")
     parser.add_argument("--json", type=Path, help="also write the matrix here")
     parser.add_argument("--keep", type=Path, help="folder for logs, which stays")
+    parser.add_argument("--jobs", type=int, default=2, help="labs at a time, each with a share of the rows")
     parser.add_argument(
         "--break", dest="broken", choices=sorted(GUARDS), help="take away a guard: its promise must then be violated"
     )
     arguments = parser.parse_args()
     parts = arguments.rows or ([PROOFS[arguments.broken]] if arguments.broken else [""])
-    chosen = [row for row in ROWS if any(part in row.name for part in parts)]
-    cells: dict[str, dict[Column, Cell]] = {}
+    chosen = [row.name for row in ROWS if any(part in row.name for part in parts)]
+    ensure(_say)
     began_s = time.monotonic()
-    pace = FULL if arguments.full else paced(arguments.interval)
+    jobs = max(1, min(arguments.jobs, len(chosen)))
     with tempfile.TemporaryDirectory(prefix="sluice-matrix-") as temporary:
-        binaries = ensure(lambda line: print(line, file=sys.stderr))
-        with World(arguments.keep or Path(temporary), binaries, pace, broken=arguments.broken) as world:
-            for row in chosen:
-                row_began_s = time.monotonic()
-                cells[row.name] = run_row(world, row)
-                bad = [f"{c.value}: {cell.why}" for c, cell in cells[row.name].items() if cell.verdict == "violated"]
-                took_s = time.monotonic() - row_began_s
-                print(f"{took_s:6.1f} s  {row.name}: {'; '.join(bad) or 'held'}", file=sys.stderr, flush=True)
+        folder = arguments.keep or Path(temporary)
+        shares = [(chosen[job::jobs], folder / str(job), arguments) for job in range(jobs)]
+        with ProcessPoolExecutor(jobs) as processes:
+            found = {name: row for share in processes.map(_run, shares) for name, row in share.items()}
+    cells = {name: found[name] for name in chosen}
     print(table(cells))
     print(f"\n{len(cells)} rows in {time.monotonic() - began_s:.0f} s")
     if arguments.json:
         arguments.json.write_text(json.dumps(document(cells), indent=1))
     return int(any(cell.verdict == "violated" for row in cells.values() for cell in row.values()))
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _run(share: tuple[Sequence[str], Path, argparse.Namespace]) -> dict[str, dict[Column, Cell]]:
+    """Run some of the rows on a lab of their own."""
+    names, folder, arguments = share
+    pace = FULL if arguments.full else paced(arguments.interval)
+    cells: dict[str, dict[Column, Cell]] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    with World(folder, ensure(_say), pace, broken=arguments.broken) as world:
+        for row in (row for row in ROWS if row.name in names):
+            began_s = time.monotonic()
+            cells[row.name] = run_row(world, row)
+            bad = [f"{c.value}: {cell.why}" for c, cell in cells[row.name].items() if cell.verdict == "violated"]
+            took_s = time.monotonic() - began_s
+            _say(f"{took_s:6.1f} s  {row.name}: {'; '.join(bad) or 'held'}")
+    return cells
 
 
 if __name__ == "__main__":
