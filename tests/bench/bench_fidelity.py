@@ -3,9 +3,10 @@
     python tests/bench/bench_fidelity.py [--seeds N] [--only NAME] [--write] [--json FILE]
 
 Errors are simulated over live − 1. Windows are compared in steady phases: where neither run has changed a replica in
-the window or in the two before. The time to react is from the step of the load to the first replica more. `--write`
-makes the errors those that every report states. The machine must be idle: a live run whose load was late is repeated
-once and then left out.
+the window or in the one before; among them, those in which both ran the same replicas tell the error of the simulated
+servers from that of the decisions that followed from it. The time to react is from the step of the load to the first
+replica more. `--write` makes the errors those that every report states. The machine must be idle: a live run whose load
+was late is repeated once and then left out.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from optimizer.model import PipelineKey
@@ -50,6 +52,7 @@ class Comparison:
     simulated: dict[str, float | None]
     live: dict[str, float | None]
     windows: list[tuple[float, float]]
+    windows_alike: list[tuple[float, float]]
 
 
 def live(scenario: Scenario, seed: int, interval_s: float) -> RunResult | None:
@@ -93,21 +96,33 @@ def measures(result: RunResult) -> dict[str, float | None]:
     }
 
 
-def steady_windows(one: RunResult, other: RunResult) -> list[tuple[float, float]]:
-    """Return the p95 of windows in which, and in the two before, neither run changed a replica."""
-    quiet = [_quiet(result) for result in (one, other)]
+def steady_windows(one: RunResult, other: RunResult, *, alike: bool) -> list[tuple[float, float]]:
+    """Return the p95 of windows in which, and in the one before, neither run changed a replica.
+
+    With `alike` only of those in which both had the same ones.
+    """
+    counts = [_replicas(result) for result in (one, other)]
+    quiet = np.logical_and(*map(_quiet, counts))
+    if alike:
+        quiet &= np.all(counts[0] == counts[1], axis=0)
     (mine,), (theirs,) = one.series.pipelines, other.series.pipelines
     return [
         (p95_s, live_s)
-        for number, (p95_s, live_s) in enumerate(zip(mine.p95_s, theirs.p95_s, strict=True))
-        if quiet[0][number] and quiet[1][number] and p95_s is not None and live_s is not None
+        for still, p95_s, live_s in zip(quiet, mine.p95_s, theirs.p95_s, strict=True)
+        if still and p95_s is not None and live_s is not None
     ]
 
 
-def _quiet(result: RunResult) -> list[bool]:
-    counts = np.array([each.desired for pipeline in result.series.pipelines for each in pipeline.placements])
+def _replicas(result: RunResult) -> NDArray[np.int64]:
+    """Return what is asked for, shape (placements, windows), in the order of their names."""
+    placements = [each for pipeline in result.series.pipelines for each in pipeline.placements]
+    return np.array([each.desired for each in sorted(placements, key=lambda each: (each.stage, each.pool))])
+
+
+def _quiet(counts: NDArray[np.int64]) -> NDArray[np.bool_]:
     moved = np.concatenate([[True], np.any(np.diff(counts, axis=1) != 0, axis=0)])
-    return [not moved[max(0, number - 2) : number + 1].any() for number in range(counts.shape[1])]
+    quiet: NDArray[np.bool_] = ~(moved | np.concatenate([[True], moved[:-1]]))
+    return quiet
 
 
 def errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float | None, float]:
@@ -140,7 +155,8 @@ def main() -> int:
                 seed=seed,
                 simulated=measures(simulated),
                 live=measures(lived),
-                windows=steady_windows(simulated, lived),
+                windows=steady_windows(simulated, lived, alike=False),
+                windows_alike=steady_windows(simulated, lived, alike=True),
             )
             found.append(one)
             print(f"{name:8} {seed}  " + "  ".join(_words(one, what) for what in one.simulated), flush=True)
@@ -169,7 +185,10 @@ def _words(one: Comparison, what: str) -> str:
 
 def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | None]]:
     rows: list[dict[str, float | str | int | None]] = []
-    pairs = {"p95 of steady windows": [pair for one in found for pair in one.windows]}
+    pairs = {
+        "p95 of steady windows": [pair for one in found for pair in one.windows],
+        "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
+    }
     for what in found[0].simulated if found else ():
         values = [(one.simulated[what], one.live[what]) for one in found]
         pairs[what] = [(s, lived) for s, lived in values if s is not None and lived is not None and lived > 0]

@@ -11,6 +11,7 @@ spending above the cap. Numbers are means over the seeds. `trained` settings com
 `simulations/policies/trained.json`, found by `python -m simulations.training` on load that is not in these scenarios.
 """
 
+import json
 import sys
 from importlib import resources
 from pathlib import Path
@@ -22,7 +23,7 @@ from simulations.experiment import planned_runs, run_all
 from simulations.hindsight import BoundRequest, bound_all
 from simulations.policies.catalogue import POLICIES
 from simulations.provenance import provenance
-from simulations.results import Experiment, Run, Tuning, dominated_by
+from simulations.results import Experiment, Run, Tuning, dominated_by, to_json
 from simulations.scenario import load_scenario
 
 SCENARIOS = ("steady", "bursty", "daily")
@@ -102,13 +103,18 @@ def verdict(found: Experiment) -> str | None:
 @click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)))
 @click.option("--seeds", help="comma-separated; default: the scenario's")
 @click.option("--jobs", type=click.IntRange(min=1), default=2)
-def main(scenarios: tuple[str, ...], policies: tuple[str, ...], seeds: str | None, jobs: int) -> None:
+@click.option("--json", "document", type=click.Path(path_type=Path), help="also write the results here")
+def main(
+    scenarios: tuple[str, ...], policies: tuple[str, ...], seeds: str | None, jobs: int, document: Path | None
+) -> None:
     chosen = None if seeds is None else tuple(int(seed) for seed in seeds.split(","))
     page = Page()
+    documents = []
     for name in scenarios or SCENARIOS:
         found = experiment(name, policies or tuple(POLICIES), chosen, jobs)
         runs = found.runs()
         bound = found.bound_cost(None)
+        documents.append(to_json(found))
         page.say(f"{name}: seeds {', '.join(map(str, found.seeds))}; bound {number(bound, '.2f')} USD", style="bold")
         page.table(COLUMNS, (row(run, runs) for run in runs))
         sentence = verdict(found)
@@ -119,6 +125,8 @@ def main(scenarios: tuple[str, ...], policies: tuple[str, ...], seeds: str | Non
         "The bound: the cheapest cost over schedules that know load and faults, respect caps, capacity and start-up,"
     )
     page.say("and meet the SLA in at least 99.5 % of the scored windows.")
+    if document is not None:
+        document.write_text(json.dumps(documents, indent=1))
 
 
 if __name__ == "__main__":
