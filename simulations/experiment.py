@@ -24,8 +24,9 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations import ledger
 from simulations.cluster.simulated import SimulatedCluster
+from simulations.hardware import cheapest_first
 from simulations.load import pipeline_schedules
-from simulations.policies.base import Briefing, Rival, RivalDecision
+from simulations.policies.base import Briefing, Hardware, OneWorkloadSettings, Rival, RivalDecision
 from simulations.policies.catalogue import POLICIES
 from simulations.results import Change, DecisionEntry, RunResult, Tuning
 from simulations.run_series import run_series
@@ -94,7 +95,10 @@ def run_one(
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
     loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
-    rival = _rival(scenario, policy, tuning, settings, loads)
+    chosen = _settings(policy, tuning) if settings is None else settings
+    if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
+        scenario = cheapest_first(scenario)
+    rival = _rival(scenario, policy, chosen, loads)
     cluster = SimulatedCluster(
         scenario, seed=seed, interval_s=rival.interval_s, window_s=rival.metrics_window_s, schedules=loads
     )
@@ -232,12 +236,15 @@ class _Loads:
 _loads = _Loads()
 
 
-def _rival(scenario: Scenario, policy: str, tuning: Tuning, settings: Any, loads: Mapping[str, Schedule]) -> Rival:
+def _settings(policy: str, tuning: Tuning) -> Any:
     family = POLICIES[policy]
-    if settings is None:
-        settings = family.default if tuning is Tuning.DEFAULT else family.trained
+    settings = family.default if tuning is Tuning.DEFAULT else family.trained
     if settings is None:
         raise ValueError(f"policy: {policy}: has no trained settings")
+    return settings
+
+
+def _rival(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Rival:
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
     briefing = Briefing(
         pipelines=pipelines,
@@ -245,7 +252,7 @@ def _rival(scenario: Scenario, policy: str, tuning: Tuning, settings: Any, loads
         loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
         duration_s=scenario.file.clock.duration_s,
     )
-    return family.make(settings, briefing)
+    return POLICIES[policy].make(settings, briefing)
 
 
 class _DecisionLog:

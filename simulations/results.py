@@ -286,16 +286,21 @@ class Experiment:
 
 
 def dominates(one: Run, other: Run) -> bool:
-    """Whether `one` is at least as cheap as `other` and meets the SLA in as many windows, and is better in one of both.
+    """Whether `one` is at least as cheap as `other` and as good, and better in one of these.
 
-    Dominance is judged within a what-if, among runs without cap violations: breaking a promise is no advantage.
+    As good: within the SLA in as many windows, and with as large a share of the items offered, so that who sheds load
+    gains nothing by it. Dominance is judged within a what-if, among runs without cap violations: breaking a promise is
+    no advantage.
     """
     if one.what_if != other.what_if or one.breaks_caps or other.breaks_caps:
         return False
-    costs, shares = (one.mean("cost"), other.mean("cost")), (one.mean("sla_windows_met"), other.mean("sla_windows_met"))
-    if costs[0] is None or costs[1] is None or shares[0] is None or shares[1] is None:
-        return False
-    return costs[0] <= costs[1] and shares[0] >= shares[1] and (costs[0] < costs[1] or shares[0] > shares[1])
+    better = False
+    for name, sign in (("cost", -1), ("sla_windows_met", 1), ("within_sla_share", 1)):
+        own, others = one.mean(name), other.mean(name)
+        if own is None or others is None or sign * own < sign * others:
+            return False
+        better |= own != others
+    return better
 
 
 def dominated_by(run: Run, runs: Sequence[Run]) -> tuple[Run, ...]:

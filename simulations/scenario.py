@@ -388,18 +388,26 @@ def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
     if what_if is None:
         return scenario
     patches = what_if.set_ or {}
-    documents = {
-        name: merged(document, patches[name]) if name in patches else document
-        for name, document in scenario.documents.items()
-    }
-    changed = {name: _resource(name, documents[name]) for name in patches}
+    patched = {name: merged(scenario.documents[name], patch) for name, patch in patches.items()}
     fields = {} if what_if.load is None else {name: value for name, value in what_if.load if value is not None}
     return replace(
-        scenario,
+        with_documents(scenario, patched),
         file=scenario.file.model_copy(update={"load": [load.model_copy(update=fields) for load in scenario.file.load]}),
+    )
+
+
+def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]]) -> Scenario:
+    """Return the scenario with other documents in place of those of the same names.
+
+    Raises:
+        PatchRefused: a document is no such resource.
+    """
+    changed = {name: _resource(name, document) for name, document in documents.items()}
+    return replace(
+        scenario,
         pipelines=tuple(_of_kind(SpeechPipeline, changed.get(_name(p), p)) for p in scenario.pipelines),
         pools=tuple(_of_kind(ComputePool, changed.get(_name(p), p)) for p in scenario.pools),
-        documents=documents,
+        documents={**scenario.documents, **documents},
     )
 
 

@@ -38,32 +38,39 @@ OBJECTIVE = (
     "where there are none, the highest share"
 )
 
+_HARDWARE = {"hardware": ["first", "cheapest"]}
+
 SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "sluice": {"latency_headroom": [0.0, 0.05, 0.1, 0.15, 0.2, 0.3], "switching_cost_per_hour": [0.0, 0.05, 0.2]},
     "static-peak": {"latency_headroom": [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6]},
     "hpa": {
+        **_HARDWARE,
         # A server with batches is busy with one item as with eight: such a share may be high.
         "target_utilization": [0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
         "metrics_window_s": [15.0, 30.0],
         "down_window_s": [60.0, 120.0, 300.0],
     },
     "keda": {
-        "target_ongoing": [0.5, 1.0, 1.5, 2.0, 3.0, 5.0],
+        **_HARDWARE,
+        "target_ongoing": [0.25, 0.5, 1.0, 1.5, 2.0, 3.0],
         "metrics_window_s": [15.0, 30.0],
         "down_window_s": [60.0, 120.0, 300.0],
     },
     "kpa": {
+        **_HARDWARE,
         "target_utilization": [0.1, 0.2, 0.3, 0.4, 0.5, 0.7],
         "stable_window_s": [30.0, 60.0],
         "scale_down_delay_s": [0.0, 60.0, 180.0],
     },
     "ray-serve": {
+        **_HARDWARE,
         "target_ongoing_requests": [0.5, 1.0, 1.5, 2.0, 3.0],
         "upscale_delay_s": [0.0, 10.0, 30.0],
         "downscale_delay_s": [60.0, 180.0, 600.0],
         "look_back_period_s": [10.0, 30.0],
     },
     "flink": {
+        **_HARDWARE,
         "target_utilization": [0.4, 0.5, 0.6, 0.7],
         "utilization_boundary": [0.1, 0.2, 0.3],
         "metrics_window_s": [60.0, 120.0],
@@ -78,22 +85,24 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "hpa_tolerance": [0.0, 0.1],
     },
     "inferno": {
-        "sla_share": [0.4, 0.5, 0.6, 0.7, 0.8, 1.0],
+        "sla_share": [0.2, 0.3, 0.4, 0.5, 0.6, 0.8],
         "saturation": ["None", "PriorityExhaustive"],
         "interval_s": [15.0, 30.0, 60.0],
     },
     "dynamo": {
-        "sla_share": [0.4, 0.5, 0.6, 0.8, 1.0],
+        **_HARDWARE,
+        "sla_share": [0.3, 0.4, 0.5, 0.6, 0.8],
         "predictor": ["constant", "kalman"],
         "throughput_interval_s": [30.0, 60.0, 180.0],
         "load_scaling": [False, True],
     },
     "inferline": {
-        "sla_share": [0.6, 0.7, 0.8, 0.9, 1.0],
+        "sla_share": [0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
         "down_wait_s": [15.0, 60.0, 180.0],
         "down_window_s": [30, 60],
     },
     "plus-one": {
+        **_HARDWARE,
         "up_share": [0.5, 0.6, 0.7, 0.8, 1.0],
         "down_share": [0.2, 0.3, 0.4, 0.5],
         "cooldown_s": [30.0, 60.0, 180.0],

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from controller.core.decision import ChangeReason, Decision, PipelineDecision, PoolDecision, ReplicaChange
@@ -65,6 +66,22 @@ class RivalDecision(Decision):
     """A decision that explains itself in `reason`, because it has neither plan nor holds to explain it by."""
 
     reason: str
+
+
+class Hardware(Enum):
+    """Which placement of a stage gets the one Deployment that an autoscaler of single workloads acts on."""
+
+    FIRST = "first"
+    """The user's preference, as declared."""
+    CHEAPEST = "cheapest"
+    """The one that serves an item at the least price with full batches, as who reads price lists and profiles takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneWorkloadSettings:
+    """What whoever sets up an autoscaler of single workloads chooses beside its own settings."""
+
+    hardware: Hardware = Hardware.FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from controller.core.policy import Policy
 from controller.core.snapshot import PoolState
 from controller.core.spec import PipelineSpec
 from optimizer.latency import StageLoad, capacity_rps, predict
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import (
     Workload,
     ceil,
@@ -45,7 +45,7 @@ class Predictor(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamoSettings:
+class DynamoSettings(OneWorkloadSettings):
     """Defaults of SLAPlannerDefaults, but for the predictor."""
 
     sla_share: float = 1.0

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 from controller.core.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlinkSettings:
+class FlinkSettings(OneWorkloadSettings):
     """Defaults of AutoScalerOptions; metrics are collected every 15 s, the job's reconcile period."""
 
     target_utilization: float = 0.7

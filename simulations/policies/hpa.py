@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.core.policy import Policy
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 TOLERANCE = 0.1
@@ -33,7 +33,7 @@ class HpaBehavior:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HpaSettings:
+class HpaSettings(OneWorkloadSettings):
     """Defaults: kube-controller-manager (sync 15 s, tolerance 10 %), metrics-server (15 s), walkthrough (50 %)."""
 
     target_utilization: float = 0.5

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem
+from controller.core.snapshot import PipelineState, TargetMissing
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.evaluate import predicted_latency_s
 from optimizer.latency import capacity_rps
@@ -109,6 +110,11 @@ def plan(problem: Pipeline, prices: Mapping[PoolName, float]) -> dict[PlacementK
             return _placed(chosen)
         _, name, placement, count = max(steps, key=lambda step: step[0])
         chosen[name] = (placement, count)
+
+
+def _ready(state: PipelineState, key: PlacementKey) -> int:
+    target = state.target(*key)
+    return 0 if isinstance(target, TargetMissing) else target.ready
 
 
 _Chosen = dict[StageName, tuple[Placement, int]]
@@ -218,14 +224,21 @@ class Inferline:
         return 2 * self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
-        """Return what the tuners ask for; what was not planned for gets its declared minimum."""
+        """Return what the tuners ask for; what was not planned for stays until what was is ready, then goes."""
         desired: dict[PlacementName, int] = {}
         for state in snapshot.pipelines:
             tuner = self._tuners.get(state.spec.key) or self._planned(state.spec, snapshot.now_s)
             self._tuners[state.spec.key] = tuner
             reading = snapshot.ingress.get(state.spec.key)
             wanted = tuner.current if reading is None else tuner.tune(snapshot.now_s, reading.offered_rps)
-            desired |= {(state.spec.key, *key): wanted.get(key, 0) for key in state.spec.placement_keys()}
+            replaced = {stage for stage, _ in wanted} - {
+                key[0] for key, count in wanted.items() if _ready(state, key) < count
+            }
+            desired |= {
+                (state.spec.key, *key): wanted.get(key, 0)
+                for key in state.spec.placement_keys()
+                if key in wanted or key[0] in replaced
+            }
         return decision_of(snapshot, desired, "traffic envelope over the plan's", policy)
 
     def _planned(self, spec: PipelineSpec, now_s: float) -> Tuner:

@@ -10,13 +10,13 @@ replica and one, has nothing to do: a stage always keeps one.
 from dataclasses import dataclass
 
 from controller.core.policy import Policy
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.hpa import HpaBehavior, HpaControl, average_value_replicas
 from simulations.policies.workloads import Workload, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KedaSettings:
+class KedaSettings(OneWorkloadSettings):
     """Defaults: `queueLength: 5` and `scaleOnInFlight: true` of the SQS scaler, the HPA's sync period and behaviour."""
 
     target_ongoing: float = 5.0

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.core.policy import Policy
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KpaSettings:
+class KpaSettings(OneWorkloadSettings):
     """Defaults of config-autoscaler. `tick-interval` is 2 s."""
 
     target_utilization: float = 0.7

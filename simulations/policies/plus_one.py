@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from controller.core.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlusOneSettings:
+class PlusOneSettings(OneWorkloadSettings):
     """`up_share` and `down_share` are parts of the SLA: more replicas above the one, fewer below the other."""
 
     up_share: float = 1.0

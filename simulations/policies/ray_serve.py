@@ -9,12 +9,12 @@ service. The original's control loop runs ten times a second; here it runs once,
 from dataclasses import dataclass
 
 from controller.core.policy import Policy
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayServeSettings:
+class RayServeSettings(OneWorkloadSettings):
     """Defaults of AutoscalingConfig."""
 
     target_ongoing_requests: float = 2.0

@@ -1,8 +1,9 @@
 """What autoscalers that know only workloads look at: replicas, their readings, and what may be asked for.
 
-Most rivals act on one Deployment each. Of a stage they get its first placement, the user's preference, and when that
-pool is exhausted they get pending pods. A stage needs a replica in total, which no such rival knows of: whoever set it
-up gave the first placement a minimum of one where no placement declares any.
+Most rivals act on one Deployment each. Of a stage they get its first placement: the user's preference, or the cheapest
+one where their settings say so (`simulations.hardware`). When that pool is exhausted they get pending pods. A stage
+needs a replica in total, which no such rival knows of: whoever set it up gave the first placement a minimum of one
+where no placement declares any.
 """
 
 import math

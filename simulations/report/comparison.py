@@ -94,7 +94,7 @@ def _scatter(runs: Sequence[Run]) -> Markup:
     points.sort(key=lambda point: (_IMPORTANCE.index(point.style), point.cost, point.name, point.trained))
     keys = [
         ("best", "on the frontier: nothing is as cheap and as good"),
-        ("dominated", "dominated: something is as cheap and as good, and better in one of both"),
+        ("dominated", "dominated: something is as cheap and as good, and better in one of these"),
         ("broke", "spent above the cap: not compared"),
     ]
     return element(

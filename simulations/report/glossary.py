@@ -17,7 +17,8 @@ _WORDS = {
     "price of that moment.",
     "bound": "The least that any schedule could cost that knows load and faults in advance, respects budget, capacity "
     "and start-up times, and meets the SLA in at least 99.5 % of the windows. Without foresight nobody reaches it.",
-    "dominated": "Another policy costs no more and meets the SLA in as many windows, and is better in one of both.",
+    "dominated": "Another policy costs no more, meets the SLA in as many windows and for as many items, "
+    "and is better in one of these.",
     "seed": "A random load of the same kind. A number is the mean over the seeds; lowest and highest are beside it.",
     "trained": "With the settings that a search found best on other loads than these. Default: as documented.",
 }

@@ -153,8 +153,8 @@ def main() -> int:
             one = Comparison(
                 scenario=name,
                 seed=seed,
-                simulated=measures(simulated),
-                live=measures(lived),
+                simulated=_of(name, measures(simulated)),
+                live=_of(name, measures(lived)),
                 windows=steady_windows(simulated, lived, alike=False),
                 windows_alike=steady_windows(simulated, lived, alike=True),
             )
@@ -175,6 +175,11 @@ def main() -> int:
         }
         REPORTED.write_text(json.dumps(stated, indent=1) + "\n")
     return 0
+
+
+def _of(name: str, found: dict[str, float | None]) -> dict[str, float | None]:
+    """Leave out the time to react where there is no step to react to."""
+    return found if name == "step" else {**found, "time to react": None}
 
 
 def _words(one: Comparison, what: str) -> str:

@@ -103,6 +103,12 @@ def test_dominance(cost: float, met: float, violations: int, dominated: bool) ->
     assert [run.policy for run in dominated_by(theirs, experiment.runs())] == (["sluice"] if dominated else [])
 
 
+def test_who_sheds_load_dominates_nobody_by_it() -> None:
+    shedding = replace(a_result(cost=9.0, met=0.999), within_sla_share=0.4)
+    ours, theirs = an_experiment(shedding, a_result("hpa", cost=10.0, met=0.99)).runs()
+    assert not dominates(ours, theirs)
+
+
 def test_one_seed_above_the_cap_is_enough_to_take_a_run_out() -> None:
     ours, theirs = an_experiment(
         a_result(seed=1, cost=1.0),

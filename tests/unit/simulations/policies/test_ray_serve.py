@@ -1,5 +1,7 @@
 """Ray Serve: the worked cases of its own test_autoscaling_policy.py."""
 
+from typing import Any
+
 import pytest
 from builders import ENCODER, VAD, a_state
 from rivals import a_detailed, a_reading, at, desired
@@ -9,7 +11,7 @@ from simulations.policies.ray_serve import RayDeployment, RayServe, RayServeSett
 AT_ONCE = {"upscale_delay_s": 0.0, "downscale_delay_s": 0.0}
 
 
-def deployment(**values: float) -> RayDeployment:
+def deployment(**values: Any) -> RayDeployment:
     return RayDeployment(RayServeSettings(**values))
 
 
