@@ -4,7 +4,8 @@ A plan takes some ten milliseconds, so that all of thousands do not fit into a c
 what it was made for has changed: its load or its measured times by more than `MOVED`, anything declared at all, a pool
 or a price. Of those that have changed, up to `PER_TURN` are planned in a cycle, those outside their bounds first, then
 by how much has changed; beside them a few of the oldest plans and of those that got too little, so that none rests on
-what has long been otherwise. Until its first turn, the plan of a pipeline is what runs.
+what has long been otherwise. Until its first turn, or the first one after its stages or placements have become others,
+the plan of a pipeline is what runs.
 
 Each is planned by itself in what the others leave: where pools and the fleet's budget suffice for all, that is what
 planning together comes to. Where they do not, those that got too little are planned together with the least important
@@ -51,9 +52,13 @@ def plan_in_turns(
         case.key: case.problem(policy, at_least=affordable((case,), whole, None).get(case.key, NO_REPLICAS))
         for case in cases
     }
-    turn = choose(cases, questions, pools)
-    room = Room(cases, pools)
-    planned = {case.key: case.state.planned for case in cases if case.state.planned is not None}
+    planned = {
+        case.key: own
+        for case in cases
+        if (own := case.state.planned) is not None and _same_placements(own.question, questions[case.key])
+    }
+    turn = choose(cases, questions, planned, pools)
+    room = Room(cases, planned, pools)
 
     def take(question: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(question, pools)
@@ -122,9 +127,12 @@ class Turn:
 
 
 def choose(
-    cases: Sequence[Assessment], questions: Mapping[PipelineKey, Pipeline], pools: Mapping[PoolName, PoolState]
+    cases: Sequence[Assessment],
+    questions: Mapping[PipelineKey, Pipeline],
+    kept: Mapping[PipelineKey, Planned],
+    pools: Mapping[PoolName, PoolState],
 ) -> Turn:
-    """Return whose turn it is; `questions` is what each pipeline asks now."""
+    """Return whose turn it is; `questions` is what each pipeline asks now, `kept` has the plans that can be kept."""
     due: list[tuple[int, float, int, PipelineKey]] = []
     content: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
@@ -132,13 +140,13 @@ def choose(
         rank = _rank(case, questions[case.key], pools)
         if rank is not None:
             due.append((rank[0], -rank[1], -case.spec.priority, case.key))
-        elif case.state.planned is not None:
-            lacks = lacking(case.state.planned.plan) is not None
-            (short if lacks else content).append((case.state.planned.at_s, case.key))
+        else:
+            own = kept[case.key]  # nothing has changed, so that it can be
+            (short if lacking(own.plan) is not None else content).append((own.at_s, case.key))
     again = [key for old in (short, content) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
     chosen = frozenset(now)
-    waiting = frozenset(case.key for case in cases if case.state.planned is None and case.key not in chosen)
+    waiting = frozenset(case.key for case in cases if case.key not in kept and case.key not in chosen)
     return Turn(now=tuple(now), waiting=waiting)
 
 
@@ -168,6 +176,15 @@ def _change(
     # Once what was planned runs, a plan that moves nothing takes its place.
     moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
     return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(question), strict=True))])
+
+
+def _same_placements(before: Pipeline, now: Pipeline) -> bool:
+    """Whether a plan for `before` says of every placement of `now` how many replicas it is to have, and of no other."""
+    asked, asks = (
+        {(stage.name, placement.pool) for stage in question.stages for placement in stage.placements}
+        for question in (before, now)
+    )
+    return asked == asks
 
 
 def declared(question: Pipeline) -> object:
@@ -268,14 +285,18 @@ def standing_plan(case: Assessment, question: Pipeline, pools: Mapping[PoolName,
 class Room:
     """What is held of pools and money, so that one pipeline can be planned in what the others leave."""
 
-    def __init__(self, cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState]) -> None:
+    def __init__(
+        self,
+        cases: Sequence[Assessment],
+        planned: Mapping[PipelineKey, Planned],
+        pools: Mapping[PoolName, PoolState],
+    ) -> None:
         self._pools = pools
         self._totals = PoolTotals()
         self._per_hour = 0.0
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for case in cases:
-            planned = case.state.planned
-            self.hold(case, case.current if planned is None else planned.plan.replicas())
+            self.hold(case, planned[case.key].plan.replicas() if case.key in planned else case.current)
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, case: Assessment, planned: Mapping[PlacementKey, int]) -> None:

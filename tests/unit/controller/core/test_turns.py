@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, applied, pools
+from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
 
 from controller.core import cycle, turns
 from controller.core.codec import decode, encode
@@ -13,6 +13,7 @@ from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.policy import Policy
 from controller.core.record import decision_record, differences, policy_from_record, snapshot_from_record
 from controller.core.snapshot import PipelineState, Planned, PoolState, Snapshot
+from controller.core.spec import StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 
 ASR = (StageName("asr"), PoolName("gpu"))
@@ -108,6 +109,32 @@ def test_a_price_that_changes_asks_for_new_plans() -> None:
     world = replace(applied(world, settled), pools=pools(a_pool("gpu", price=3.0, instances=40)))
     decision = decide(world, Policy())
     assert [own(decision, name).plan is own(settled, name).plan for name in "ab"] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        a_stage("asr", a_placement("gpu", bounds=(1, 20)), a_placement("cpu", bounds=(1, 20))),
+        a_stage("asr", a_placement("cpu", bounds=(1, 20))),
+        a_stage("words", a_placement("gpu", bounds=(1, 20))),
+    ],
+    ids=["a placement more", "another placement", "a stage renamed"],
+)
+def test_a_plan_of_other_placements_is_not_kept_by_who_has_to_wait(edited: StageSpec) -> None:
+    fleet = pools(a_pool("gpu", instances=40), a_pool("cpu", instances=40))
+    world, settled = after(6, a_snapshot(*(a_pipeline(name, 50.0) for name in "ab"), fleet=fleet))
+    assert own(settled, "b").planned is not None
+    world = with_demand(applied(world, settled), a=500.0)
+    first, second = world.pipelines
+    spec = a_spec(edited, name="b")
+    targets = {key: a_target(4) for key in spec.placement_keys()}
+    second = replace(second, spec=spec, targets=targets, samples={})
+    urgent = replace(first, spec=replace(first.spec, stages=(a_stage("asr", a_placement("gpu", bounds=(7, 20))),)))
+    world = replace(world, pipelines=(urgent, second))
+    decision = decide(world, Policy())
+    assert waiting(decision) == {"b"}
+    assert not own(decision, "b").changes
+    assert own(decide(applied(world, decision), Policy()), "b").planned is not None
 
 
 def test_turns_never_give_out_more_of_a_pool_than_there_is() -> None:
