@@ -18,7 +18,7 @@ from optimizer.latency import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import Correction, PipelineProfile, PlacementProfile, StageProfile
-from profiler.samples import Quantity, Reading
+from profiler.samples import Quantity, Reading, sane
 
 LATENCY_TIME_CONSTANT_S = 300.0
 """How fast a measured tail is believed: a percentile of one window is noisy, and a wrong one costs money."""
@@ -291,4 +291,4 @@ def _service_settled(profile: PlacementProfile) -> bool:
 
 
 def _number(reading: Reading | None) -> float | None:
-    return reading if isinstance(reading, float | int) and math.isfinite(reading) else None
+    return reading if isinstance(reading, float | int) and sane(reading) else None

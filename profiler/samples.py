@@ -39,6 +39,14 @@ class Absence:
 
 Reading = float | Absence
 
+ABSURD = 1e24
+"""No reading is above this, nor below the negative of it; sums and squares of what is would overflow."""
+
+
+def sane(value: float) -> bool:
+    """Whether a number from outside can be a reading: neither NaN nor infinite nor absurd."""
+    return -ABSURD <= value <= ABSURD
+
 
 class Quantity(Enum):
     """What a stage's servers can tell about themselves, summed or averaged over the pods of one placement."""

@@ -7,7 +7,7 @@ from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.snapshot import PipelineState
 from controller.core.spec import DemandUnit, PipelineSpec
 from profiler.demand import ENVELOPE, forecast, growth
-from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
 
 HISTORY_S = 300.0
 """Every sample this recent is kept for the forecast; older ones only where they are extremes."""
@@ -19,9 +19,6 @@ LEAST_GROWTH_PER_MINUTE = 0.01
 MOST_GROWTH_PER_MINUTE = 0.25
 MOST_MARGIN = ENVELOPE
 """However long nothing has been seen: no forecast exceeds what was seen by more."""
-
-ABSURD = 1e24
-"""No load is above this; the square of what is would overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         return DemandState(
             observed=observed,
             forecast=None,
-            demand=loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute),
+            demand=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
             samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
             falls_at_s=None,
             loss=loss,
@@ -73,9 +70,8 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
     # Between now and when a new replica serves, the load may rise as it did before.
-    expected = max(
-        forecast(recent, now_s, ahead_s), observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))
-    )
+    rising = observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))
+    expected = min(ABSURD, max(forecast(recent, now_s, ahead_s), rising))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected))
     lowest = min(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.up.stabilization_s)
     highest = max(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.down.stabilization_s)

@@ -1,13 +1,19 @@
 """What one cycle leaves for the next. It lives in the status of the resources, so that a restart is routine."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
+from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import Correction
+from profiler.samples import ABSURD
+
+FURTHEST_S = 5e10
+"""No time is further than this from the epoch: there has to be a date for it. Virtual time may be below zero."""
+LARGEST_BATCH = 1024
+"""As the resources have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,14 @@ class PoolMemory:
     backoff_s: float | None = None
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
+        _require_time(self.unavailable_until_s, "unavailable_until_s")
+        backoff_s = self.backoff_s
+        require(
+            backoff_s is None or 0 <= backoff_s <= FURTHEST_S, "backoff_s", backoff_s, f"must be 0 to {FURTHEST_S:g}"
+        )
+
 
 class FailureCause(Enum):
     """Why a placement gets no more replicas while its pool delivers to others. The values are condition reasons."""
@@ -111,25 +125,45 @@ class PipelineMemory:
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
-        loads = [self.demand or 0.0, *(sample.forecast for sample in self.samples)]
-        loads += [sample.observed or 0.0 for sample in self.samples]
-        require(all(math.isfinite(load) and load >= 0 for load in loads), "demand", loads, "must be finite and ≥ 0")
+        _require_load(self.demand, "demand")
+        for sample in self.samples:
+            _require_time(sample.t_s, "samples t_s")
+            _require_load(sample.observed, "samples observed")
+            _require_load(sample.forecast, "samples forecast")
         if (loss := self.metrics_lost) is not None:
-            sane = all(math.isfinite(rate) and rate >= 0 for rate in (loss.growth_per_minute, loss.demand or 0.0))
-            # Virtual time may be below zero.
-            require(sane and math.isfinite(loss.since_s), "metrics_lost", loss, "must be of finite numbers, loads ≥ 0")
+            _require_time(loss.since_s, "metrics_lost since_s")
+            _require_load(loss.demand, "metrics_lost demand")
+            _require_load(loss.growth_per_minute, "metrics_lost growth_per_minute")
+        _require_time(self.moved_at_s, "moved_at_s")
+        _require_time(self.excess_excused_until_s, "excess_excused_until_s")
+        low, high = FACTOR_BOUNDS
         for name, factor in self.service_factors.items():
-            require(math.isfinite(factor) and factor > 0, f"service_factors {name}", factor, "must be finite and > 0")
+            require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
         for stage, ratio in self.pass_ratios.items():
             require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+        for name, batch in self.batches.items():
+            require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
+        for rule in self.rules.values():
+            _require_time(rule.clear_since_s, "rules clear_since_s")
+        for contest in self.contests.values():
+            _require_time(contest.changed_at_s, "contests changed_at_s")
         for stage, correction in self.latency_corrections.items():
             _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
         for key, correction in self.throughput_corrections.items():
             _require_sane(correction, THROUGHPUT_FACTORS, f"throughput_corrections {key}")
 
 
+def _require_load(load: float | None, where: str) -> None:
+    require(load is None or 0 <= load <= ABSURD, where, load, f"must be 0 to {ABSURD:g}")
+
+
+def _require_time(at_s: float | None, where: str) -> None:
+    sane = at_s is None or -FURTHEST_S <= at_s <= FURTHEST_S
+    require(sane, where, at_s, f"must be within {FURTHEST_S:g} s of the epoch")
+
+
 def _require_sane(correction: Correction, bounds: tuple[float, float], where: str) -> None:
     low, high = bounds
     for value in (correction.factor, correction.smoothed):
         require(low <= value <= high, where, value, f"must be in {list(bounds)}")
-    require(math.isfinite(correction.learned_at_s), where, correction.learned_at_s, "must be finite")
+    _require_time(correction.learned_at_s, f"{where} learned_at_s")

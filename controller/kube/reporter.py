@@ -119,7 +119,9 @@ class Reporter:
                 (acting if own.changes else others).append((own.key, resource, status))
             else:
                 writable.add(own.key)
-        due = [*acting, *others[:_MOST]]  # what is left over is due again in the next cycle
+        # What is left over is due again in the next cycle, and before those that were written in this one.
+        others.sort(key=lambda one: written_at_s(_status(one[1])))
+        due = [*acting, *others[:_MOST]]
         written = self._threads.map(lambda one: self._write(PIPELINES, one[1], one[2], decision.now_s), due)
         return frozenset(writable | {key for (key, _, _), done in zip(due, written, strict=True) if done})
 

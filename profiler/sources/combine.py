@@ -1,13 +1,14 @@
 """From what the pods said to the reading of a placement. Pure.
 
-The rule for pods that do not answer: a sum needs all of them; a mean, ratio, maximum or percentile at least half.
+The rule for pods that do not answer: a sum needs all of them; a mean, ratio, maximum or percentile at least half. A pod
+that says what cannot be (`ABSURD`) has not answered.
 """
 
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.samples import ABSURD, Absence, AbsenceReason, Reading, sane
 from profiler.sources.presets import Combine, Edge, Formula
 
 Pod = tuple[str, str]
@@ -33,7 +34,7 @@ def reporting(asked: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) ->
 
 def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
     """Return the sum, mean or maximum of the pods' values."""
-    finite = {pod: values[pod] for pod in pods.fresh if pod in values and math.isfinite(values[pod])}
+    finite = {pod: values[pod] for pod in pods.fresh if pod in values and sane(values[pod])}
     absence = _too_few(pods, finite.keys(), values.keys(), needs_all=how is Combine.SUM)
     if absence is not None:
         return absence
@@ -41,35 +42,34 @@ def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -
         return max(finite.values())
     # Growth rates of gauges are part of some sums and may leave them slightly negative.
     total = max(0.0, math.fsum(finite.values()))
-    return total if how is Combine.SUM else total / len(finite)
+    return _concluded(total if how is Combine.SUM else total / len(finite))
 
 
 def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Pod, float]) -> Reading:
     """Return Σ above / Σ below, over the pods that tell both."""
-    both = {pod for pod in pods.fresh if math.isfinite(above.get(pod, math.nan) + below.get(pod, math.nan))}
+    both = {pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))}
     absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
     if absence is not None:
         return absence
     denominator = math.fsum(below[pod] for pod in both)
     if denominator <= 0:
         return Absence(reason=AbsenceReason.NO_TRAFFIC)
-    return math.fsum(above[pod] for pod in both) / denominator
+    return _concluded(math.fsum(above[pod] for pod in both) / denominator)
 
 
 def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
     """Return the formula's quantile of the pods' summed buckets, over the bounds that all of them have."""
     assert formula.quantile is not None
     finite = {
-        pod: buckets[pod]
-        for pod in pods.fresh
-        if pod in buckets and all(math.isfinite(rate) for rate in buckets[pod].values())
+        pod: buckets[pod] for pod in pods.fresh if pod in buckets and all(sane(rate) for rate in buckets[pod].values())
     }
     absence = _too_few(pods, finite.keys(), buckets.keys(), needs_all=False)
     if absence is not None:
         return absence
     bounds = set.intersection(*(set(own) for own in finite.values()))
     summed = {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds}
-    return histogram_quantile(formula.quantile, summed, formula.edge)
+    reading = histogram_quantile(formula.quantile, summed, formula.edge)
+    return reading if isinstance(reading, Absence) else _concluded(reading)
 
 
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
@@ -94,6 +94,13 @@ def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSI
             return lower_bound + (bound - lower_bound) * (rank - below) / (up_to - below)
         lower_bound, below = bound, up_to
     return bounds[-2]
+
+
+def _concluded(value: float) -> Reading:
+    """Return `value`, unless it is absurd though what it was made of is not: nothing may fail on it further on."""
+    if sane(value):
+        return value
+    return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"{value:g}: must be at most {ABSURD:g}")
 
 
 def _too_few(pods: Reporting, usable: Set[Pod], told: Set[Pod], *, needs_all: bool) -> Absence | None:

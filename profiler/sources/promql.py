@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.samples import Absence, AbsenceReason, Reading, sane
 from profiler.sources.combine import Pod
 
 _LONGEST_MATCHER = 2000
@@ -48,7 +48,7 @@ def scalar(result: Any) -> Reading:
             return Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
         case [{"value": [_, value]}] | [int() | float(), str() as value]:
             number = _number(value)
-            if math.isfinite(number):
+            if sane(number):
                 return number
             return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"the query gives {value!r}")
         case [{"value": _}, *_]:

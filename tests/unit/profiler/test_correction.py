@@ -200,6 +200,11 @@ class TestLatencyFactor:
     def test_what_cannot_be_compared_teaches_nothing(self, slow: PlacementProfile) -> None:
         assert corrected(slow).latency_correction is None
 
+    def test_rates_that_cannot_be_added_up_teach_nothing(self) -> None:
+        absurd = {Quantity.ARRIVAL_RATE: 1e308, Quantity.COMPLETION_RATE: 1e308}
+        both = [replace(on(pool), readings={**on(pool).readings, **absurd}) for pool in (CPU, GPU)]
+        assert corrected(*both).latency_correction is None
+
     def test_nothing_is_learned_while_replicas_come_or_go(self) -> None:
         before = Correction(factor=1.2, smoothed=1.2, learned_at_s=NOW_S - 15)
         assert corrected(on(CPU, slower=1.9), settled=False, latency=before).latency_correction == before

@@ -71,6 +71,13 @@ def test_a_demand_that_is_not_seen_is_planned_for_with_a_margin_that_grows_with_
     assert held[-1] == 150.0
 
 
+def test_no_demand_is_planned_for_that_no_reading_may_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: 1e24)
+    found = follow(1e24, 1e24, *[MISSING] * 200)
+    assert max(demand for demand in demands(found) if demand is not None) == 1e24
+    assert found[1].forecast == 1e24
+
+
 def test_a_demand_that_was_rising_may_have_gone_on_to_rise(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = [MISSING] * 5  # the fifth cycle is a minute after the first
     monkeypatch.setattr("controller.core.demand.growth", lambda *_: 8.0)

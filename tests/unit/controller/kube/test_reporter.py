@@ -2,7 +2,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
 from controller.core.policy import Policy
@@ -184,6 +184,28 @@ def test_many_unusable_resources_are_told_in_several_cycles(world: World, monkey
         world.reporter.tell(unusable(*resources), (), ())
         told.append(len(world.log.patches))
     assert told == [2, 3, 3, 3]
+
+
+def test_of_more_statuses_than_a_cycle_writes_every_one_has_its_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.kube.reporter._MOST", 1)
+    names = ("a", "b", "c")
+    for name in names:
+        metadata = {**world.log.objects["captions"]["metadata"], "name": name, "uid": f"uid-{name}"}
+        world.log.objects[name] = {**world.log.objects["captions"], "metadata": metadata}
+        world.pipelines.put(world.log.objects[name])
+    for cycle in range(6):
+        # A minute later all have something else to tell: what was only observed.
+        states = [a_state(a_spec(name=name), demand=1.0 + cycle % 2, replicas={VAD: 1, ENCODER: 1}) for name in names]
+        snapshot = a_snapshot(*states, now_s=NOW_S + 61 * cycle)
+        stored = world.pipelines.snapshot()
+        observation = replace(
+            world.observation(snapshot),
+            pipelines={state.spec.key: stored["speech", state.spec.name] for state in states},
+        )
+        world.reporter.report(observation, decide(snapshot, Policy()))
+    assert [name for name in world.log.patches if name in names] == [*"abcabc"]
 
 
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:

@@ -85,6 +85,35 @@ class TestAbsences:
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
 
+class TestAbsurdNumbers:
+    @pytest.mark.parametrize("combine", [Combine.SUM, Combine.MEAN, Combine.MAX])
+    def test_pods_whose_numbers_cannot_be_added_up_give_no_number(self, combine: Combine) -> None:
+        assert reason(combine_values(combine, ALL, dict.fromkeys(PODS, 1e308))) is AbsenceReason.NOT_A_NUMBER
+
+    def test_a_sum_with_an_absurd_pod_is_partial(self) -> None:
+        found = combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, 1.0) | {FIRST: 1e25})
+        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods")
+
+    def test_an_absurd_pod_does_not_spoil_a_mean(self) -> None:
+        assert combine_values(Combine.MEAN, ALL, dict.fromkeys(PODS, 2.0) | {FIRST: 1e25}) == 2.0
+
+    def test_a_sum_of_what_is_just_not_absurd_is_no_number(self) -> None:
+        assert reason(combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, 1e24))) is AbsenceReason.NOT_A_NUMBER
+
+    @pytest.mark.parametrize(("above", "below"), [(1e308, 1.0), (1.0, 1e308), (1e308, -1e308), (1e20, 1e-20)])
+    def test_a_ratio_of_them_is_no_number(self, above: float, below: float) -> None:
+        found = combine_ratio(ALL, dict.fromkeys(PODS, above), dict.fromkeys(PODS, below))
+        assert reason(found) is AbsenceReason.NOT_A_NUMBER
+
+    def test_a_histogram_of_them_is_no_number(self) -> None:
+        found = combine_buckets(ALL, quantile(0.95), {pod: {0.1: 1e308, INF: 1e308} for pod in PODS})
+        assert reason(found) is AbsenceReason.NOT_A_NUMBER
+
+    def test_a_quantile_between_absurd_bounds_is_no_number(self) -> None:
+        found = combine_buckets(ALL, quantile(0.95), {pod: {1e30: 1.0, INF: 1.0} for pod in PODS})
+        assert reason(found) is AbsenceReason.NOT_A_NUMBER
+
+
 class TestRatios:
     def test_totals_are_divided_not_pods_averaged(self) -> None:
         assert combine_ratio(ALL, dict.fromkeys(PODS, 1.0) | {FIRST: 5.0}, dict.fromkeys(PODS, 2.0)) == 1.0

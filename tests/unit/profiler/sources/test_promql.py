@@ -55,6 +55,7 @@ def test_one_series_or_one_scalar_is_a_number(result: list[object]) -> None:
         ([], AbsenceReason.MISSING),
         ([series("NaN")], AbsenceReason.NOT_A_NUMBER),
         ([series("+Inf")], AbsenceReason.NOT_A_NUMBER),
+        ([series("1e308")], AbsenceReason.NOT_A_NUMBER),
         ([1700000000.0, "some text"], AbsenceReason.NOT_A_NUMBER),
         ([series("1", pod="a"), series("2", pod="b")], AbsenceReason.NOT_A_NUMBER),
         ([{"metric": {}, "values": [[1700000000.0, "1"]]}], AbsenceReason.NOT_A_NUMBER),
