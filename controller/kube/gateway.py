@@ -309,7 +309,7 @@ class Gateway:
         return self._call("GET", resource.path(namespace, name))
 
     def read_scale(self, namespace: str, target: Target) -> Scale:
-        """Return the scale of `target`; `NotFound` also when its kind does not exist or cannot be scaled."""
+        """Return the scale of `target`; `NotFound` also when its kind has no scale, or is not of a namespace."""
         return _scale(self._call("GET", self._scale_path(namespace, target)))
 
     def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> Scale:
@@ -354,9 +354,9 @@ class Gateway:
             if entry["kind"] == target.kind and "/" not in entry["name"]:
                 if f"{entry['name']}/scale" not in names:
                     break
-                resource = Resource(
-                    api_version=target.api_version, plural=entry["name"], namespaced=entry["namespaced"]
-                )
+                if not entry["namespaced"]:  # its path would drop the namespace: it is nobody's in particular
+                    raise NotFound(f"{target.api_version} {target.kind} is not namespaced")
+                resource = Resource(api_version=target.api_version, plural=entry["name"])
                 self._scalable[target.api_version, target.kind] = resource
                 return resource
         raise NotFound(f"{target.api_version} has no kind {target.kind} with a scale subresource")

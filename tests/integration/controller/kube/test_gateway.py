@@ -1,12 +1,14 @@
 """The gateway against the real API server, as the operator's ServiceAccount with the rights of its manifest."""
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import yaml
 from kubernetes import client, config
+from waiting import until
 
 from controller.core.spec import Target
 from controller.kube.gateway import (
@@ -108,11 +110,60 @@ def test_a_kind_without_a_scale_and_a_kind_that_is_not_served_are_named(gateway:
         )
 
 
+@pytest.fixture
+def landlords(admin: client.ApiClient) -> Iterator[str]:
+    """The name of the only object of a kind that has a scale and belongs to no namespace."""
+    kinds, objects = client.ApiextensionsV1Api(admin), client.CustomObjectsApi(admin)
+    replicas = {"type": "object", "properties": {"replicas": {"type": "integer"}}}
+    version = {
+        "name": "v1",
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": replicas, "status": replicas}}},
+        "subresources": {
+            "status": {},
+            "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+        },
+    }
+    names = {"plural": "landlords", "singular": "landlord", "kind": "Landlord"}
+    kinds.create_custom_resource_definition(
+        {
+            "metadata": {"name": "landlords.example.dev"},
+            "spec": {"group": "example.dev", "names": names, "scope": "Cluster", "versions": [version]},
+        }
+    )
+    body = {"apiVersion": "example.dev/v1", "kind": "Landlord", "metadata": {"name": "all"}, "spec": {"replicas": 1}}
+
+    def made() -> bool:
+        try:
+            objects.create_cluster_custom_object("example.dev", "v1", "landlords", body)
+        except client.ApiException:  # the kind is not served yet
+            return False
+        return True
+
+    until(made)
+    yield "all"
+    kinds.delete_custom_resource_definition("landlords.example.dev")
+
+
+def test_an_object_of_no_namespace_is_no_target(
+    control_plane: ControlPlane, admin: client.ApiClient, landlords: str, namespace: str
+) -> None:
+    target = Target(api_version="example.dev/v1", kind="Landlord", name=landlords)
+    with Gateway(control_plane.kubeconfig) as gateway:  # with every right, so that it is not for want of one
+        with pytest.raises(NotFound, match=r"example\.dev/v1 Landlord is not namespaced"):
+            gateway.read_scale(namespace, target)
+        with pytest.raises(NotFound, match="is not namespaced"):
+            gateway.patch_scale(namespace, target, 7, "")
+    found = client.CustomObjectsApi(admin).get_cluster_custom_object("example.dev", "v1", "landlords", landlords)
+    assert found["spec"] == {"replicas": 1}
+
+
 @pytest.mark.parametrize(
     ("api_version", "plural", "may"),
     [
-        ("sluice.dev/v1alpha1", "speechpipelines", {"get", "list", "watch"}),
-        ("sluice.dev/v1alpha1", "computepools", {"get", "list", "watch"}),
+        ("sluice.dev/v1alpha1", "speechpipelines", {"list", "watch"}),
+        ("sluice.dev/v1alpha1", "computepools", {"list", "watch"}),
         ("sluice.dev/v1alpha1", "speechpipelines/status", {"patch"}),
         ("sluice.dev/v1alpha1", "computepools/status", {"patch"}),
         ("apps/v1", "deployments/scale", {"get", "patch"}),
