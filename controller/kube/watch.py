@@ -21,6 +21,8 @@ _BRIEF_S = 3.0
 _FIRST_S = 30.0
 WHOLE: Mapping[str, str] = MappingProxyType({})
 _PAUSES_S = (0.2, 2.0)  # after the first failure, at most
+_AT_ONCE_S = 1.0
+"""A stream that ends within this time without a word has failed: asking again right away would be a hot loop."""
 
 
 class Watch(Generic[T]):
@@ -53,6 +55,7 @@ class Watch(Generic[T]):
         self._heard_s = float("-inf")
         self._tried = threading.Event()
         self._stream: EventStream | None = None
+        self._told = False
 
     def objects(self) -> Mapping[Key, T]:
         """Return all objects as last heard, in the order of their keys.
@@ -81,6 +84,7 @@ class Watch(Generic[T]):
         """
         try:
             self._version = self._store.resync(self._pages())
+            self._told = True
             self._heard()
         except KubeError as error:
             self._problem = error
@@ -95,22 +99,26 @@ class Watch(Generic[T]):
         while not stop.is_set():
             self._beat()
             began_s = self._monotonic()
+            self._told = False
             try:
                 if self._version is None:
                     self.resync()
                 self._stream_from(str(self._version), stop)
-                pause_s = shortest_s
-                continue
+                if self._told:
+                    pause_s = shortest_s
+                if self._told or self._monotonic() - began_s > _AT_ONCE_S:
+                    continue
             except Expired as error:
                 _LOG.info("%s are listed anew: %s", self.resource.plural, error)
                 self._version = None
+                self._told = False  # where every list is too old at once, lists must not follow upon each other
             except KubeError as error:
                 if stop.is_set():
                     return
                 if str(self._problem) != str(error):
                     _LOG.warning("%s are not being watched: %s", self.resource.plural, error)
                 self._problem = error
-            if self._monotonic() - began_s > longest_s:
+            if self._told:
                 pause_s = shortest_s
             stop.wait(pause_s)
             pause_s = min(longest_s, 2 * pause_s)
@@ -133,6 +141,7 @@ class Watch(Generic[T]):
             elif event.kind != "BOOKMARK":
                 self._store.put(event.object)
             self._version = event.object["metadata"]["resourceVersion"]
+            self._told = True
             self._heard()
 
     def _pages(self) -> Iterator[Listing]:

@@ -39,6 +39,7 @@ class Script:
     watches: list[list[Act] | KubeError] = field(default_factory=list)
     now_s: float = 0.0
     asked: list[str] = field(default_factory=list)
+    paused_s: list[float] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
 
     def pages(self, *_: object, **__: object) -> Iterator[Listing]:
@@ -68,8 +69,13 @@ class Script:
         watch = Watch(
             cast("Gateway", self), DEPLOYMENTS, lambda kept: kept["metadata"]["name"], monotonic=lambda: self.now_s
         )
-        self.stop.wait = lambda timeout=None: self.stop.is_set()  # type: ignore[method-assign]
+        self.stop.wait = self.pause  # type: ignore[method-assign]
         return watch
+
+    def pause(self, timeout: float | None = None) -> bool:
+        if not self.stop.is_set():
+            self.paused_s.append(timeout or 0.0)
+        return self.stop.is_set()
 
 
 def a_listing(version: int, *names: str) -> Listing:
@@ -107,6 +113,40 @@ def test_a_watch_that_breaks_off_goes_on_where_it_was() -> None:
     watch.follow(script.stop)
     assert list(watch.objects().values()) == ["asr", "vad"]
     assert script.asked == ["list", "watch 10", "watch 11", "watch 11"]
+
+
+def test_streams_that_end_at_once_without_a_word_are_asked_for_ever_less_often() -> None:
+    script = Script(lists=[a_listing(10, "asr")], watches=[[] for _ in range(7)])
+    watch = script.a_watch()
+    watch.follow(script.stop)
+    assert script.paused_s == [0.2, 0.4, 0.8, 1.6, 2.0, 2.0]  # not after the first: the list before it was word enough
+    assert list(watch.objects().values()) == ["asr"]
+
+
+def test_a_stream_that_has_lasted_or_told_something_is_followed_by_the_next_right_away() -> None:
+    script = Script(lists=[a_listing(10, "asr")])
+    script.watches = [[script.passes(20.0)], [event("BOOKMARK", "", 40)], [event("MODIFIED", "asr", 41)]]
+    script.a_watch().follow(script.stop)
+    assert script.paused_s == []
+
+
+def test_attempts_that_fail_slowly_are_made_ever_less_often_too() -> None:
+    script = Script(lists=[a_listing(10, "asr")])
+
+    def hangs() -> WatchEvent:
+        script.now_s += 3.0
+        raise Unavailable("timed out")
+
+    heard = event("MODIFIED", "asr", 41)
+    script.watches = [[], [hangs], [hangs], [hangs], [hangs], [heard, hangs], [hangs]]
+    script.a_watch().follow(script.stop)
+    assert script.paused_s == [0.2, 0.4, 0.8, 1.6, 0.2, 0.4]
+
+
+def test_a_server_to_which_every_list_is_too_old_is_not_asked_for_lists_all_the_time() -> None:
+    script = Script(lists=[a_listing(10 + index, "asr") for index in range(6)], watches=[Expired("too old")] * 5)
+    script.a_watch().follow(script.stop)
+    assert script.paused_s == [0.2, 0.4, 0.8, 1.6, 2.0]
 
 
 def test_what_was_heard_is_not_relied_on_while_the_server_does_not_answer() -> None:
