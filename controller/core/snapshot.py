@@ -35,8 +35,8 @@ class TargetState:
 
     `desired` is what its scale asks for; `existing` counts its pods that run or start, `terminating` those on their
     way out, `ready` those that serve. The others wait: `pending` have no node, `stranded` are on one that is not ready,
-    `starting` are on a ready one. `serving` has those that are ready one by one, where they are known.
-    `resource_version` is that of the scale, for writes.
+    `starting` are on a ready one, or on any while the nodes cannot be read. `serving` has those that are ready one by
+    one, where they are known. `resource_version` is that of the scale, for writes.
     """
 
     desired: int

@@ -125,7 +125,9 @@ class Reader:
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
-        workloads = self._workloads([spec for spec, _ in pipelines], view, node_names(nodes), now_s)
+        workloads = self._workloads(
+            [spec for spec, _ in pipelines], view, node_names(nodes, unread=bool(unread)), now_s
+        )
         answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
         self._log_new(answer.problems)
         snapshot = Snapshot(

@@ -34,18 +34,23 @@ _PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNames:
-    """Names of nodes: those that are `up`, and those of them that are `leaving`."""
+    """Names of nodes: those that are `up`, and those of them that are `leaving`.
+
+    `unread` says that they are those of before, or of never: a node that is not among them may well be up.
+    """
 
     up: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
+    unread: bool = False
 
 
-def node_names(nodes: Collection[Json]) -> NodeNames:
-    """Return which nodes are up, and which of them are to go."""
+def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
+    """Return which nodes are up, and which of them are to go; `unread` where `nodes` are not those of now."""
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
         leaving=frozenset(node["metadata"]["name"] for node in up if is_leaving(node)),
+        unread=unread,
     )
 
 
@@ -57,7 +62,10 @@ def is_leaving(node: Json) -> bool:
 
 
 def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames) -> TargetState:
-    """Return the state of a workload from its scale and the pods that match the scale's selector."""
+    """Return the state of a workload from its scale and the pods that match the scale's selector.
+
+    While the nodes are unread, whoever has one and does not serve is starting: nobody knows that the node is down.
+    """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
         (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
@@ -70,8 +78,8 @@ def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
         pending=tuple(_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")),
-        stranded=tuple(_stranded(pod) for pod in placed if _node(pod) not in nodes.up),
-        starting=tuple(_starting(pod) for pod in placed if _node(pod) in nodes.up),
+        stranded=tuple(_stranded(pod) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
+        starting=tuple(_starting(pod) for pod in placed if nodes.unread or _node(pod) in nodes.up),
         serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
         resource_version=scale.resource_version,
     )

@@ -148,6 +148,13 @@ def test_a_pod_with_a_node_that_is_not_up_is_stranded_and_one_with_another_is_st
     assert (state.pending, state.ready, state.existing) == ((), 0, 2)
 
 
+def test_while_the_nodes_are_unread_no_pod_is_stranded() -> None:
+    pods = [on(node, a_pod(node, PodScheduled="True", Ready="False")) for node in ("new", "up")]
+    for nodes in (NodeNames(unread=True), NodeNames(up=NODES.up, leaving=NODES.leaving, unread=True)):
+        state = target_state(SCALE, pods, nodes)
+        assert (state.stranded, [one.name for one in state.starting]) == ((), ["new", "up"])
+
+
 def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_costs() -> None:
     marked = on("leaving", a_pod("b", Ready="True"))
     marked["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": "-7"}
