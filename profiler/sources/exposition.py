@@ -11,6 +11,8 @@ Sample = tuple[str, Mapping[str, str], float]
 
 MOST_SERIES = 10_000
 """Of one target, among the metrics that are asked for."""
+MOST_LABELS = 4096
+"""Bytes of the labels of one sample, with four for every character where one needs more than one."""
 
 _LABELS = r'\{(?:[^"{}\n]|"(?:[^"\\\n]|\\.)*")*\}'
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -27,13 +29,16 @@ def samples(text: str, names: Collection[str]) -> list[Sample]:
     One with a time of its own is left out: whose time that is, nobody knows, so nobody knows how old it is.
 
     Raises:
-        InvalidExposition: the text is cut off, a line of one of the metrics cannot be read, or there are too many.
+        InvalidExposition: the text is cut off, a line of one of the metrics cannot be read or has too many labels, or
+            there are too many lines.
     """
     if text and not text.endswith("\n"):
         raise InvalidExposition("the last line is cut off")
     found: list[Sample] = []
     for match in _lines(frozenset(names)).finditer(text):
         name, labels, rest = match.groups()
+        if labels is not None and len(labels) * (1 if labels.isascii() else 4) > MOST_LABELS:
+            raise InvalidExposition(f"{match.group()[:80]!r}: has more than {MOST_LABELS} bytes of labels")
         try:
             value, *timestamp = rest.split("#", 1)[0].split()  # behind a hash OpenMetrics shows an example
             if not timestamp:

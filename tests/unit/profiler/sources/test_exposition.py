@@ -50,6 +50,14 @@ def test_a_line_that_cannot_be_read_is_refused(line: str) -> None:
         samples(f"{line}\n", {"x"})
 
 
+@pytest.mark.parametrize(("longest", "value"), [(4096, "v"), (1024, "ü")])
+def test_labels_beyond_4_kib_are_refused(longest: int, value: str) -> None:
+    labels = f'{{a="{value * (longest - 6)}"}}'
+    assert samples(f"x{labels} 1\n", {"x"})
+    with pytest.raises(InvalidExposition, match="more than 4096 bytes of labels"):
+        samples(f"x{labels[:-2]}{value}{labels[-2:]} 1\n", {"x"})
+
+
 def test_too_many_series_are_refused() -> None:
     text = "".join(f'x{{a="{index}"}} 1\n' for index in range(MOST_SERIES + 1))
     with pytest.raises(InvalidExposition, match="more than"):
