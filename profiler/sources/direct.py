@@ -111,7 +111,8 @@ class DirectSource:
     def _evaluate(
         self, asked: Questions, seen: _Histories, now_s: float
     ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        pods = [history for (kind, *_), history in seen.items() if kind == _POD]
+        # A pod that shows more than is kept of it is missed, and blinds nobody who asks about others in one query.
+        pods = [history for (kind, *_), history in seen.items() if kind == _POD and not history.crowded]
         further = [seen[_FURTHER, url] for url in self._endpoints]
         return (
             self._answers(asked.of_pods(), pods, now_s),

@@ -14,7 +14,7 @@ from typing import Any
 
 from profiler.samples import Absence
 from profiler.sources.combine import histogram_quantile
-from profiler.sources.history import Labels, Series, TargetHistory
+from profiler.sources.history import MOST_SAMPLES, Labels, Series, TargetHistory
 from profiler.sources.promql_syntax import (
     Aggregate,
     Binary,
@@ -32,6 +32,11 @@ Value = float | Vector
 
 _EXTRAPOLATION = 1.1
 """Average scrape intervals that a window may be longer than its samples at either end."""
+_MOST_LOOKS = 1_000_000
+"""Of the steps of one query's subqueries: at parts of the query, at series, and at samples in their windows.
+
+What is no step looks at what is kept once, which is bounded by itself.
+"""
 
 
 class Evaluation:
@@ -41,25 +46,37 @@ class Evaluation:
         self._targets = targets
         self._at_s = at_s
         self._lookback_s = lookback_s
-        self._made: dict[tuple[Expression, float], Value] = {}
+        self._made: dict[Expression, Value] = {}
+        self._looks = 0
         self._selected: dict[tuple[str, tuple[Matcher, ...]], tuple[Series, ...]] = {}
 
     def result(self, expression: Expression) -> list[Any]:
         """Return the `result` of Prometheus' query API: series with labels and value, or a time and a number.
 
         Raises:
-            UnsupportedQuery: two series differ in nothing but the name of their metric.
+            UnsupportedQuery: the query has no meaning, its subqueries take too many steps, or it looks back to where
+                samples were forgotten for want of room.
         """
+        self._looks = 0
         value = self._value(expression, self._at_s)
         if isinstance(value, float):
             return [self._at_s, repr(value)]
         return [{"metric": dict(labels), "value": [self._at_s, number]} for labels, number in value.items()]
 
     def _value(self, expression: Expression, at_s: float) -> Value:
-        key = (expression, at_s)
-        if key not in self._made:
-            self._made[key] = self._evaluate(expression, at_s)
-        return self._made[key]
+        if at_s != self._at_s:  # a step of a subquery: they are too many to be kept
+            self._look(1, at_s)
+            return self._evaluate(expression, at_s)
+        if expression not in self._made:
+            self._made[expression] = self._evaluate(expression, at_s)
+        return self._made[expression]
+
+    def _look(self, looks: int, at_s: float) -> None:
+        """Count what the steps of subqueries look at."""
+        if at_s != self._at_s:
+            self._looks += looks
+            if self._looks > _MOST_LOOKS:
+                raise UnsupportedQuery(f"subqueries: their steps look at more than {_MOST_LOOKS} series and samples")
 
     def _evaluate(self, expression: Expression, at_s: float) -> Value:
         match expression:
@@ -95,9 +112,13 @@ class Evaluation:
 
     def _instants(self, selector: Selector, at_s: float) -> list[tuple[Series, float, float]]:
         found = []
-        for series in self._series(selector.name, selector.matchers):
+        selected = self._series(selector.name, selector.matchers)
+        self._look(len(selected), at_s)
+        for series in selected:
             index = series.newest(at_s)
-            if index is not None and series.times_s[index] > at_s - self._lookback_s:
+            if index is None:
+                _require_known(series, selector.name, at_s - self._lookback_s)
+            elif series.times_s[index] > at_s - self._lookback_s:
                 found.append((series, series.times_s[index], series.values[index]))
         return found
 
@@ -136,7 +157,9 @@ class Evaluation:
         assert inside.window_s is not None
         from_s = at_s - inside.window_s
         for series in self._series(inside.name, inside.matchers):
+            _require_known(series, inside.name, from_s)
             part = series.within(from_s, at_s)
+            self._look(1 + part.stop - part.start, at_s)
             sampled_s = series.times_s[part]
             since_s = sampled_s[0] if function == "rate" and part.start == 0 and sampled_s else from_s
             number = summary(sampled_s, series.values[part], since_s, at_s)
@@ -173,6 +196,12 @@ class Evaluation:
         if isinstance(right, float):
             return {labels: apply(value, right) for labels, value in left.items()}
         return {labels: apply(value, right[labels]) for labels, value in left.items() if labels in right}
+
+
+def _require_known(series: Series, name: str, after_s: float) -> None:
+    """Refuse to take a part of the samples after `after_s` for all of them."""
+    if series.forgotten_s > after_s:
+        raise UnsupportedQuery(f"{name}: looks back further than the {MOST_SAMPLES} samples that are kept of a target")
 
 
 def _fits(labels: Labels, matchers: tuple[Matcher, ...]) -> bool:

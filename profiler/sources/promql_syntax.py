@@ -20,6 +20,8 @@ _PRECEDENCE = (("or",), ("==", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/
 _COMPARISONS = frozenset(_PRECEDENCE[1])
 _MATCHING = frozenset({"on", "ignoring", "group_left", "group_right", "without", "and", "unless", "atan2", "offset"})
 _DEEPEST = 40
+_MOST_OPERATORS = 100
+"""Of a query: each may be a level of the tree, and whoever walks it goes into every level."""
 _WILDCARDS = 2
 """Of one alternative of a regular expression: each more may take its length longer to match."""
 _ALTERNATIVE = re.compile(r"(?:\\[^A-Za-z0-9\n]|[^\\.*+?()\[\]{}^$|\n]|(?P<wild>\.[*+]?))*")
@@ -143,6 +145,8 @@ class _Reader:
     def __init__(self, found: tuple[Token, ...]) -> None:
         self._tokens = found
         self._at = 0
+        self._subqueries = 0
+        self._operators = 0
 
     @property
     def next(self) -> Token:
@@ -165,7 +169,7 @@ class _Reader:
             right = self.binary(level + 1, depth)
             if _is_range(left) or _is_range(right):
                 raise UnsupportedQuery(f"{operator!r}: is between the samples of a window")
-            left = Binary(operator=operator, left=left, right=right, as_bool=as_bool)
+            left = self._joined(operator, left, right, as_bool=as_bool)
         self._no_matching()
         return left
 
@@ -173,13 +177,21 @@ class _Reader:
         if depth > _DEEPEST:
             raise UnsupportedQuery(f"signs: more than {_DEEPEST} in a row")
         if self._taken("-"):
-            return Binary(operator="*", left=Number(value=-1.0), right=self._unary(depth + 1))
+            return self._joined("*", Number(value=-1.0), self._unary(depth + 1))
         if self._taken("+"):
             return self._unary(depth + 1)
-        base = self._with_window(self._operand(depth))
+        before = self._subqueries
+        operand = self._operand(depth)
+        base = self._with_window(operand, nested=self._subqueries > before)
         if self._taken("^"):
-            return Binary(operator="^", left=base, right=self._unary(depth + 1))
+            return self._joined("^", base, self._unary(depth + 1))
         return base
+
+    def _joined(self, operator: str, left: Expression, right: Expression, *, as_bool: bool = False) -> Binary:
+        self._operators += 1
+        if self._operators > _MOST_OPERATORS:
+            raise UnsupportedQuery(f"operators: more than {_MOST_OPERATORS}")
+        return Binary(operator=operator, left=left, right=right, as_bool=as_bool)
 
     def _operand(self, depth: int) -> Expression:
         token = self.next
@@ -254,7 +266,9 @@ class _Reader:
             self._expect("}")
         return tuple(found)
 
-    def _with_window(self, inside: Expression) -> Expression:
+    def _with_window(self, inside: Expression, *, nested: bool) -> Expression:
+        """Return `inside`, with a window where one follows; `nested` says that there is a subquery inside."""
+        at = self.next.at
         if not self._taken("["):
             return inside
         if self.next.kind is not Kind.DURATION:
@@ -268,6 +282,9 @@ class _Reader:
             step_s = seconds(self._take().text)
             if not 0 < window_s / 10_000 <= step_s:
                 raise UnsupportedQuery("the step of a subquery: must be a ten-thousandth of its window or more")
+            if nested:  # every step of it would be as many steps again
+                raise UnsupportedQuery(f"'[' at {at}: is a subquery of a subquery")
+            self._subqueries += 1
             found: Expression = Subquery(inside=inside, window_s=window_s, step_s=step_s)
         elif isinstance(inside, Selector) and inside.window_s is None:
             found = Selector(name=inside.name, matchers=inside.matchers, window_s=window_s)

@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from profiler.sources.exposition import samples
-from profiler.sources.history import TargetHistory
+from profiler.sources.history import MOST_SAMPLES, TargetHistory
 
 MOST_BYTES = 8 * 2**20
 
@@ -168,8 +168,7 @@ class Scraper:
                 async with asyncio.timeout(limit_s):
                     at_s = self.now_s()
                     text = await _text(session, visited.target.url)
-            self._record(visited, at_s, text)
-            problem = ""
+            problem = self._record(visited, at_s, text)
         except TimeoutError:
             pass
         except (aiohttp.ClientError, OSError, ValueError, _Refused) as error:
@@ -180,7 +179,8 @@ class Scraper:
                 visited.visits += 1
                 self._lock.notify_all()
 
-    def _record(self, visited: _Visited, at_s: float, text: str) -> None:
+    def _record(self, visited: _Visited, at_s: float, text: str) -> str:
+        """Keep what a target showed, and return what is to be said about it."""
         target = visited.target
         found = samples(text, target.names | {_STARTED})
         started = next((value for name, _, value in found if name == _STARTED), None)
@@ -188,6 +188,10 @@ class Scraper:
             if started != visited.started:  # another process: its counters have nothing to do with those before
                 visited.history, visited.started = TargetHistory(dict(target.labels)), started
             visited.history.record(at_s, found, target.keep_s)
+            crowded = visited.history.crowded
+        return (
+            f"more than {MOST_SAMPLES} samples within {target.keep_s:g} s: the oldest are not kept" if crowded else ""
+        )
 
 
 async def _others_to_end() -> None:

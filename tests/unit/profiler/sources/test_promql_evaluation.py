@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from profiler.sources.history import TargetHistory
+from profiler.sources.exposition import MOST_SERIES
+from profiler.sources.history import MOST_SAMPLES, TargetHistory
 from profiler.sources.promql_evaluation import Evaluation, increase
 from profiler.sources.promql_syntax import parse
 from profiler.sources.promql_tokens import UnsupportedQuery
@@ -78,6 +79,16 @@ def test_a_subquery_samples_at_whole_steps_and_the_last_sample_stands() -> None:
     assert ask("avg_over_time((g > bool 6)[20s:5s])", STEADY) == pytest.approx({"a": 0.25})
 
 
+def test_subqueries_that_look_at_too_much_are_refused_and_what_others_ask_is_answered() -> None:
+    many = a_target("a", {"g": [1.0] * 100})
+    pods = [many, *(a_target(f"p{index}", {"g": [1.0] * 100}) for index in range(10))]
+    evaluation = Evaluation(pods, at_s=NOW_S, lookback_s=30.0)
+    for query in ("max_over_time(max_over_time(g[10m])[1000s:100ms])", "max_over_time(rate(g[10m])[1000s:100ms])"):
+        with pytest.raises(UnsupportedQuery, match="subqueries: their steps look at more than 1000000"):
+            evaluation.result(parse(query))
+        assert len(evaluation.result(parse("max_over_time(max_over_time(g[10m])[60s:1s])"))) == 11
+
+
 def test_sums_are_over_pods_and_keep_the_labels_asked_for() -> None:
     assert ask("sum(g)", STEADY, SLOW) == {"-": 12}
     assert ask("sum by (namespace, pod) (g)", STEADY, SLOW) == {"a": 7, "b": 5}
@@ -134,6 +145,38 @@ def test_what_is_kept_is_bounded() -> None:
         target.record(index * 0.1, [("g", {}, 1.0)], 10.0)
     (series,) = target.of("g")
     assert len(series.values) == 100
+
+
+def crowded(samples: int, series: int) -> TargetHistory:
+    """Return a target with more samples than are kept of one, one a second, the last one now."""
+    target = TargetHistory({"pod": "a"})
+    shown = [("g", {"one": str(index)}, 1.0) for index in range(series)]
+    for index in range(samples):
+        target.record(NOW_S - samples + 1 + index, shown, 600.0)
+    return target
+
+
+def test_all_series_of_a_target_together_are_bounded() -> None:
+    target = crowded(samples=30, series=MOST_SERIES)
+    assert sum(len(series.values) for series in target.of("g")) <= MOST_SAMPLES
+    assert target.crowded
+
+
+def test_what_was_forgotten_for_want_of_room_is_not_taken_for_nothing() -> None:
+    target = crowded(samples=30, series=MOST_SERIES)
+    assert ask("count(g)", target) == {"-": MOST_SERIES}
+    assert ask("count(sum_over_time(g[20s]))", target) == {"-": MOST_SERIES}
+    for query in ("sum(sum_over_time(g[21s]))", "sum(rate(g[25s]))", "max_over_time(sum(g)[25s:5s])"):
+        with pytest.raises(UnsupportedQuery, match=f"g: looks back further than the {MOST_SAMPLES} samples"):
+            ask(query, target)
+
+
+def test_a_target_that_shows_less_again_is_known_again() -> None:
+    target = crowded(samples=30, series=MOST_SERIES)
+    for second in range(1, 26):
+        target.record(NOW_S + second, [("g", {"one": "0"}, 1.0)], 20.0)
+    assert not target.crowded
+    assert ask("sum_over_time(g[20s])", target, at_s=NOW_S + 25) == {"a": 20}
 
 
 @pytest.mark.parametrize("query", ["g > clamp_min(g, g)", "2 > 1", "sum(2)", "1 or g", "rate(2)"])

@@ -90,11 +90,26 @@ def test_a_subquery_looks_back_over_what_is_inside() -> None:
         f"{'(' * 100}a{')' * 100}",
         f"{'-' * 100_000}a",
         f"a{'^a' * 100_000}",
+        f"a{'+a' * 2_000}",
     ],
 )
 def test_anything_else_is_refused(query: str) -> None:
     with pytest.raises(UnsupportedQuery):
         parse(query)
+
+
+@pytest.mark.parametrize("inside", ["max_over_time(a[1h:9s])", "sum(-max_over_time(a[1h:9s]) * 2)"])
+def test_a_subquery_of_a_subquery_is_refused_and_where_it_stands_is_told(inside: str) -> None:
+    query = f"max_over_time({inside}[24h:9s])"
+    with pytest.raises(UnsupportedQuery, match=rf"'\[' at {query.rindex('[')}: is a subquery of a subquery"):
+        parse(query)
+    parse("max_over_time(a[1h:9s]) / max_over_time(b[1h:9s])")
+
+
+def test_the_longest_chain_of_operators_can_be_walked() -> None:
+    query = parse(f"a{'+a' * 100}")
+    assert list(metric_names(query)) == ["a"] * 101
+    assert hash(query)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+b", "a{3}", "[a-z]+", ".*.*.*x", r"\d+", "^a$", "a*"])
