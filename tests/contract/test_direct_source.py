@@ -247,6 +247,7 @@ def flood(handler: BaseHTTPRequestHandler, pod: Pod) -> bool:
 
 
 MANY = "".join(f'speech_stage_capacity{{a="{index}"}} 1\n' for index in range(10_001)).encode()
+LONG = f'speech_stage_capacity{{a="{"x" * 5000}"}} 1\n'.encode()
 BROKEN: Mapping[str, tuple[Callable[[BaseHTTPRequestHandler, Pod], bool], str]] = {
     "404": (lambda handler, _: send(handler, b"", status=404), "HTTP status 404"),
     "redirect": (lambda handler, _: send(handler, b"", status=302, Location="/metrics"), "HTTP status 302"),
@@ -259,6 +260,7 @@ BROKEN: Mapping[str, tuple[Callable[[BaseHTTPRequestHandler, Pod], bool], str]] 
     "cut body": (lambda handler, _: send(handler, b"a 1\n", Content_Length="100"), "ClientPayloadError"),
     "nonsense": (lambda handler, _: send(handler, b"speech_stage_capacity one\n"), "cannot be read"),
     "many series": (lambda handler, _: send(handler, MANY), "more than 10000 series"),
+    "long labels": (lambda handler, _: send(handler, LONG), "more than 4096 bytes of labels"),
 }
 
 
@@ -284,6 +286,18 @@ def test_a_pod_that_misbehaves_costs_only_its_own_numbers_and_is_named_by_cause(
         return read(source, a_target(pods)).placements[KEY].of(Quantity.SERVICE_TIME) == pytest.approx(0.02)
 
     eventually(of_the_others)
+
+
+def test_a_pod_that_shows_more_than_is_kept_of_it_costs_only_its_own_numbers(
+    monkeypatch: pytest.MonkeyPatch, source: DirectSource, pods: dict[str, Pod]
+) -> None:
+    monkeypatch.setattr("profiler.sources.history.MOST_SAMPLES", 600)
+    pods["vad-0"].more = "\n".join(f'speech_stage_capacity{{a="{index}"}} 1' for index in range(200))
+    absence = becomes(source, a_target(pods), Quantity.ARRIVAL_RATE, AbsenceReason.PARTIAL)
+    assert absence.detail.startswith("3 of 4 pods")
+    answer = read(source, a_target(pods))
+    assert any("samples within 5 s: the oldest are not kept" in each for each in answer.problems)
+    assert value(answer.placements[KEY].of(Quantity.SERVICE_TIME)) == pytest.approx(0.02)
 
 
 def test_pods_that_are_gone_become_stale(source: DirectSource) -> None:
@@ -427,6 +441,20 @@ class TestTheUsersOwnQueries:
             return isinstance(reading, Absence) and reading.reason is AbsenceReason.UNAVAILABLE
 
         eventually(unavailable)
+
+    def test_a_query_that_looks_back_too_far_costs_nobody_else_his_answer(
+        self, monkeypatch: pytest.MonkeyPatch, source: DirectSource, ingresses: list[Pod]
+    ) -> None:
+        monkeypatch.setattr("profiler.sources.history.MOST_SAMPLES", 20)
+        long = "sum(max_over_time(streams[60s]))"
+
+        def refused() -> bool:
+            answer = read(source, long=long, short="sum(streams)")
+            reading = answer.scalars["long"]
+            too_far = isinstance(reading, Absence) and "looks back further" in reading.detail
+            return too_far and answer.scalars["short"] == 50.0
+
+        eventually(refused)
 
     def test_the_pods_are_never_added_up_to_what_is_offered(self, source: DirectSource, pods: dict[str, Pod]) -> None:
         target = a_target(pods)
