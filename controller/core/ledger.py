@@ -34,7 +34,11 @@ class Entry:
 
     def spend_per_hour(self, desired: int) -> float:
         """Return the most that is spent once `desired` is asked for: what leaves costs until it has left."""
-        return (max(desired, self.existing) + self.terminating) * self.price_per_hour
+        return self.taken(desired) * self.price_per_hour
+
+    def taken(self, desired: int) -> int:
+        """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
+        return max(desired, self.existing) + self.terminating
 
 
 class Ledger:
@@ -58,6 +62,7 @@ class Ledger:
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
         }
         self._limits = {name: pool.limit for name, pool in pools.items()}
+        self._ceilings = {name: pool.spec.instances for name, pool in pools.items() if pool.spec.instances is not None}
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
@@ -67,6 +72,7 @@ class Ledger:
         self.after = Replicas(
             {name: entry.desired for name, entry in self._entries.items()},
             {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
+            taken={name: entry.taken for name, entry in self._entries.items()},
         )
 
     def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
@@ -116,6 +122,13 @@ class Ledger:
         """Whether more of `pool` will be asked for than there is."""
         return self.instances(pool) > self._limits[pool]
 
+    def crowded(self, pool: PoolName) -> bool:
+        """Whether more of `pool` would be taken, while the changes happen, than its declared ceiling.
+
+        A pool without one is as large as what is ready there, which what leaves a lost node takes nothing of.
+        """
+        return pool in self._ceilings and self.after.taken.instances(pool) > self._ceilings[pool]
+
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
         """Return what one replica of a placement costs."""
         return self._entries[(pipeline, key)].price_per_hour
@@ -129,7 +142,7 @@ class Ledger:
                 return Limit(kind=LimitKind.BUDGET)
             if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
-            if self.overfull(key[1]):
+            if self.overfull(key[1]) or self.crowded(key[1]):
                 return Limit(kind=LimitKind.POOL, name=key[1])
             return None
         finally:

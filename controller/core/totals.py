@@ -1,6 +1,6 @@
 """Replicas by pool, counted so that a change of one costs the same however many there are."""
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import pairwise
 from typing import TypeVar
 
@@ -33,24 +33,44 @@ class PoolTotals:
 
 
 class Replicas(MutableMapping[K, int]):
-    """Replicas by placement, with the totals of the pools that follow from them."""
+    """Replicas by placement, with the totals of the pools that follow from them.
 
-    def __init__(self, replicas: Mapping[K, int], where: Mapping[K, tuple[PoolName, int]]) -> None:
-        """`where` has the pool and the size (replicas per instance) of every placement."""
+    `totals` are of the replicas themselves, `taken` of those that are there while they change.
+    """
+
+    def __init__(
+        self,
+        replicas: Mapping[K, int],
+        where: Mapping[K, tuple[PoolName, int]],
+        *,
+        taken: Mapping[K, Callable[[int], int]],
+    ) -> None:
+        """`where` has the pool and the size (replicas per instance) of every placement.
+
+        `taken` has how many replicas are there once so many are asked for.
+        """
         self._where = where
+        self._taken = taken
         self._replicas: dict[K, int] = {}
         self.totals = PoolTotals()
+        self.taken = PoolTotals()
         self.update(replicas)
 
     def __getitem__(self, name: K) -> int:
         return self._replicas[name]
 
     def __setitem__(self, name: K, count: int) -> None:
-        self.totals.move(*self._where[name], self._replicas.get(name, 0), count)
+        before = self._replicas.get(name)
+        self.totals.move(*self._where[name], before or 0, count)
+        self.taken.move(
+            *self._where[name], 0 if before is None else self._taken[name](before), self._taken[name](count)
+        )
         self._replicas[name] = count
 
     def __delitem__(self, name: K) -> None:
-        self.totals.move(*self._where[name], self._replicas.pop(name), 0)
+        before = self._replicas.pop(name)
+        self.totals.move(*self._where[name], before, 0)
+        self.taken.move(*self._where[name], self._taken[name](before), 0)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._replicas)

@@ -1,9 +1,10 @@
 """The books: what is spent while replicas come and go, and what no change may overdraw."""
 
+import pytest
 from builders import ENCODER, VAD, a_pool, a_spec, a_state, a_target, default_pools, pools
 
 from controller.core.ledger import FLEET, Ledger
-from controller.core.snapshot import PipelineState, TargetMissing
+from controller.core.snapshot import PipelineState, TargetMissing, TargetState
 from optimizer.plan import Limit, LimitKind
 
 KEY = a_spec().key
@@ -34,6 +35,19 @@ def test_the_limit_that_refuses_is_named() -> None:
     assert ledger(state, fleet_budget=2.5).refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET, name=FLEET)
     assert ledger(state, inferentia=2).refusal(KEY, ENCODER) == Limit(kind=LimitKind.POOL, name="inferentia")
     assert ledger(state, inferentia=3).refusal(KEY, ENCODER) is None
+
+
+@pytest.mark.parametrize("other", [a_target(1, terminating=1), a_target(0, existing=2), a_target(2)])
+def test_what_leaves_takes_its_part_of_a_ceiling_until_it_has_left(other: TargetState) -> None:
+    states = a_state(replicas={ENCODER: 2}), a_state(a_spec(name="other"), replicas={ENCODER: other})
+    assert ledger(*states, inferentia=4).refusal(KEY, ENCODER) == Limit(kind=LimitKind.POOL, name="inferentia")
+    assert ledger(*states, inferentia=5).refusal(KEY, ENCODER) is None
+
+
+def test_what_leaves_takes_nothing_of_a_pool_that_is_as_large_as_what_is_ready() -> None:
+    state = a_state(replicas={ENCODER: a_target(2, terminating=9)})
+    books = Ledger([state], {**default_pools(), **pools(a_pool("inferentia", instances=None, ready=3))}, None)
+    assert books.refusal(KEY, ENCODER) is None
 
 
 def test_what_cannot_be_read_or_priced_is_not_in_the_books() -> None:
