@@ -30,7 +30,8 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
-	@$(BIN)/pytest -n 2 --dist loadfile tests/integration
+	@$(BIN)/pytest -n 2 --dist loadfile tests/integration -m "not quiet"
+	@$(BIN)/pytest tests/integration -m quiet
 	@$(BIN)/pytest tests/e2e tests/oracle tests/unit/simulations/lab -m "lab or quiet"
 
 .PHONY: check

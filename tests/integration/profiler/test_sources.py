@@ -30,7 +30,7 @@ from simulations.lab.timers import Timers
 from simulations.lab.wire import NO_SESSION, Client
 from simulations.lab.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.quiet]
 
 PRESETS: tuple[Preset, ...] = ("generic", "triton", "vllm")
 SOURCES = ("prometheus", "direct")
