@@ -92,9 +92,13 @@ def tells(fallback: Fallback, words: str) -> None:
 
 def returned(run: LabRun, back_s: float) -> None:
     """When the pool delivers again, one replica tries it, the others follow, and those they replace go last."""
+    # A trial that has just begun when the pool is back is the one that finds out.
+    since = [change for change in run.changes(back_s - DEADLINE_S, 1e9) if change["stage"] == "encoder"]
+    steps = [
+        after - before for change in since if change["pool"] == "inferentia" for before, after in [change["replicas"]]
+    ]
+    assert next(step for step in steps if step > 0) == 1
     after = [change for change in run.changes(back_s, 1e9) if change["stage"] == "encoder"]
-    ups = [change["replicas"] for change in after if change["pool"] == "inferentia"]
-    assert ups[0][1] - ups[0][0] == 1
     downs = [change for change in after if change["pool"] == "gpu"]
     assert [change["replicas"][1] for change in downs] == [0]
     assert after[-1]["pool"] == "gpu" or after.index(downs[0]) > 0
