@@ -266,8 +266,9 @@ class TestEveryPreset:
     def test_the_service_time_fits_the_law_at_the_batch_it_belongs_to(self, settled: Settled, preset: Preset) -> None:
         readings = settled[preset]
         batch = readings.get(Quantity.SERVED_BATCH, readings.get(Quantity.PRESENT_BATCH, readings[Quantity.BATCH_SIZE]))
-        # vLLM tells its batch as a gauge, seen only when it is scraped: a mean of some thirty samples.
-        tolerance = 0.15 if preset == "vllm" else 0.06
+        # vLLM tells its batch as a gauge, seen only when it is scraped: a mean of some thirty samples. Triton weights
+        # times by requests and batches not at all: the batch that goes with its times is inferred from the mean one.
+        tolerance = {"vllm": 0.15, "triton": 0.1}.get(preset, 0.06)
         assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=tolerance)
 
     def test_the_batch_size_is_that_of_the_contract(self, settled: Settled, preset: Preset) -> None:
