@@ -221,7 +221,6 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     """
     for _ in range(_ATTEMPTS):
         until(world.settled, what="everything to be at rest")
-        until(lambda: _metrics_of_all(world), what="metrics of all pipelines, those of new pods too")
         cycles = operator.cycles()  # it may have been started only now
         until(lambda: operator.cycles() >= cycles + 2, what="two cycles")  # noqa: B023
         before = _at_rest(world)
@@ -236,13 +235,16 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
 
 
 def _at_rest(world: World) -> dict[str, dict[str, str]]:
-    """Wait until the operator has written nothing for two cycles; return the versions of all it could write."""
+    """Wait until the operator has written nothing for two cycles, and all pods are heard of, new ones too.
+
+    Return all it could write.
+    """
     calm_s = 2 * world.pace.interval_s + 0.5
     before, since_s, last = world.versions(), time.monotonic(), ""
     deadline_s = since_s + _SOON_S + 3 * calm_s
-    while time.monotonic() - since_s <= calm_s:
+    while time.monotonic() - since_s <= calm_s or not _metrics_of_all(world):
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"the operator goes on writing: {last}")
+            raise AssertionError(f"the operator is not at rest: {last or 'metrics are missing'}")
         time.sleep(0.2)
         now = world.versions()
         if now != before:
