@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from http_upstream import serving
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
@@ -125,16 +126,9 @@ def back_end() -> Iterator[BackEnd]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    back_end.url = f"http://127.0.0.1:{server.server_port}"
-    yield back_end
-    back_end.released.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Handler) as back_end.url:
+        yield back_end
+        back_end.released.set()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from broken_guards import GUARDS, PROOFS
 from fault_rows import ROWS
-from fault_story import Cell, Column, document, run_row, table
+from fault_story import Cell, Column, document, run_row, table, violated
 from fault_world import FULL, World, paced
 
 from simulations.lab.binaries import ensure
@@ -52,7 +52,7 @@ def main() -> int:
     print(f"\n{len(cells)} rows in {time.monotonic() - began_s:.0f} s")
     if arguments.json:
         arguments.json.write_text(json.dumps(document(cells), indent=1))
-    return int(any(cell.verdict == "violated" for row in cells.values() for cell in row.values()))
+    return int(any(violated(row) for row in cells.values()))
 
 
 def _say(line: str) -> None:
@@ -69,7 +69,7 @@ def _run(share: tuple[Sequence[str], Path, argparse.Namespace]) -> dict[str, dic
         for row in (row for row in ROWS if row.name in names):
             began_s = time.monotonic()
             cells[row.name] = run_row(world, row)
-            bad = [f"{c.value}: {cell.why}" for c, cell in cells[row.name].items() if cell.verdict == "violated"]
+            bad = [f"{promise}: {why}" for promise, why in violated(cells[row.name]).items()]
             took_s = time.monotonic() - began_s
             _say(f"{took_s:6.1f} s  {row.name}: {'; '.join(bad) or 'held'}")
     return cells

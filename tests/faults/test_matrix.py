@@ -1,10 +1,10 @@
 """Every row of the fault matrix, one test each, on one lab: whatever applies is held."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 from fault_rows import ROWS
-from fault_story import Cell, Column, Row, run_row
+from fault_story import Row, run_row, violated
 from fault_world import World
 
 from simulations.lab.binaries import ensure
@@ -16,10 +16,6 @@ pytestmark = pytest.mark.lab
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with World(tmp_path_factory.mktemp("matrix"), ensure(print)) as world:
         yield world
-
-
-def violated(cells: Mapping[Column, Cell]) -> dict[str, str]:
-    return {column.value: cell.why for column, cell in cells.items() if cell.verdict == "violated"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -27,6 +27,7 @@ _OPEN = {
 DEEP = "nested deeply"
 """Stands for 1,000 levels, which no encoder here would make."""
 _LEVELS = 500
+_NESTED = '{"deeper": [' * _LEVELS + '"end"' + "]}" * _LEVELS
 sys.setrecursionlimit(20 * _LEVELS)  # for what is read back here
 _STRANGE: tuple[Any, ...] = (
     None,
@@ -133,12 +134,11 @@ def _accepted(world: World, body: dict[str, Any], *, dry_run: bool = False) -> b
     headers = {"Content-Type": "application/json"}
     api.update_params_for_auth(headers, [], ["BearerToken"])
     group, version, namespace, plural = PLACE
-    nested = '{"deeper": [' * _LEVELS + '"end"' + "]}" * _LEVELS
     answer = api.rest_client.pool_manager.request(
         "POST",
         f"{api.configuration.host}/apis/{group}/{version}/namespaces/{namespace}/{plural}"
         + ("?dryRun=All" if dry_run else ""),
-        body=json.dumps(body).replace(json.dumps(DEEP), nested).encode(),
+        body=json.dumps(body).replace(json.dumps(DEEP), _NESTED).encode(),
         headers=headers,
     )
     return bool(answer.status < 300 or answer.status == 409)

@@ -328,6 +328,11 @@ def table(cells: Mapping[str, Mapping[Column, Cell]]) -> str:
     return "\n".join(lines)
 
 
+def violated(row: Mapping[Column, Cell]) -> dict[str, str]:
+    """Return, by promise, by what a row violates it."""
+    return {column.value: cell.why for column, cell in row.items() if cell.verdict == "violated"}
+
+
 def document(cells: Mapping[str, Mapping[Column, Cell]]) -> list[dict[str, Any]]:
     """Return the matrix as JSON."""
     return [

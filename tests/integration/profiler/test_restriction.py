@@ -1,16 +1,16 @@
 """Restricted queries as a real Prometheus understands them: it takes all of them, and none sees another's series."""
 
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 import pytest
 import yaml
+from http_upstream import serving
 from tenant_queries import RESTRICTED
 
 from profiler.sources.restriction import restricted
@@ -49,10 +49,6 @@ def prometheus(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     folder = tmp_path_factory.mktemp("prometheus")
     nowhere: Path = folder / "kubeconfig"
     nowhere.write_text(
@@ -67,17 +63,17 @@ def prometheus(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
             }
         )
     )
-    with PrometheusServer(
-        folder, binaries, kubeconfig=nowhere, scrape_interval_s=0.5, targets=[f"127.0.0.1:{server.server_port}"]
-    ) as started:
+    with (
+        serving(Handler) as url,
+        PrometheusServer(
+            folder, binaries, kubeconfig=nowhere, scrape_interval_s=0.5, targets=[urlsplit(url).netloc]
+        ) as started,
+    ):
         deadline = time.monotonic() + LIMIT_S
         while not ask(started, 'count_over_time(up{namespace="other"}[1m]) > 1')["data"]["result"]:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield started
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.parametrize("query", [query for query, _ in RESTRICTED])

@@ -352,8 +352,7 @@ def test_the_sources_agree(everything: dict[str, Settled]) -> None:
         (preset, what): (value, everything["direct"][preset].get(what))
         for preset, readings in everything["prometheus"].items()
         for what, value in readings.items()
-        if what not in of_a_moment | bounds
-        and everything["direct"][preset].get(what) != pytest.approx(value, rel=tolerance(preset, what))
+        if what not in of_a_moment | bounds and everything["direct"][preset].get(what) != within(preset, what, value)
     }
     assert apart == {}
     assert [readings.keys() for readings in everything["direct"].values()] == [
@@ -361,13 +360,16 @@ def test_the_sources_agree(everything: dict[str, Settled]) -> None:
     ]
 
 
-def tolerance(preset: Preset, what: Quantity) -> float:
-    """Waiting times on a busy machine differ within half a second; rates and times of service do not."""
+def within(preset: Preset, what: Quantity, value: float) -> Any:
+    """What agrees with `value`. Waiting times on a busy machine differ within half a second; rates and times of service
+    do not. A queue that is mostly empty is seen in a few of thirty samples: means of them can be an item apart."""
     of_gauges = {Quantity.BATCH_SIZE, Quantity.PRESENT_BATCH, Quantity.UTILIZATION, Quantity.ARRIVAL_RATE}
-    if what is Quantity.QUEUE_DEPTH or (preset == "vllm" and what in of_gauges):
-        return 0.5
+    if what is Quantity.QUEUE_DEPTH:
+        return pytest.approx(value, rel=0.5, abs=1.0)
+    if preset == "vllm" and what in of_gauges:
+        return pytest.approx(value, rel=0.5)
     rates = {Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE, Quantity.SERVICE_TIME, Quantity.BATCH_SIZE}
-    return 0.05 if what in rates else 0.3
+    return pytest.approx(value, rel=0.05 if what in rates else 0.3)
 
 
 def test_a_restarted_process_yields_no_nonsense_and_a_dead_one_is_missed(

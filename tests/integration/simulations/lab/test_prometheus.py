@@ -1,15 +1,15 @@
 import json
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_upstream import serving
 from kubernetes import client
 
 from simulations.lab.binaries import Binaries
@@ -31,15 +31,10 @@ def exporter(host: str, text: str) -> Iterator[int]:
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
             pass
 
-    server = ThreadingHTTPServer((host, 0), Metrics)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Metrics, host) as url:
+        port = urllib.parse.urlsplit(url).port
+        assert port is not None
+        yield port
 
 
 def series_of(server: PrometheusServer, query: str) -> list[dict[str, Any]]:

@@ -1,14 +1,13 @@
 """What a person sees of a run."""
 
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from io import StringIO
 
 import pytest
 from builders import a_placement, a_spec, a_stage
+from http_upstream import serving
 from live_runs import CAPTIONS, a_run, an_observation, pipeline, replicas
 from rich.console import Console
 
@@ -196,20 +195,8 @@ class Operator(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def operator() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Operator) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_the_operator_s_metrics_are_read_by_pipeline_and_stage_and_forgotten_when_it_goes() -> None:
-    with operator() as url:
+    with serving(Operator) as url:
         metrics = OperatorMetrics(url)
         metrics.refresh()
         assert metrics.stages == {("speech/captions", "vad", "sluice_stage_pressure"): 0.5}
