@@ -35,6 +35,7 @@ class Watches:
         self._beat = beat
         self._died = died
         self._stop = threading.Event()
+        self._ended = False
         self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
@@ -67,7 +68,7 @@ class Watches:
         try:
             asyncio.run(self._watch())
         finally:
-            if not self._stop.is_set():
+            if self._ended:
                 self._died()
 
     async def _watch(self) -> None:
@@ -87,6 +88,8 @@ class Watches:
             )
         finally:
             beats.cancel()
+            self._ended = not self._stop.is_set()
+            self._stop.set()  # kopf waits for it in a thread, which the end of the event loop waits for in turn
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

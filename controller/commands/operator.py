@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import sys
 import threading
 import uuid
 from contextlib import ExitStack, closing
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
+_DEEPEST = 40_000
+"""Frames. The API server takes documents nested 10,000 deep; one that could not be decoded would end the watches."""
 
 
 @click.command()
@@ -132,6 +135,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.telemetry import Telemetry
 
     set_up_logging(settings.log_format)
+    sys.setrecursionlimit(_DEEPEST)
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None

@@ -166,7 +166,7 @@ def pool_decision(
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(
         name=name,
-        in_use=ledger.in_use(name),
+        in_use=ledger.in_use(name) + pool.strays_in_use,
         planned=ledger.instances(name),
         limit=pool.limit,
         zones=pool.zones,

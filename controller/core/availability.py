@@ -13,7 +13,7 @@ from optimizer.model import PipelineKey, PoolName
 
 EPSILON = 1e-9
 _NO_ROOM = "Insufficient "
-"""How the scheduler begins what it says of a node that would take the pod but has no room for it."""
+"""How the scheduler begins what it says of a node that would take the pod but has no room for it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,10 @@ def find_availability(snapshot: Snapshot) -> Availability:
     """Return what is known of failures after this snapshot.
 
     A pool cannot deliver when a replica past its deadline has no node, or one that is not ready. Where the pool has
-    room for the replica by the books, and the scheduler finds it in no piece, the placement alone fails; so it does
-    when a replica on a ready node has not become ready within its start-up time and the deadline.
+    room for the replica by the books, the placement alone fails, whatever the scheduler has against it: the room is in
+    no one piece, or not for this pod. So it does when a replica on a ready node has not become ready within its
+    start-up time and the deadline. While the nodes cannot be read nobody knows whether the pool has room, and what one
+    pod waits for must not take it from the others.
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
@@ -111,7 +113,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
                 continue
             verdict = _judged(state, placements[key], target, pool, books, snapshot.now_s)
             late[key[1]] += verdict.undelivered
-            undelivered[key[1]] += len(target.pending) - len(verdict.split)
+            undelivered[key[1]] += len(target.pending) - len(verdict.apart)
             if target.pending or target.stranded or target.starting:
                 waiting.add(key[1])
             failure = _next_failure(state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s)
@@ -139,7 +141,8 @@ class _Books:
     @classmethod
     def of(cls, snapshot: Snapshot) -> "_Books":
         free: dict[PoolName, float] = {
-            name: float(pool.ready_instances - pool.leaving_instances) for name, pool in snapshot.pools.items()
+            name: pool.ready_instances - pool.leaving_instances - pool.strays_in_use
+            for name, pool in snapshot.pools.items()
         }
         draining: set[PoolName] = set()
         for state in snapshot.pipelines:
@@ -161,41 +164,37 @@ class _Books:
 class _Verdict:
     """The waiting replicas of one placement.
 
-    Past their deadline: `undelivered` by the pool, `unplaced` though there is room, `unstarted` on ready nodes; `split`
+    Past their deadline: `undelivered` by the pool, `unplaced` though there is room, `unstarted` on ready nodes; `apart`
     are all that wait though there is room.
     """
 
     undelivered: Sequence[PendingReplica]
     unplaced: Sequence[PendingReplica]
     unstarted: Sequence[PendingReplica]
-    split: Sequence[PendingReplica]
+    apart: Sequence[PendingReplica]
 
 
 def _judged(
     state: PipelineState, placement: PlacementSpec, target: TargetState, pool: PoolState, books: _Books, now_s: float
 ) -> _Verdict:
-    deadline_s, drain_s = pool.spec.pending_deadline_s, state.spec.scaling.drain_s
-    share = 1 / placement.prior.per_instance
-    room = books.free[placement.pool] >= share - EPSILON
-    split = [replica for replica in target.pending if room and _NO_ROOM in replica.reason]
-    apart = {replica.name for replica in split}
+    deadline_s = pool.spec.pending_deadline_s
     # What drains leaves room behind, for which it is worth waiting that long.
-    patience_s = deadline_s + (drain_s if placement.pool in books.draining else 0.0)
+    drain_s = state.spec.scaling.drain_s if placement.pool in books.draining else 0.0
+    has_room = bool(pool.unread) or books.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
 
     def late(replicas: Sequence[PendingReplica], after_s: float) -> list[PendingReplica]:
         return [replica for replica in replicas if now_s - replica.since_s >= after_s]
 
-    undelivered = [
+    waited = [
         replica
         for replica in target.pending
-        if replica.name not in apart
-        and now_s - replica.since_s >= (patience_s if _NO_ROOM in replica.reason else deadline_s)
+        if now_s - replica.since_s >= deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0)
     ]
     return _Verdict(
-        undelivered=[*undelivered, *late(target.stranded, deadline_s)],
-        unplaced=late(split, patience_s),
+        undelivered=[*([] if has_room else waited), *late(target.stranded, deadline_s)],
+        unplaced=waited if has_room else [],
         unstarted=late(target.starting, placement.startup_s + deadline_s),
-        split=split,
+        apart=target.pending if has_room else (),
     )
 
 
@@ -203,7 +202,7 @@ def _next_failure(
     before: PlacementFailure | None, verdict: _Verdict, target: TargetState, pool: PoolSpec, now_s: float
 ) -> PlacementFailure | None:
     late = [*verdict.unplaced, *verdict.unstarted]
-    waits = bool(verdict.split) or (
+    waits = bool(verdict.apart) or (
         bool(target.starting) and before is not None and before.cause is FailureCause.CANNOT_START
     )
     outage = _next(pool, PoolMemory() if before is None else before.outage, late, waits=waits, now_s=now_s)

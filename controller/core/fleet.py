@@ -109,6 +109,7 @@ def _problem(
     keys = {case.key for case in group}
     others = [case for case in cases if case.key not in keys]
     held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
+    held_per_hour += sum(pool.strays_per_hour for pool in pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = [(case.spec, case.current) for case in others]
     placed = [(case.spec, case.current) for case in cases]

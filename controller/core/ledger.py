@@ -45,7 +45,8 @@ class Ledger:
     """The fleet's books during one cycle.
 
     `after` holds the replicas that will be asked for, those desired now at first; the methods answer for it.
-    Placements whose workload is missing or whose pool does not exist are not in the books.
+    Placements whose workload is missing or whose pool does not exist are not in the books; strays are, as money that
+    the fleet spends and room that nobody has.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Ledger:
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
         }
-        self._limits = {name: pool.limit for name, pool in pools.items()}
-        self._ceilings = {name: pool.spec.instances for name, pool in pools.items() if pool.spec.instances is not None}
+        self._limits = {name: pool.open_limit for name, pool in pools.items()}
+        self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
+        self._strays_per_hour = sum(pool.strays_per_hour for pool in pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
@@ -87,15 +89,17 @@ class Ledger:
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
-        return sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
+        spent = sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
+        return spent + self._astray_per_hour(pipeline)
 
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return what `pipeline` (None: the fleet) spends now."""
-        return sum(entry.observed_per_hour for _, entry in self._of(pipeline))
+        return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._astray_per_hour(pipeline)
 
     def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return what `pipeline` (None: the fleet) costs when all changes have happened."""
-        return sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
+        costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
+        return costs + self._astray_per_hour(pipeline)
 
     def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
         """Return the cap of `pipeline` (None: of the fleet), None without one."""
@@ -127,7 +131,7 @@ class Ledger:
 
         A pool without one is as large as what is ready there, which what leaves a lost node takes nothing of.
         """
-        return pool in self._ceilings and self.after.taken.instances(pool) > self._ceilings[pool]
+        return pool in self._ceilings and self.after.taken.instances(pool) > self._limits[pool]
 
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
         """Return what one replica of a placement costs."""
@@ -156,6 +160,9 @@ class Ledger:
             max(0, self.after[name] - entry.desired) for name, entry in self._entries.items() if name[1][1] == pool
         )
         return added >= self._trials[pool]
+
+    def _astray_per_hour(self, pipeline: PipelineKey | None) -> float:
+        return self._strays_per_hour if pipeline is None else 0.0
 
     def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
         if pipeline is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.spec import PipelineSpec, PoolSpec
 from optimizer.model import Pipeline, PoolName, StageName
+from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Origin, PlacementSamples, Reading
 
@@ -123,7 +124,8 @@ class PoolState:
     """One pool: its nodes as they are, or as they were where `unread` says why they cannot be read.
 
     `zones` are the distinct zones of its ready nodes. `leaving_instances` of the ready ones are to go soon: cordoned,
-    or taken back by the provider.
+    or taken back by the provider. `strays` are replicas, by how many fill an instance, that take room and money and
+    that nobody can move now: their workload cannot be read, or their pipeline has become invalid.
     """
 
     spec: PoolSpec
@@ -132,11 +134,27 @@ class PoolState:
     memory: PoolMemory
     leaving_instances: int = 0
     unread: str = ""
+    strays: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def limit(self) -> int:
-        """Return how many instances may be planned: the declared ceiling, else what is ready."""
+        """Return how many instances may be used: the declared ceiling, else what is ready."""
         return self.ready_instances if self.spec.instances is None else self.spec.instances
+
+    @property
+    def open_limit(self) -> int:
+        """Return how many instances may be planned: those that no strays take."""
+        return max(0, self.limit - whole_instances(self.strays.items()))
+
+    @property
+    def strays_in_use(self) -> float:
+        """Return the instances that strays take, in parts where they are shared."""
+        return sum(count / per_instance for per_instance, count in self.strays.items())
+
+    @property
+    def strays_per_hour(self) -> float:
+        """Return what strays cost."""
+        return self.strays_in_use * self.spec.price_per_hour
 
     def limit_holding(self, instances: int) -> int:
         """Return how many instances to plan with while `instances` are held.
@@ -144,7 +162,7 @@ class PoolState:
         A pool bounded by its ready nodes alone keeps what is placed there: a node that is not ready for a moment is no
         reason to give up the replicas on it. Those that stay pending are.
         """
-        return self.limit if self.spec.instances is not None else max(self.limit, instances)
+        return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ def plan_in_turns(
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
     by_key = {case.key: case for case in cases}
-    whole = {name: pool_problem(pool.spec, pool.limit) for name, pool in pools.items()}
+    whole = {name: pool_problem(pool.spec, pool.open_limit) for name, pool in pools.items()}
     questions = {
         case.key: case.problem(policy, at_least=affordable((case,), whole, None).get(case.key, NO_REPLICAS))
         for case in cases
@@ -293,7 +293,7 @@ class Room:
     ) -> None:
         self._pools = pools
         self._totals = PoolTotals()
-        self._per_hour = 0.0
+        self._per_hour = sum(pool.strays_per_hour for pool in pools.values())
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for case in cases:
             self.hold(case, planned[case.key].plan.replicas() if case.key in planned else case.current)

@@ -22,6 +22,7 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Re
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import ResourceStore
+from controller.kube.strays import Strays
 from controller.kube.workloads import (
     NodeNames,
     is_leaving,
@@ -104,6 +105,7 @@ class Reader:
         self._pool_memories: dict[str, PoolMemory] = {}
         self._planned: dict[str, Planned | None] = {}
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        self._strays = Strays()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
         self._last_nodes: Sequence[Json] = ()
@@ -122,20 +124,24 @@ class Reader:
         now_s = self._clock()
         pools, invalid_pools = self._parsed_pools()
         pipelines, invalid_pipelines = self._parsed_pipelines()
+        specs = [spec for spec, _ in pipelines]
+        invalid = self._strays.valid_before(specs, [found.resource["metadata"]["uid"] for found in invalid_pipelines])
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
-        workloads = self._workloads(
-            [spec for spec, _ in pipelines], view, node_names(nodes, unread=bool(unread)), now_s
-        )
-        answer = self._source.read(self._request([spec for spec, _ in pipelines], workloads))
+        workloads = self._workloads([*specs, *invalid], view, node_names(nodes, unread=bool(unread)), now_s)
+        strays = self._strays.count(specs, invalid, {key: found.state for key, found in workloads.items()})
+        answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
-            pools={spec.name: self._pool_state(spec, resource, nodes, unread) for spec, resource in pools},
+            pools={
+                spec.name: self._pool_state(spec, resource, nodes, unread, strays.get(spec.name, {}))
+                for spec, resource in pools
+            },
         )
         return Observation(
             snapshot=snapshot,
@@ -314,7 +320,9 @@ class Reader:
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
         return resumed(stored, now_s, window_s, self._interval_s)
 
-    def _pool_state(self, spec: PoolSpec, resource: Json, nodes: Sequence[Json], unread: str) -> PoolState:
+    def _pool_state(
+        self, spec: PoolSpec, resource: Json, nodes: Sequence[Json], unread: str, strays: Mapping[int, int]
+    ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._pool_memories.get(spec.uid)
         return PoolState(
@@ -324,6 +332,7 @@ class Reader:
             zones=zones(ready),
             memory=_stored_pool_memory(resource) if memory is None else memory,
             unread=unread,
+            strays=strays,
         )
 
 

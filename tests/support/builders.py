@@ -42,6 +42,8 @@ def a_pool(
     zones: int = 1,
     leaving: int = 0,
     memory: PoolMemory | None = None,
+    unread: str = "",
+    strays: Mapping[int, int] | None = None,
 ) -> PoolState:
     return PoolState(
         spec=PoolSpec(
@@ -60,6 +62,8 @@ def a_pool(
         zones=zones,
         memory=memory or PoolMemory(),
         leaving_instances=leaving,
+        unread=unread,
+        strays=strays or {},
     )
 
 
@@ -67,8 +71,10 @@ def pools(*states: PoolState) -> Mapping[PoolName, PoolState]:
     return {state.spec.name: state for state in states}
 
 
-def default_pools() -> Mapping[PoolName, PoolState]:
-    return pools(a_pool("cpu", price=0.5), a_pool("inferentia", price=1.0), a_pool("gpu", price=2.0))
+def default_pools(*, inferentia_ready: int = 20) -> Mapping[PoolName, PoolState]:
+    return pools(
+        a_pool("cpu", price=0.5), a_pool("inferentia", price=1.0, ready=inferentia_ready), a_pool("gpu", price=2.0)
+    )
 
 
 def a_placement(

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
 
 import fault_hostile
@@ -49,6 +50,8 @@ from simulations.lab.metrics_proxy import TotalLoss, clock_ahead, duplicated, no
 WATCHES = Where(watch=True)
 ROLE = "sluice"
 MAIN = "main-plenty"
+_PROBES = 3
+"""Failures in a row of which a kubelet restarts."""
 # The root is mounted read-only in a name space of its own, which needs no rights of the caller where users may have it.
 READ_ONLY = (
     shutil.which("unshare") or "unshare",
@@ -232,6 +235,20 @@ def started_again(world: World, operator: Operator) -> None:
     operator.kill()
     world.again(operator)
     until(lambda: operator.get("/livez")[0], what="the operator to be up again")
+
+
+def _goes_on(operator: Operator) -> bool:
+    """Whether the process has another cycle, and neither ends nor fails its liveness probe, as a kubelet asks for it.
+
+    A thread that gets no memory as it starts can leave the one that started it waiting for ever.
+    """
+    cycles, failures = operator.cycles(), 0
+    while operator.alive() and failures < _PROBES:
+        if operator.cycles() > cycles:
+            return True
+        failures = 0 if operator.get("/livez")[0] == HTTPStatus.OK else failures + 1
+        time.sleep(1.0)
+    return False
 
 
 def killed_at_every_write(world: World, judge: Judge) -> None:
@@ -434,11 +451,10 @@ def out_of_memory(world: World, judge: Judge) -> None:
     process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms, psutil.RLIM_INFINITY))
     world.offered["main"] = world.MUCH
     wait_until(began_s + world.pace.lasting(60))
-    ended = not operator.alive()
-    if ended:
-        started_again(world, operator)
-    else:
+    if operator.alive():
         process.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    if not _goes_on(operator):
+        started_again(world, operator)
     recovered(world, judge, operator, more_s=world.pace.takeover_s)
     up_to_date(world, judge)
     conclude(world, judge, operator, began_s)

@@ -17,6 +17,7 @@ from builders import (
     a_state,
     a_target,
     applied,
+    default_pools,
     pools,
 )
 from planning import Planner
@@ -71,7 +72,8 @@ class TestPools:
     def test_what_waits_there_is_withdrawn_and_served_elsewhere_in_one_cycle(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 6})
         target = a_target(8, ready=2, pending_since_s=[LATE_S] * 6)
-        (decision,) = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target})), Policy()).pipelines
+        fleet = default_pools(inferentia_ready=2)
+        (decision,) = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target}), fleet=fleet), Policy()).pipelines
         assert moves(decision) == {ENCODER: (8, 2), ENCODER_GPU: (0, 6)}
         assert {change.reason for change in decision.changes} == {ChangeReason.POOL}
 
@@ -87,7 +89,8 @@ class TestPools:
     def test_status_events_and_explanation_tell_the_cause_and_how_long(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER_GPU: 6})
         target = a_target(3, ready=0, pending_since_s=[LATE_S] * 3)
-        decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target})), Policy())
+        fleet = default_pools(inferentia_ready=0)
+        decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target}), fleet=fleet), Policy())
         (pipeline,) = decision.pipelines
         condition = next(found for found in conditions(pipeline) if found.type == "PoolsAvailable")
         assert (condition.status, condition.reason) == ("False", "PoolUnavailable")
@@ -101,8 +104,11 @@ class TestPools:
 
 
 class TestTrial:
-    def world(self, state: PipelineState, memory: PoolMemory = FULL, **more: PipelineState) -> Snapshot:
-        fleet = pools(a_pool("cpu"), a_pool("inferentia", price=0.1, memory=memory), a_pool("gpu", price=2.0))
+    def world(
+        self, state: PipelineState, memory: PoolMemory = FULL, *, ready: int = 20, **more: PipelineState
+    ) -> Snapshot:
+        inferentia = a_pool("inferentia", price=0.1, memory=memory, ready=ready)
+        fleet = pools(a_pool("cpu"), inferentia, a_pool("gpu", price=2.0))
         return a_snapshot(state, *more.values(), fleet=fleet)
 
     def test_where_what_runs_serves_well_the_plan_may_use_the_pool_and_one_replica_tries_it(
@@ -137,7 +143,7 @@ class TestTrial:
 
     def test_a_trial_that_fails_doubles_the_backoff(self, planner: Planner) -> None:
         failed = a_target(1, ready=0, pending_since_s=[LATE_S])
-        decision = decide(self.world(a_state(replicas={ENCODER: failed, ENCODER_GPU: 2})), Policy())
+        decision = decide(self.world(a_state(replicas={ENCODER: failed, ENCODER_GPU: 2}), ready=0), Policy())
         assert pool_memory(decision).unavailable_until_s == NOW_S + 2 * BACKOFF_S
         assert pool_memory(decision).backoff_s == 4 * BACKOFF_S
         assert most(planner) == [0, 20]
@@ -163,21 +169,39 @@ class TestFragmented:
         assert most(planner) == [2, 20]
 
     @pytest.mark.parametrize(
-        ("ready", "leaving", "words"),
+        ("ready", "leaving", "strays"),
         [
-            (2, 0, NO_ROOM),  # full, and no more nodes come
-            (3, 1, NO_ROOM),  # the room is on a node that takes no more
-            (3, 0, "0/6 nodes are available: 3 node(s) had untolerated taint(s)."),
+            (2, 0, 0),  # full, and no more nodes come
+            (3, 1, 0),  # the room is on a node that takes no more
+            (3, 0, 1),  # the room is taken by what cannot be read
         ],
     )
     def test_without_room_by_the_books_or_without_a_node_that_takes_replicas_it_is(
-        self, planner: Planner, ready: int, leaving: int, words: str
+        self, planner: Planner, ready: int, leaving: int, strays: int
     ) -> None:
-        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=3, ready=ready, leaving=leaving), a_pool("gpu"))
-        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=words)
+        inferentia = a_pool("inferentia", instances=4, ready=ready, leaving=leaving, strays={1: strays})
+        fleet = pools(a_pool("cpu"), inferentia, a_pool("gpu"))
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
         decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
-        assert pool_memory(decision).reason == f"pod-0: {words}"
+        assert pool_memory(decision).reason == f"pod-0: {NO_ROOM}"
         assert decision.pipelines[0].memory.failures == {}
+
+    def test_a_pod_that_the_pool_s_nodes_are_not_for_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
+        for name in ("captions", "notes"):
+            planner.wants({VAD: 4, ENCODER: 4}, name=name)
+        words = "0/20 nodes are available: 20 node(s) had untolerated taint(s)."
+        wrong = a_state(replicas={VAD: 4, ENCODER: a_target(3, ready=2, pending_since_s=[LATE_S], words=words)})
+        decision = decide(a_snapshot(wrong, a_state(a_spec(name="notes"), replicas={VAD: 4, ENCODER: 2})), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert words in decision.pipelines[0].memory.failures[ENCODER].outage.reason
+        assert moves(decision.pipelines[1]) == {ENCODER: (2, 4)}
+
+    def test_while_the_nodes_cannot_be_read_a_pod_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", ready=0, unread="403 Forbidden"), a_pool("gpu"))
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert set(decision.pipelines[0].memory.failures) == {ENCODER}
 
     def test_what_drains_on_the_pool_is_waited_for(self, planner: Planner) -> None:
         fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=3, ready=3), a_pool("gpu"))

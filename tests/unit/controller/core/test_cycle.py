@@ -19,6 +19,7 @@ from builders import (
     a_state,
     a_target,
     applied,
+    default_pools,
     default_stages,
     pools,
     seen,
@@ -288,7 +289,7 @@ class TestSteps:
         planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 8})
         spec = a_spec(scaling=a_scaling(up=1))
         state = a_state(spec, replicas={VAD: 4, ENCODER: a_target(8, ready=2, pending_since_s=[NOW_S - 400] * 6)})
-        decision = decided(state)
+        decision = decided(state, fleet=default_pools(inferentia_ready=2))
         assert moves(decision) == {ENCODER: (8, 2), ENCODER_GPU: (0, 8)}
         assert {change.reason for change in decision.changes} == {ChangeReason.POOL}
 
@@ -409,6 +410,29 @@ class TestUnreadableTargets:
         assert moves(decided(a_state(replicas={VAD: 4, ENCODER: gone}))) == {VAD: (4, 6)}
 
 
+class TestStrays:
+    """Replicas of workloads that cannot be read now, or of pipelines that have become invalid."""
+
+    def test_the_fleet_s_budget_pays_for_them(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        fleet = pools(a_pool("cpu", price=0.5), a_pool("inferentia", strays={1: 3}), a_pool("gpu"))
+        state = a_state(replicas={VAD: 4, ENCODER: 2})
+        enough = decide(a_snapshot(state, fleet=fleet), Policy(budget_per_hour=7.5))
+        assert planner.problems[-1].budget_per_hour == 4.5
+        assert moves(enough.pipelines[0]) == {ENCODER: (2, 4)}
+        short = decide(a_snapshot(state, fleet=fleet), Policy(budget_per_hour=7.0))
+        assert moves(short.pipelines[0]) == {ENCODER: (2, 3)}
+
+    def test_their_pool_has_no_room_where_they_are(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=4, strays={2: 1, 4: 1}), a_pool("gpu"))
+        decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 2}), fleet=fleet), Policy())
+        assert planner.problems[-1].pools[PoolName("inferentia")].instances == 3
+        assert moves(decision.pipelines[0]) == {ENCODER: (2, 3)}
+        pool = next(pool for pool in decision.pools if pool.name == "inferentia")
+        assert (pool.in_use, pool.limit) == (2.75, 4)
+
+
 class TestLateness:
     def test_while_items_are_late_nothing_that_serves_is_taken_away(self, planner: Planner) -> None:
         planner.wants({VAD: 1, ENCODER: 1})
@@ -427,7 +451,7 @@ class TestLateness:
 class TestPools:
     def test_a_replica_pending_past_the_deadline_has_the_plan_made_without_its_pool(self, planner: Planner) -> None:
         state = a_state(replicas={ENCODER: a_target(3, ready=2, pending_since_s=[NOW_S - 301])})
-        decision = decide(a_snapshot(state), Policy())
+        decision = decide(a_snapshot(state, fleet=default_pools(inferentia_ready=2)), Policy())
         pool = next(pool for pool in decision.pools if pool.name == "inferentia")
         assert pool.memory == PoolMemory(
             unavailable_until_s=NOW_S + 300, backoff_s=600, reason="pod-0: 0/3 nodes are available"

@@ -1,0 +1,37 @@
+"""The watches end aloud: whoever relies on them hears of it."""
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import kopf
+import pytest
+
+from controller.handlers import Watches
+from controller.kube.gateway import Gateway
+from controller.kube.store import ResourceStore
+
+
+class Empty:
+    """An API server with no resources."""
+
+    def pages(self, *_: object) -> list[object]:
+        return []
+
+
+async def failing(*, stop_flag: threading.Event, **_: Any) -> None:
+    """Fail as kopf does: while a thread of the event loop waits for the stop flag."""
+    asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
+    raise RecursionError("a document nested too deeply")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kopf, "operator", failing)
+    died = threading.Event()
+    watches = Watches(
+        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+    )
+    with watches:
+        watches.resync()
+        assert died.wait(10)
