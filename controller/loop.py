@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from controller.core.cycle import decide
+from controller.core.containment import decide_contained
 from controller.core.decision import Decision, Hold, PipelineDecision
 from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
@@ -108,7 +108,10 @@ class ControlLoop:
         with self._timed("read"):
             observation = self._reader.observe()
         with self._timed("decide"):
-            decision = decide(observation.snapshot, self._policy)
+            contained = decide_contained(observation.snapshot, self._policy)
+        for key, error in contained.failed.items():
+            _LOG.error("%s is left as it is: a mistake in Sluice", key, exc_info=error)
+        observation, decision = observation.of(contained), contained.decision
         self._record(observation, decision)
         # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose
         # status cannot be written is gone, or the server is; it is left as it is.

@@ -9,9 +9,10 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.core.codec import InvalidRecord
+from controller.core.containment import Contained
 from controller.core.decision import Decision
 from controller.core.memory import PipelineMemory, PoolMemory
 from controller.core.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
@@ -49,10 +50,11 @@ _METRICS_SHARE = 0.5  # of the interval: what is left is for the API server and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidObject:
-    """A resource that cannot be used as it is, and why."""
+    """A resource that cannot be used as it is, and why; `reason` is that of its condition."""
 
     resource: Json
     problem: str
+    reason: str = "InvalidSpec"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,23 @@ class Observation:
     pools: Mapping[PoolName, Json]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
+
+    def of(self, contained: Contained) -> "Observation":
+        """Return the observation without the pipelines that cannot be decided on, which are to be told so."""
+        left_out = tuple(
+            InvalidObject(
+                resource=self.pipelines[key],
+                problem=f"left as it is, because of a mistake in Sluice: {type(error).__name__}: {error}",
+                reason="InternalError",
+            )
+            for key, error in contained.failed.items()
+        )
+        return replace(
+            self,
+            snapshot=contained.snapshot,
+            pipelines={key: resource for key, resource in self.pipelines.items() if key not in contained.failed},
+            invalid_pipelines=self.invalid_pipelines + left_out,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,7 +132,7 @@ class Reporter:
     def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> bool:
         """Return whether there was anything to tell."""
         metadata, old = found.resource["metadata"], _status(found.resource)
-        status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.problem, now_s)
+        status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.reason, found.problem, now_s)
         if status == old:
             return False
         if self._write(kind, found.resource, status, now_s):

@@ -90,9 +90,9 @@ def pipeline_status(
     )
 
 
-def invalid_status(old: Json, generation: int, kind: str, problem: str, now_s: float) -> Json:
+def invalid_status(old: Json, generation: int, kind: str, reason: str, problem: str, now_s: float) -> Json:
     """Return the status of a resource that cannot be used: `old`, which the operator goes on from, and why."""
-    verdict = ConditionValue(type=kind, status="False", reason="InvalidSpec", message=problem)
+    verdict = ConditionValue(type=kind, status="False", reason=reason, message=problem)
     others = [condition for condition in old.get("conditions", []) if condition["type"] != kind]
     return {
         **old,

@@ -52,10 +52,10 @@ _STRANGE: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What has been made: how many, whether each has been told what is wrong, and how long telling may take."""
+    """What has been made: how many, which have not been told what is wrong, and how long telling may take."""
 
     count: int
-    all_told: Callable[[], bool]
+    untold: Callable[[], list[str]]
     longest_s: float
 
 
@@ -75,7 +75,7 @@ def beside(world: World) -> Iterator[Made]:
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
         assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
-        yield Made(count=made, all_told=lambda: _all_told(world), longest_s=made / _WRITES_PER_S)
+        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / _WRITES_PER_S)
     finally:
         world.objects.delete_collection_namespaced_custom_object(*PLACE)
         until(
@@ -144,13 +144,13 @@ def _accepted(world: World, body: dict[str, Any], *, dry_run: bool = False) -> b
     return bool(answer.status < 300 or answer.status == 409)
 
 
-def _all_told(world: World) -> bool:
-    """Whether every resource has a verdict; some mutations do no harm, and are served like any other."""
+def _untold(world: World) -> list[str]:
+    """Return the resources without a verdict; some mutations do no harm, and are served like any other."""
     answer = world.objects.list_namespaced_custom_object(*PLACE, _preload_content=False)
     if isinstance(answer, tuple):
         answer = answer[0]
     items = answer["items"] if isinstance(answer, dict) else json.loads(answer.data)["items"]
-    return all((item.get("status") or {}).get("conditions") for item in items)
+    return [item["metadata"]["name"] for item in items if not (item.get("status") or {}).get("conditions")]
 
 
 def _set_policy(world: World, action: str) -> None:

@@ -615,12 +615,14 @@ def hostile(world: World, judge: Judge) -> None:
         recovered(world, judge, operator, more_s=made.longest_s)
         up_to_date(world, judge, world.pace.cycles(1) + made.longest_s)
         replanned(world, judge, lost_s)
-        judge.in_time(
+        told_s = judge.in_time(
             Column.REASON,
             f"{made.count} resources are told what is wrong with them",
-            made.all_told,
+            lambda: not made.untold(),
             made.longest_s + world.pace.cycles(2),
         )
+        if told_s is None:
+            judge.explain(Column.REASON, f"not told: {', '.join(made.untold()[:5])}")
         judge.hold(Column.OTHERS, operator.alive(), f"beside {made.count} hostile resources")
         within_caps(world, judge, began_s)
     judge.not_applicable(Column.RESTART, "shown without them")

@@ -69,6 +69,11 @@ class Judge:
         if self.cells[column].verdict == "held":
             self.cells[column] = Cell(verdict="held", why=why)
 
+    def explain(self, column: Column, why: str) -> None:
+        """Add what is known about a promise."""
+        cell = self.cells[column]
+        self.cells[column] = replace(cell, why=f"{cell.why}; {why}")
+
     def not_applicable(self, column: Column, why: str) -> None:
         """Say why a promise is not touched, unless something is known about it."""
         self.cells.setdefault(column, Cell(verdict="n/a", why=why))

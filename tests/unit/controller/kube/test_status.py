@@ -162,7 +162,7 @@ def test_what_must_last_is_in_the_status() -> None:
 
 def test_an_unusable_resource_keeps_what_was_remembered() -> None:
     old = status_of(a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})))
-    status = invalid_status(old, 7, "Ready", "spec.stages: required", NOW_S + 60)
+    status = invalid_status(old, 7, "Ready", "InvalidSpec", "spec.stages: required", NOW_S + 60)
     assert status["memory"] == old["memory"]
     assert status["observedGeneration"] == 7
     ready = condition(status, "Ready")

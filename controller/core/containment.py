@@ -1,0 +1,75 @@
+"""Decides for all pipelines but those that it fails on: a mistake that one brings out must not stop the others."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controller.core.cycle import decide
+from controller.core.decision import Decision
+from controller.core.ledger import entries
+from controller.core.policy import Policy
+from controller.core.snapshot import PipelineState, PoolState, Snapshot
+from optimizer.model import PipelineKey, PoolName
+
+_MOST = 16
+"""Pipelines that are set aside at most: where more fail, it is not for anything of theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contained:
+    """A decision, the snapshot it is for, and the pipelines that had to be left out of it with what each raised."""
+
+    snapshot: Snapshot
+    decision: Decision
+    failed: Mapping[PipelineKey, Exception]
+
+
+def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
+    """Return what to do about `snapshot`, without the pipelines on which `decide` fails by themselves.
+
+    What those run stays as it is, and in the books.
+
+    Raises:
+        Exception: what `decide` raised, where no few pipelines are to blame.
+    """
+    try:
+        return Contained(snapshot=snapshot, decision=decide(snapshot, policy), failed={})
+    except Exception as error:
+        failed = _failing(snapshot, snapshot.pipelines, policy, error)
+        if not failed or len(failed) > _MOST:
+            raise
+    rest = _only(snapshot, [state for state in snapshot.pipelines if state.spec.key not in failed])
+    return Contained(snapshot=rest, decision=decide(rest, policy), failed=failed)
+
+
+def _failing(
+    snapshot: Snapshot, states: Sequence[PipelineState], policy: Policy, error: Exception
+) -> dict[PipelineKey, Exception]:
+    """Return those of `states`, which together raised `error`, that fail alone; a few too many, and no more."""
+    if len(states) == 1:
+        return {states[0].spec.key: error}
+    failed: dict[PipelineKey, Exception] = {}
+    middle = len(states) // 2
+    for half in (states[:middle], states[middle:]):
+        if half and len(failed) <= _MOST:
+            try:
+                decide(_only(snapshot, half), policy)
+            except Exception as own:  # noqa: BLE001 -- whatever it is, it is looked for and told
+                failed |= _failing(snapshot, half, policy, own)
+    return failed
+
+
+def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
+    """Return the snapshot of `states` alone, in which what the others run are strays."""
+    kept = {state.spec.key for state in states}
+    strays: dict[PoolName, Counter[int]] = {name: Counter(pool.strays) for name, pool in snapshot.pools.items()}
+    for state in snapshot.pipelines:
+        if state.spec.key not in kept:
+            for (_, pool), entry in entries(state, snapshot.pools).items():
+                strays[pool][entry.per_instance] += entry.taken(entry.desired)
+
+    def with_strays(pool: PoolState) -> PoolState:
+        return replace(pool, strays=strays[pool.spec.name])
+
+    pools = {name: with_strays(pool) for name, pool in snapshot.pools.items()}
+    return replace(snapshot, pipelines=tuple(states), pools=pools)
