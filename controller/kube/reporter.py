@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.explain import events
@@ -97,12 +98,19 @@ class Reporter:
         self._tell_invalid(observation)
 
     def _tell_invalid(self, observation: Observation) -> None:
-        left = _TOLD_AT_ONCE
-        for resource, invalid in ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools)):
-            for found in invalid:
-                left -= self._report_invalid(resource, found, observation.snapshot.now_s)
-                if left <= 0:
-                    return
+        now_s = observation.snapshot.now_s
+        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools))
+        news = (
+            (kind, found.resource, status)
+            for kind, invalid in kinds
+            for found in invalid
+            if (status := _invalid_status(kind, found, now_s)) != _status(found.resource)
+        )
+        due = list(islice(news, _TOLD_AT_ONCE))
+        written = self._threads.map(lambda one: self._write(*one, now_s), due)
+        for (_, resource, status), done in zip(due, written, strict=True):
+            if done:
+                self._tell_verdict(resource, _status(resource), status)
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         writable: set[PipelineKey] = set()
@@ -128,16 +136,6 @@ class Reporter:
     def _worth_writing(self, resource: Json, status: Json, now_s: float) -> bool:
         old = _status(resource)
         return worth_writing(old, status, now_s - written_at_s(old)) and bool(merge_patch(old, status))
-
-    def _report_invalid(self, kind: Resource, found: InvalidObject, now_s: float) -> bool:
-        """Return whether there was anything to tell."""
-        metadata, old = found.resource["metadata"], _status(found.resource)
-        status = invalid_status(old, metadata["generation"], _VERDICT[kind], found.reason, found.problem, now_s)
-        if status == old:
-            return False
-        if self._write(kind, found.resource, status, now_s):
-            self._tell_verdict(found.resource, old, status)
-        return True
 
     def _write(self, kind: Resource, resource: Json, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
@@ -195,6 +193,11 @@ class Reporter:
             for resource in (*observation.pipelines.values(), *observation.pools.values(), *invalid)
         }
         self._events.forget_all_but(uids)
+
+
+def _invalid_status(kind: Resource, found: InvalidObject, now_s: float) -> Json:
+    generation = found.resource["metadata"]["generation"]
+    return invalid_status(_status(found.resource), generation, _VERDICT[kind], found.reason, found.problem, now_s)
 
 
 def _status(resource: Json) -> Json:

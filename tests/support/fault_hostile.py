@@ -18,6 +18,7 @@ from kubernetes import client
 PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
 _CRD = f"speechpipelines.{GROUP}"
 _WRITES_PER_S = 50.0
+_PAGE = 100
 _OPEN = {
     "type": "object",
     "properties": {
@@ -75,7 +76,7 @@ def beside(world: World) -> Iterator[Made]:
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
         assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
-        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / _WRITES_PER_S)
+        yield Made(count=made, untold=_Telling(world).untold, longest_s=made / _WRITES_PER_S)
     finally:
         world.objects.delete_collection_namespaced_custom_object(*PLACE)
         until(
@@ -144,13 +145,29 @@ def _accepted(world: World, body: dict[str, Any], *, dry_run: bool = False) -> b
     return bool(answer.status < 300 or answer.status == 409)
 
 
-def _untold(world: World) -> list[str]:
-    """Return the resources without a verdict; some mutations do no harm, and are served like any other."""
-    answer = world.objects.list_namespaced_custom_object(*PLACE, _preload_content=False)
-    if isinstance(answer, tuple):
-        answer = answer[0]
-    items = answer["items"] if isinstance(answer, dict) else json.loads(answer.data)["items"]
-    return [item["metadata"]["name"] for item in items if not (item.get("status") or {}).get("conditions")]
+class _Telling:
+    """Looks for resources that have no verdict yet; some mutations do no harm, and are served like any other.
+
+    It goes on where it last found some: reading megabytes again and again would be a fault of its own.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._from = ""
+
+    def untold(self) -> list[str]:
+        """Return the first few of them in the order of their names."""
+        while True:
+            answer = self._world.objects.list_namespaced_custom_object(
+                *PLACE, limit=_PAGE, _continue=self._from, _preload_content=False
+            )
+            page = json.loads((answer[0] if isinstance(answer, tuple) else answer).data)
+            untold = [
+                each["metadata"]["name"] for each in page["items"] if not each.get("status", {}).get("conditions")
+            ]
+            if untold or not (after := page["metadata"].get("continue")):
+                return untold
+            self._from = after
 
 
 def _set_policy(world: World, action: str) -> None:
