@@ -107,7 +107,7 @@ class Reporter:
             if (status := _invalid_status(kind, found, now_s)) != _status(found.resource)
         )
         due = list(islice(news, _TOLD_AT_ONCE))
-        written = self._threads.map(lambda one: self._write(*one, now_s), due)
+        written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), due)
         for (_, resource, status), done in zip(due, written, strict=True):
             if done:
                 self._tell_verdict(resource, _status(resource), status)
