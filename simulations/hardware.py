@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.core.spec import PlacementSpec
 from controller.resources.translate import pipeline_spec, pool_spec
-from simulations.scenario import Scenario, with_documents
+from simulations.scenario import Scenario, resource_name, with_documents
 
 
 def cheapest_first(scenario: Scenario) -> Scenario:
@@ -14,11 +14,10 @@ def cheapest_first(scenario: Scenario) -> Scenario:
     Ties stay in the order declared.
     """
     prices = {pool.name: pool.price_per_hour for pool in map(pool_spec, scenario.pools)}
-
     changed = {}
-    for pipeline in map(pipeline_spec, scenario.pipelines):
-        name = f"SpeechPipeline/{pipeline.key}"
-        costs = [[_per_item(placement, prices[placement.pool]) for placement in s.placements] for s in pipeline.stages]
+    for pipeline in scenario.pipelines:
+        stages, name = pipeline_spec(pipeline).stages, resource_name(pipeline)
+        costs = [[_per_item(placement, prices[placement.pool]) for placement in s.placements] for s in stages]
         orders = [sorted(range(len(own)), key=own.__getitem__) for own in costs]
         changed[name] = _ordered(scenario.documents[name], orders)
     return with_documents(scenario, changed)

@@ -405,8 +405,8 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
     changed = {name: _resource(name, document) for name, document in documents.items()}
     return replace(
         scenario,
-        pipelines=tuple(_of_kind(SpeechPipeline, changed.get(_name(p), p)) for p in scenario.pipelines),
-        pools=tuple(_of_kind(ComputePool, changed.get(_name(p), p)) for p in scenario.pools),
+        pipelines=tuple(_of_kind(SpeechPipeline, changed.get(resource_name(p), p)) for p in scenario.pipelines),
+        pools=tuple(_of_kind(ComputePool, changed.get(resource_name(p), p)) for p in scenario.pools),
         documents={**scenario.documents, **documents},
     )
 
@@ -454,8 +454,8 @@ def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Re
     return resource
 
 
-def _name(resource: SpeechPipeline | ComputePool) -> str:
-    """KIND/[NAMESPACE/]NAME."""
+def resource_name(resource: SpeechPipeline | ComputePool) -> str:
+    """KIND/[NAMESPACE/]NAME, as scenarios name resources."""
     if isinstance(resource, SpeechPipeline):
         return f"SpeechPipeline/{pipeline_key(resource)}"
     return f"ComputePool/{resource.metadata.name}"
@@ -551,7 +551,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
     """What the file says of things that are not there, or that do not go with the pipeline's unit."""
     pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
-    resources = {f"SpeechPipeline/{key}" for key in pipelines} | {f"ComputePool/{name}" for name in pools}
+    resources = {resource_name(resource) for resource in (*scenario.pipelines, *scenario.pools)}
     stages = {name for key, p in pipelines.items() for s in p.spec.stages for name in (s.name, f"{key}/{s.name}")}
     for index, load in enumerate(scenario.file.load):
         at = ("load", index)
