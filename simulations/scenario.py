@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainValidator
 
-from controller.resources.base import Breach, Constraint, ListMap, Part, Unusable, constraint
+from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
 from controller.resources.manifests import ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
@@ -285,10 +285,10 @@ class ScenarioFile(Part):
     duration: PositiveDuration
     warmup: Duration = "0s"
     window: PositiveDuration = "10s"
-    seeds: list[Annotated[int, Field(ge=0)]] = Field(default=[1], min_length=1)
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], ListSet()] = Field(default=[1], min_length=1)
     load: Annotated[list[Load], Field(min_length=1)]
     faults: list[Fault] = Field(default=[])
-    policies: list[str] = Field(default=["sluice"], min_length=1)
+    policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
 
     constraints = (
@@ -489,7 +489,7 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
         if manifest.data.get("kind") in MODELS
     }
     scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
-    breaches = [*_unknown_policies(file, policies), *_references(scenario)]
+    breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of what is not there has had its message
     if breaches:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
@@ -503,12 +503,10 @@ def _document_name(document: Mapping[str, Any]) -> str:
     return f"SpeechPipeline/{metadata.get('namespace') or 'default'}/{metadata['name']}"
 
 
-def _unknown_policies(file: ScenarioFile, known: Collection[str] | None) -> Iterator[Breach]:
+def _unknown_policies(file: ScenarioFile, known: Collection[str]) -> Iterator[Breach]:
     for index, name in enumerate(file.policies):
-        if known is not None and name not in known:
+        if name not in known:
             yield _unknown(("policies", index), name, known, "policy")
-        elif name in file.policies[:index]:
-            yield Breach(path=("policies", index), rule="must be unique: a policy runs once")
 
 
 def _refused_patches(scenario: Scenario) -> Iterator[Breach]:
