@@ -31,6 +31,7 @@ from simulations.lab.report import LiveRun, build_report
 from simulations.lab.run import MAX_LAG_S, Options, check, run
 from simulations.lab.standing import Occupied, State, is_occupied, occupy
 from simulations.lab.view import LineView, LiveView, View
+from simulations.policies.catalogue import POLICIES
 from simulations.scenario import InvalidScenario, Scenario, load_scenario
 from simulations.schedule import LoadTooLarge
 
@@ -97,7 +98,7 @@ def report_path(asked: Path | None, run: str) -> Path:
 def read_scenario(path: Path) -> Scenario:
     """Return the scenario in `path`; exit with status 1 and one line per mistake when it is invalid."""
     try:
-        return load_scenario(path)
+        return load_scenario(path, policies=POLICIES)
     except InvalidScenario as error:
         for finding in error.findings:
             click.echo(str(finding), err=True)

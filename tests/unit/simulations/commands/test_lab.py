@@ -152,6 +152,15 @@ def test_an_invalid_scenario_is_told_line_by_line(runs: Runs, scenario: Path) ->
     assert runs.options == []
 
 
+def test_a_policy_that_there_is_not_is_a_mistake_in_the_lab_too(runs: Runs, scenario: Path) -> None:
+    scenario.write_text(f"{SCENARIO}policies: [sluice, keeda]\n")
+    result = invoke("run", scenario)
+
+    assert result.exit_code == 1
+    assert result.stderr == f'{scenario}:10: policies[1]: "keeda": no such policy; did you mean keda?\n'
+    assert runs.options == []
+
+
 def test_a_mistake_in_a_manifest_is_told_where_it_is(runs: Runs, scenario: Path) -> None:
     manifest = scenario.parent / "live-captions.yaml"
     manifest.write_text(manifest.read_text().replace("{min: 1, max: 60}", "{min: 61, max: 60}"))
