@@ -1,13 +1,17 @@
 """The load of a scenario: for each pipeline the schedule of its sessions or requests."""
 
+import contextlib
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from simulations.scenario import Load, Scenario, pipeline_key
 from simulations.schedule import (
+    LoadTooLarge,
     Replay,
     Schedule,
     SessionLength,
@@ -27,6 +31,7 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
 
     Raises:
         InvalidTrace: a trace that cannot be read.
+        LoadTooLarge: more sessions than anybody could carry; it names the field that asks for them.
         ValueError: a scale outside (0, 1].
     """
     clock = scenario.file.clock
@@ -36,21 +41,42 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
     for index, load in enumerate(scenario.file.load):
         entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
         make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
-        schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
+        with _asked_by("load", index):
+            schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
         schedules[load.pipeline] = schedules[load.pipeline].merged(schedule)
     for index, fault in enumerate(scenario.file.faults):
         spike = fault.spike
         if spike is not None:
             until_s = min(fault.interval.until_s, clock.duration_s)
-            schedules[spike.pipeline] = with_spike(
-                schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)
-            )
+            with _asked_by("faults", index, "spike"):
+                schedules[spike.pipeline] = with_spike(
+                    schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)
+                )
     if scale == 1:
         return schedules
     return {
         key: thinned(schedule, scale, derived_seed(seed, zlib.crc32(key.encode())))
         for key, schedule in schedules.items()
     }
+
+
+def refused_loads(scenario: Scenario, seeds: Iterable[int]) -> Iterator[Breach]:
+    """Yield the field that asks for more load than can be made, if there is one."""
+    for seed in seeds:
+        try:
+            pipeline_schedules(scenario, seed=seed)
+        except LoadTooLarge as error:
+            yield Breach(path=error.path, rule=str(error))
+            return
+
+
+@contextlib.contextmanager
+def _asked_by(*path: str | int) -> Iterator[None]:
+    try:
+        yield
+    except LoadTooLarge as error:
+        error.path = path
+        raise
 
 
 def item_seed(seed: int, index: int) -> int:

@@ -4,7 +4,7 @@ A file is checked together with the manifests it names; paths in it are relative
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
-from controller.resources.manifests import ManifestError, format_path, load_documents
+from controller.resources.manifests import Document, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
@@ -358,9 +358,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
-    """From `at_s` on a resource is another one; `name` is its KIND/[NAMESPACE/]NAME."""
+    """From `at_s` on a resource is another one; `name` is its KIND/[NAMESPACE/]NAME.
+
+    `fault` is the index of the fault that sets it, or ends then.
+    """
 
     at_s: float
+    fault: int
     name: str
     resource: SpeechPipeline | ComputePool
 
@@ -434,7 +438,8 @@ def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
             patch = (scenario.file.faults[index].set_ or {})[name]
             undoing[index, name] = undo(patch, documents[name])
         documents[name] = merged(documents[name], patch)
-        changes.append(ResourceChange(at_s=at_s, name=name, resource=_resource(name, documents[name], fault=index)))
+        resource = _resource(name, documents[name], fault=index)
+        changes.append(ResourceChange(at_s=at_s, fault=index, name=name, resource=resource))
     return tuple(changes)
 
 
@@ -482,18 +487,34 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     resources = validate_files(manifests)
     if resources.findings:
         raise InvalidScenario(resources.findings)
-    written = {
-        _document_name(manifest.data): manifest.data
-        for manifest_path in manifests
-        for manifest in load_documents(manifest_path)
-        if manifest.data.get("kind") in MODELS
-    }
+    written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
     scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of what is not there has had its message
     if breaches:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
     return scenario
+
+
+def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -> InvalidScenario:
+    """Return the error that tells mistakes with file and line.
+
+    Each is in the scenario file, or in the manifest of the resource that comes with it (KIND/[NAMESPACE/]NAME).
+    """
+    manifests = _manifest_documents(scenario.manifests)
+    (file,) = load_documents(scenario.path)
+    findings = [finding_of(file if name is None else manifests[name], breach) for name, breach in mistakes]
+    return InvalidScenario(tuple(findings))
+
+
+def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:
+    """Return the resources as they are written, by KIND/[NAMESPACE/]NAME."""
+    return {
+        _document_name(document.data): document
+        for path in paths
+        for document in load_documents(path)
+        if document.data.get("kind") in MODELS
+    }
 
 
 def _document_name(document: Mapping[str, Any]) -> str:
@@ -549,7 +570,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
     """What the file says of things that are not there, or that do not go with the pipeline's unit."""
     pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
-    resources = {resource_name(resource) for resource in (*scenario.pipelines, *scenario.pools)}
+    resources = {*map(resource_name, scenario.pipelines), *map(resource_name, scenario.pools)}
     stages = {name for key, p in pipelines.items() for s in p.spec.stages for name in (s.name, f"{key}/{s.name}")}
     for index, load in enumerate(scenario.file.load):
         at = ("load", index)

@@ -24,7 +24,12 @@ _PHASES, _SPIKE, _THINNING = 1, 2, 3  # one random stream per purpose
 
 
 class LoadTooLarge(ValueError):
-    """A load of more than MAX_SESSIONS; the message says of what."""
+    """A load of more than MAX_SESSIONS; the message says of what.
+
+    `path` is the field of the scenario that asks for it, empty where there is no scenario.
+    """
+
+    path: tuple[str | int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,4 +258,4 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
 
 def _bound(count: float, what: str) -> None:
     if not count <= MAX_SESSIONS:
-        raise LoadTooLarge(f"load: {count:.2g} {what}: must be at most {MAX_SESSIONS}")
+        raise LoadTooLarge(f"{count:.2g} {what}: must be at most {MAX_SESSIONS}")

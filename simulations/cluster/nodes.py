@@ -33,10 +33,6 @@ def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> d
     return {node: float(rng.uniform(*_PROVISIONING_S)) for node in chosen}
 
 
-class UnsupportedScenario(ValueError):
-    """The scenario is valid, but the simulator cannot run it; the message says what of it."""
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
     """A machine; `free` is the share of it that nobody has."""
@@ -65,11 +61,7 @@ class Pool:
     @classmethod
     def of(cls, spec: PoolSpec) -> "Pool":
         """Return the pool with as many nodes as its capacity allows."""
-        if spec.instances is None:
-            raise UnsupportedScenario(
-                f"ComputePool {spec.name}: spec.capacity.instances: that many nodes are simulated, so it must be given"
-            )
-        return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances)])
+        return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances or 0)])
 
     def present(self) -> Sequence[Node]:
         """Return the nodes that are ready."""

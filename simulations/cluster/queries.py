@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from controller.resources.fields import duration_s
 from optimizer.model import PipelineKey
-from simulations.cluster.nodes import UnsupportedScenario
 
 KNOWN = (
     "sum(sluice_ingress_active_streams{namespace=…, pipeline=…})",
@@ -52,31 +51,33 @@ class LatencyQuantile:
 IngressQuery = ActiveStreams | RequestRate | LatencyQuantile
 
 
-def parse_query(text: str, where: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
+class UnansweredQuery(ValueError):
+    """The simulated ingress does not answer this query; the message says what it must be."""
+
+
+def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
     """Return what a query asks the ingress.
 
     Raises:
-        UnsupportedScenario: it is none of those that the ingress answers; the message names `where`.
+        UnansweredQuery: it is none of those that the ingress answers.
     """
     query = "".join(text.split())
     if query.count("(") != query.count(")"):
-        raise UnsupportedScenario(f"{where}: {text!r}: has parentheses that do not match")
+        raise UnansweredQuery("has parentheses that do not match")
     if found := _STREAMS.fullmatch(query):
-        return ActiveStreams(pipeline=_pipeline(found["labels"], text, where, pipelines))
+        return ActiveStreams(pipeline=_pipeline(found["labels"], pipelines))
     if found := _REQUESTS.fullmatch(query):
-        return RequestRate(
-            pipeline=_pipeline(found["labels"], text, where, pipelines), window_s=duration_s(found["window"])
-        )
+        return RequestRate(pipeline=_pipeline(found["labels"], pipelines), window_s=duration_s(found["window"]))
     if found := _LATENCY.fullmatch(query):
         return LatencyQuantile(
-            pipeline=_pipeline(found["labels"], text, where, pipelines),
+            pipeline=_pipeline(found["labels"], pipelines),
             window_s=duration_s(found["window"]),
             share=float(found["share"]),
         )
-    raise UnsupportedScenario(f"{where}: {text!r}: the simulated ingress answers {'; '.join(KNOWN)}")
+    raise UnansweredQuery(f"the simulated ingress answers {'; '.join(KNOWN)}")
 
 
-def _pipeline(labels: str, text: str, where: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
+def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
     """Return the only pipeline with these labels."""
     named = {found["name"]: found["value"] for found in _LABEL.finditer(labels)}
     candidates = []
@@ -86,5 +87,5 @@ def _pipeline(labels: str, text: str, where: str, pipelines: Collection[Pipeline
             candidates.append(key)
     if len(candidates) != 1:
         told = ", ".join(sorted(candidates)) or "none"
-        raise UnsupportedScenario(f"{where}: {text!r}: must name one pipeline of the scenario; it fits {told}")
+        raise UnansweredQuery(f"must name one pipeline of the scenario; it fits {told}")
     return candidates[0]

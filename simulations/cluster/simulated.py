@@ -23,11 +23,12 @@ from profiler.samples import Reading
 from simulations import ledger
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.disturbances import Disturbances
-from simulations.cluster.expressions import EXPRESSIONS, SUMMARY_WINDOW_S
+from simulations.cluster.expressions import SUMMARY_WINDOW_S
 from simulations.cluster.metrics import Metrics
-from simulations.cluster.nodes import Pool, UnsupportedScenario, reclaimed_nodes
-from simulations.cluster.queries import ActiveStreams, IngressQuery, parse_query
+from simulations.cluster.nodes import Pool, reclaimed_nodes
+from simulations.cluster.queries import ActiveStreams, parse_query
 from simulations.cluster.readings import OnDemand
+from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.serving import Serving
 from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
 from simulations.engine.pipeline import PipelineEngine
@@ -79,6 +80,8 @@ class SimulatedCluster:
         Raises:
             UnsupportedScenario: the scenario asks for what is not simulated.
         """
+        for refusal in refusals(scenario):
+            raise UnsupportedScenario(str(refusal))
         self.pipelines = tuple(_identified(pipeline_spec(resource)) for resource in scenario.pipelines)
         pools = [
             replace(pool_spec(resource), uid=f"ComputePool/{resource.metadata.name}") for resource in scenario.pools
@@ -93,11 +96,14 @@ class SimulatedCluster:
         self._memories: dict[PipelineKey, PipelineMemory] = {}
         self._pool_memories: dict[PoolName, PoolMemory] = {}
         self._disturbances = Disturbances(seed=seed)
-        self._queries: dict[str, IngressQuery] = {}
         changes = resource_changes(scenario)
         patched = [pipeline_spec(c.resource) for c in changes if isinstance(c.resource, SpeechPipeline)]
-        for pipeline in (*self.pipelines, *patched):
-            self._accept(pipeline)
+        keys = [pipeline.key for pipeline in self.pipelines]
+        self._queries = {
+            query: parse_query(query, keys)
+            for pipeline in (*self.pipelines, *patched)
+            for _, query in queries(pipeline)
+        }
         longest_s = max(
             SUMMARY_WINDOW_S,
             window_s or 0.0,
@@ -342,29 +348,6 @@ class SimulatedCluster:
                 if name in {stage.name, f"{key}/{stage.name}"}:
                     serving.slow[stage.name] = serving.slow.get(stage.name, 1.0) * factor
                     serving.engine.slow_down(stage.name, serving.slow[stage.name])
-
-    # -- what is refused
-
-    def _accept(self, pipeline: PipelineSpec) -> None:
-        """Check that all that the pipeline asks metrics for is simulated, and remember what it asks the ingress."""
-        asked = [("spec.demand.query", pipeline.demand_query), ("spec.sla.query", pipeline.sla_query)]
-        for stage in pipeline.stages:
-            at = f"spec.stages[{stage.name}]"
-            asked += [(f"{at}.rules[{rule.name}].query", rule.query) for rule in stage.rules]
-            if stage.preset not in EXPRESSIONS:
-                raise UnsupportedScenario(
-                    f"pipeline {pipeline.key}: {at}.metrics.preset: {stage.preset!r}: "
-                    f"simulated replicas speak {', '.join(EXPRESSIONS)}"
-                )
-            if stage.metric_overrides:
-                quantities = ", ".join(quantity.value for quantity in stage.metric_overrides)
-                raise UnsupportedScenario(
-                    f"pipeline {pipeline.key}: {at}.metrics.overrides: {quantities}: one's own PromQL is not simulated"
-                )
-        for field, query in asked:
-            if query is not None:
-                where = f"pipeline {pipeline.key}: {field}"
-                self._queries[query] = parse_query(query, where, [spec.key for spec in self.pipelines])
 
     # -- what is seen
 

@@ -12,7 +12,7 @@ from controller.core.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.core.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.nodes import Node, Pool, UnsupportedScenario
+from simulations.cluster.nodes import Node, Pool
 from simulations.ledger import Replicas
 
 BINDING_S = 0.03
@@ -149,20 +149,8 @@ class Workloads:
         for pipeline in pipelines:
             for stage in pipeline.stages:
                 for placement in stage.placements:
-                    self._check(pipeline, placement)
                     workload = Workload(pipeline=pipeline, key=(stage.name, placement.pool), placement=placement)
                     self.workloads[workload.name] = workload
-
-    def _check(self, pipeline: PipelineSpec, placement: PlacementSpec) -> None:
-        target = placement.target
-        if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
-            raise UnsupportedScenario(
-                f"pipeline {pipeline.key}: target {target.api_version} {target}: Deployments of apps/v1 are simulated"
-            )
-        if placement.pool not in self.pools:
-            raise UnsupportedScenario(
-                f"pipeline {pipeline.key}: pool {placement.pool}: must be in the manifests: its nodes are simulated"
-            )
 
     # -- what the outside does
 

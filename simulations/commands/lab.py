@@ -24,7 +24,7 @@ from controller.resources.validation import validate_files
 from simulations.lab.binaries import BuildError, cache_folder, ensure
 from simulations.lab.cluster import Cluster
 from simulations.lab.deployments import UnsupportedManifest, deployments, pool_nodes
-from simulations.lab.faults import FaultRefused, UnsupportedFault
+from simulations.lab.faults import FaultRefused
 from simulations.lab.live_result import live_page
 from simulations.lab.processes import LOOPBACK, ProcessError
 from simulations.lab.report import LiveRun, build_report
@@ -33,7 +33,6 @@ from simulations.lab.standing import Occupied, State, is_occupied, occupy
 from simulations.lab.view import LineView, LiveView, View
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario import InvalidScenario, Scenario, load_scenario
-from simulations.schedule import LoadTooLarge
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
@@ -100,9 +99,13 @@ def read_scenario(path: Path) -> Scenario:
     try:
         return load_scenario(path, policies=POLICIES)
     except InvalidScenario as error:
-        for finding in error.findings:
-            click.echo(str(finding), err=True)
-        raise click.exceptions.Exit(1) from None
+        raise _invalid(error) from None
+
+
+def _invalid(error: InvalidScenario) -> click.exceptions.Exit:
+    for finding in error.findings:
+        click.echo(str(finding), err=True)
+    return click.exceptions.Exit(1)
 
 
 @contextlib.contextmanager
@@ -115,7 +118,7 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a CI sends is to clean up as Ctrl-C does
     console = Console()
     try:
-        check(scenario)
+        check(scenario, seed=options.seed)
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
             with ExitStack() as shown:
                 view: View = LineView(console)
@@ -124,7 +127,9 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
                     view = shown.enter_context(LiveView(console, specs))
                 live, cluster = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
             yield _finished(live, scenario, options, cluster.operator_log), cluster
-    except (BuildError, ProcessError, UnsupportedFault, UnsupportedManifest, FaultRefused, LoadTooLarge) as error:
+    except InvalidScenario as error:
+        raise _invalid(error) from None
+    except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)

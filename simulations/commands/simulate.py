@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from simulations.results import Experiment
-    from simulations.scenario import Scenario
+    from simulations.scenario import InvalidScenario, Scenario
 
 if find_spec("scipy") is None:  # solves the bound; the operator's image goes without, and `sluice` then says so
     raise ModuleNotFoundError("scipy", name="scipy")
@@ -81,9 +81,7 @@ def simulate(
     try:
         loaded = load_scenario(scenario, policies=POLICIES)
     except InvalidScenario as error:
-        for finding in error.findings:
-            click.echo(str(finding), err=True)
-        raise click.exceptions.Exit(1) from None
+        raise _refused(error) from None
     _check_names(policies, POLICIES, "policy", "'--policy'")
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
@@ -119,6 +117,12 @@ def _check_writable(folder: Path) -> None:
         raise click.BadParameter(f"{folder}: cannot be written: {there} is in the way.", param_hint="'--out'")
 
 
+def _refused(error: "InvalidScenario") -> click.exceptions.Exit:
+    for finding in error.findings:
+        click.echo(str(finding), err=True)
+    return click.exceptions.Exit(1)
+
+
 def _run(
     scenario: "Scenario",
     *,
@@ -127,23 +131,28 @@ def _run(
     seeds: Sequence[int] | None,
     jobs: int,
 ) -> "Experiment":
-    from simulations.cluster.nodes import UnsupportedScenario
+    from simulations.cluster.refusals import check_simulated
     from simulations.engine.self_checks import self_checks
     from simulations.experiment import planned_runs, run_all
     from simulations.hindsight import BoundRequest, bound_all
     from simulations.provenance import provenance
     from simulations.results import Experiment
-    from simulations.schedule import LoadTooLarge
+    from simulations.scenario import InvalidScenario
 
     runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
     bounds = [BoundRequest(what_if=w, seed=s) for w, s in dict.fromkeys((run.what_if, run.seed) for run in runs)]
     try:
+        check_simulated(
+            scenario,
+            what_ifs={run.what_if for run in runs if run.what_if is not None},
+            seeds=dict.fromkeys(run.seed for run in runs),
+        )
         with _progress(len(runs) + len(bounds)) as step:
             checks = self_checks(runs[0].seed)
             results = run_all(scenario, runs, jobs=jobs, progress=lambda _: step())
             found = bound_all(scenario, bounds, jobs=jobs, progress=step)
-    except (UnsupportedScenario, LoadTooLarge) as error:
-        raise click.ClickException(str(error)) from None
+    except InvalidScenario as error:
+        raise _refused(error) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None

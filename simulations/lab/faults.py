@@ -9,6 +9,7 @@ from typing import Any
 from kubernetes import client
 
 from controller.core.spec import PipelineSpec
+from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from optimizer.model import PoolName
 from simulations.cluster.nodes import reclaimed_nodes
@@ -25,10 +26,6 @@ Change = Callable[[bool], None]
 """Begins a fault (True), or ends it."""
 
 
-class UnsupportedFault(ValueError):
-    """The lab cannot cause this fault; the message names it."""
-
-
 class FaultRefused(RuntimeError):
     """The API server refuses the patch of a `set`; the message has its reason."""
 
@@ -42,15 +39,15 @@ class Action:
     do: Callable[[], None]
 
 
-def check_supported(scenario: ScenarioFile) -> None:
-    """Raise `UnsupportedFault` unless the lab can cause every fault of the scenario."""
+def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
+    """Yield the faults of a scenario that the lab cannot cause."""
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:
-            raise UnsupportedFault(
-                f'faults[{index}].metricsStale: {fault.metrics_stale!r}: must be "*" in the lab: '
-                "one query asks for the metrics of all pipelines, and stands still as a whole"
+            rule = (
+                'must be "*" in the lab: one query asks for the metrics of all pipelines, and stands still as a whole'
             )
+            yield Breach(path=("faults", index, "metricsStale"), rule=rule)
 
 
 def actions(

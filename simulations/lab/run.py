@@ -28,8 +28,8 @@ from simulations.lab.records import read_records
 from simulations.lab.report import LiveRun, report_windows
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
-from simulations.load import pipeline_schedules
-from simulations.scenario import Scenario
+from simulations.load import pipeline_schedules, refused_loads
+from simulations.scenario import Scenario, invalid
 from simulations.schedule import Schedule
 from simulations.scoring import Clock
 from simulations.static_peak import peak_instances
@@ -54,9 +54,16 @@ class Options:
     scrape_interval_s: float = 1.0
 
 
-def check(scenario: Scenario) -> None:
-    """Raise what `run` would, without starting anything: UnsupportedFault or UnsupportedManifest."""
-    faults.check_supported(scenario.file)
+def check(scenario: Scenario, *, seed: int) -> None:
+    """Raise what `run` would, without starting anything.
+
+    Raises:
+        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
+        UnsupportedManifest: the manifests ask for what the lab does not run.
+    """
+    breaches = [*faults.unsupported(scenario.file), *refused_loads(scenario, [seed])]
+    if breaches:
+        raise invalid(scenario, [(None, breach) for breach in breaches])
     pipelines, pools = _specs(scenario)
     deployments(pipelines, pool_nodes(pools), seed=0)
 
@@ -68,13 +75,12 @@ def run(
     """Run `scenario` on a lab in `folder`; give what it left, and its cluster, which is there until the block ends.
 
     Raises:
-        UnsupportedFault: the scenario has a fault that the lab cannot cause.
+        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
         UnsupportedManifest: the manifests ask for what the lab does not run.
-        LoadTooLarge: nobody could carry the load.
         FaultRefused: the API server does not take a patch of the scenario.
         ProcessError: a part of the lab ended by itself.
     """
-    check(scenario)
+    check(scenario, seed=options.seed)
     pipelines, pools = _specs(scenario)
     loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")

@@ -2,13 +2,12 @@
 
 from fractions import Fraction
 
-import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.nodes import REFUSAL_S, UnsupportedScenario
+from simulations.cluster.nodes import REFUSAL_S
 from simulations.cluster.workloads import BINDING_EACH_S, BINDING_S, PlacementName, Pod, Workloads, initial_replicas
 
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
@@ -265,8 +264,3 @@ def test_a_run_begins_with_a_replica_of_every_stage_where_there_are_instances() 
         ("encoder", "cpu"): 0,
         ("encoder", "gpu"): 1,
     }
-
-
-def test_a_pool_without_a_number_of_instances_is_refused() -> None:
-    with pytest.raises(UnsupportedScenario, match=r"ComputePool cpu: spec\.capacity\.instances"):
-        Workloads((), [a_pool("cpu", instances=None).spec], agenda=Agenda(), servers=Recorder(), seed=1)

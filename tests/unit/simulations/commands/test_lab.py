@@ -20,7 +20,6 @@ from simulations.lab.run import Options
 from simulations.lab.standing import State, occupy
 from simulations.lab.view import View
 from simulations.scenario import Scenario
-from simulations.schedule import LoadTooLarge
 
 CONTRACT = Path(__file__).parents[3] / "contract"
 SCENARIO = """\
@@ -181,9 +180,18 @@ def test_a_manifest_that_the_lab_cannot_run_is_refused_before_anything_is_built(
     assert runs.options == []
 
 
+def test_a_load_that_nobody_can_carry_is_told_before_anything_is_built(runs: Runs, scenario: Path) -> None:
+    scenario.write_text(SCENARIO.replace("column: arrivals", "column: arrivals\n    copies: 10000"))
+    result = invoke("run", scenario)
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"{scenario}:6: load[0]: ")
+    assert runs.options == []
+
+
 @pytest.mark.parametrize(
     "failure",
-    [ProcessError("etcd ended"), FaultRefused("set ComputePool/gpu: no"), LoadTooLarge("load: 1e+12 sessions: no")],
+    [ProcessError("etcd ended"), FaultRefused("set ComputePool/gpu: no")],
 )
 def test_what_ends_a_run_is_told_in_a_line(runs: Runs, scenario: Path, failure: Exception) -> None:
     runs.failure = failure

@@ -162,13 +162,20 @@ def test_an_invalid_scenario_is_told_with_file_and_line(simulator: Simulator, tm
     assert simulator.runs == []
 
 
-def test_what_is_not_simulated_is_told_in_one_line(simulator: Simulator) -> None:
-    from simulations.cluster.nodes import UnsupportedScenario
+def test_what_a_what_if_asks_that_is_not_simulated_is_told_before_anything_runs(
+    simulator: Simulator, tmp_path: Path
+) -> None:
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (tmp_path / name).write_text((CONTRACT / name).read_text())
+    path = tmp_path / "scenario.yaml"
+    path.write_text((CONTRACT / "scenario.yaml").read_text().replace("copies: 8", "copies: 10000"))
+    arguments = [str(path), "--policy", "sluice", "--seeds", "7"]
 
-    simulator.error = UnsupportedScenario("stages[0].metrics.query: cannot be answered")
-    result = call()
-    assert result.exit_code == 1
-    assert result.stderr == "Error: stages[0].metrics.query: cannot be answered\n"
+    result = CliRunner().invoke(simulate, arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"{path}:23: whatIf[2].load: ")
+    assert simulator.runs == []
+    assert CliRunner().invoke(simulate, [*arguments, "--what-if", "half-budget"]).exit_code == 0
 
 
 def test_an_interrupt_ends_it_as_shells_do(simulator: Simulator) -> None:

@@ -1,0 +1,140 @@
+"""What a valid scenario may ask for that is not simulated: it is told before anything runs."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from controller.core.spec import PipelineSpec
+from controller.resources.base import Breach
+from controller.resources.manifests import FieldPath, format_path
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.translate import pipeline_spec
+from optimizer.model import PipelineKey
+from simulations.cluster.expressions import EXPRESSIONS
+from simulations.cluster.queries import UnansweredQuery, parse_query
+from simulations.load import refused_loads
+from simulations.scenario import Scenario, invalid, resource_changes, resource_name, with_what_if
+
+
+class UnsupportedScenario(ValueError):
+    """The scenario is valid, but the simulator cannot run it; the message says what of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A field of a resource that asks for what is not simulated; `fault` is the index of the one that sets it so."""
+
+    resource: str
+    path: FieldPath
+    value: object
+    rule: str
+    fault: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.resource}: {format_path(self.path)}: {self.value!r}: {self.rule}"
+
+
+def refusals(scenario: Scenario) -> Iterator[Refusal]:
+    """Yield what is not simulated of a scenario, which has its what-if in it; each once."""
+    told = set()
+    for refusal in _refusals(scenario):
+        what = (refusal.resource, refusal.path, refusal.rule)
+        if what not in told:
+            told.add(what)
+            yield refusal
+
+
+def _refusals(scenario: Scenario) -> Iterator[Refusal]:
+    for pool in scenario.pools:
+        if pool.spec.capacity.instances is None:
+            yield Refusal(
+                resource=resource_name(pool),
+                path=("spec", "capacity", "instances"),
+                value=None,
+                rule="that many nodes are simulated, so it must be given",
+            )
+    specs = {resource_name(resource): pipeline_spec(resource) for resource in scenario.pipelines}
+    pools = {pool.metadata.name for pool in scenario.pools}
+    keys = [spec.key for spec in specs.values()]
+    for name, spec in specs.items():
+        yield from _placements(name, spec, pools)
+        yield from _metrics(name, spec, keys, None)
+    for change in resource_changes(scenario):
+        if isinstance(change.resource, SpeechPipeline):  # what runs stays, what is asked of it changes
+            yield from _metrics(change.name, pipeline_spec(change.resource), keys, change.fault)
+
+
+def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Collection[int]) -> None:
+    """Raise InvalidScenario with all that is not simulated of a scenario and of these what-ifs of it.
+
+    `seeds` are those of the loads.
+    """
+    own = tuple(refusals(scenario))
+    found = [_mistake(refusal) for refusal in own]
+    breaches = [*refused_loads(scenario, seeds)]
+    for index, what_if in enumerate(scenario.file.what_if):
+        if what_if.name not in what_ifs:
+            continue
+        at, other = ("whatIf", index), with_what_if(scenario, what_if)
+        breaches += [_breach(refusal, at) for refusal in refusals(other) if refusal not in own]
+        if what_if.load is not None:
+            breaches += [Breach(path=(*at, "load"), rule=breach.rule) for breach in refused_loads(other, seeds)]
+    found += [(None, breach) for breach in breaches]
+    if found:
+        raise invalid(scenario, found)
+
+
+def _mistake(refusal: Refusal) -> tuple[str | None, Breach]:
+    """Return where it is written: in the manifest of a resource, or, None, in the scenario."""
+    if refusal.fault is None:
+        return refusal.resource, Breach(path=refusal.path, rule=refusal.rule)
+    return None, Breach(path=("faults", refusal.fault, "set", refusal.resource, *refusal.path), rule=refusal.rule)
+
+
+def _breach(refusal: Refusal, what_if: FieldPath) -> Breach:
+    """Blames the what-if, which does not go with a fault where that one changes the resource further."""
+    if refusal.fault is None:
+        return Breach(path=(*what_if, "set", refusal.resource, *refusal.path), rule=refusal.rule)
+    return Breach(path=what_if, rule=f"does not go with faults[{refusal.fault}]: {refusal}")
+
+
+def queries(pipeline: PipelineSpec) -> Iterator[tuple[FieldPath, str]]:
+    """Yield the users' own queries of a pipeline, and where in its resource each is."""
+    asked: list[tuple[FieldPath, str | None]] = [
+        (("spec", "demand", "query"), pipeline.demand_query),
+        (("spec", "sla", "query"), pipeline.sla_query),
+    ]
+    for number, stage in enumerate(pipeline.stages):
+        at = ("spec", "stages", number, "rules")
+        asked += [((*at, index, "query"), rule.query) for index, rule in enumerate(stage.rules)]
+    yield from ((path, query) for path, query in asked if query is not None)
+
+
+def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> Iterator[Refusal]:
+    for number, stage in enumerate(pipeline.stages):
+        for index, placement in enumerate(stage.placements):
+            at, target = ("spec", "stages", number, "placements", index), placement.target
+            if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
+                rule = "Deployments of apps/v1 are simulated"
+                yield Refusal(resource=name, path=(*at, "target"), value=f"{target.api_version} {target}", rule=rule)
+            if placement.pool not in pools:
+                rule = "must be in the manifests: its nodes are simulated"
+                yield Refusal(resource=name, path=(*at, "pool"), value=placement.pool, rule=rule)
+
+
+def _metrics(
+    name: str, pipeline: PipelineSpec, pipelines: Collection[PipelineKey], fault: int | None
+) -> Iterator[Refusal]:
+    for number, stage in enumerate(pipeline.stages):
+        at = ("spec", "stages", number)
+        if stage.preset not in EXPRESSIONS:
+            rule = f"simulated replicas speak {', '.join(EXPRESSIONS)}"
+            yield Refusal(resource=name, path=(*at, "metrics", "preset"), value=stage.preset, rule=rule, fault=fault)
+        if stage.metric_overrides:
+            value = ", ".join(quantity.value for quantity in stage.metric_overrides)
+            rule = "one's own PromQL is not simulated"
+            yield Refusal(resource=name, path=(*at, "metrics", "overrides"), value=value, rule=rule, fault=fault)
+    for path, query in queries(pipeline):
+        try:
+            parse_query(query, pipelines)
+        except UnansweredQuery as error:
+            yield Refusal(resource=name, path=path, value=query, rule=str(error), fault=fault)
