@@ -199,7 +199,15 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             )
         )
         reporter = parts.enter_context(
-            closing(Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools))
+            closing(
+                Reporter(
+                    gateway,
+                    EventRecorder(gateway),
+                    pipelines=pipelines,
+                    pools=pools,
+                    interval_s=settings.interval_s,
+                )
+            )
         )
         loop = ControlLoop(
             reader=reader,

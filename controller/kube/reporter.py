@@ -5,7 +5,8 @@ Transitions are those against the stored status, so a restart tells nothing twic
 
 import logging
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
@@ -31,8 +32,8 @@ from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
-_TOLD_AT_ONCE = 200
-"""Resources that cannot be used and are told so in one cycle: however many there are, the others do not wait."""
+TELLING_SHARE = 0.5
+"""Of the interval, for telling resources that cannot be used so: however many there are, the others do not wait."""
 _PARALLEL = 8
 _MOST = 1000
 """Statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once."""
@@ -49,11 +50,15 @@ class Reporter:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """What is written is put into the stores at once: the watches tell it later."""
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._telling_s = TELLING_SHARE * interval_s
+        self._clock = clock
         self._away = threading.Event()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
@@ -80,7 +85,7 @@ class Reporter:
     def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
         """Record Events: for what was decided about those pipelines, and for every change that could not be made.
 
-        Then tell the resources that cannot be used what is wrong with them, so many in a cycle.
+        Then tell the resources that cannot be used what is wrong with them, as many as there is time for.
         """
         failed: set[PipelineKey] = set()
         for write in writes:
@@ -106,11 +111,12 @@ class Reporter:
             for found in invalid
             if (status := _invalid_status(kind, found, now_s)) != _status(found.resource)
         )
-        due = list(islice(news, _TOLD_AT_ONCE))
-        written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), due)
-        for (_, resource, status), done in zip(due, written, strict=True):
-            if done:
-                self._tell_verdict(resource, _status(resource), status)
+        until_s = self._clock() + self._telling_s
+        while self._clock() <= until_s and (some := list(islice(news, _PARALLEL))):
+            written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), some)
+            for (_, resource, status), done in zip(some, written, strict=True):
+                if done:
+                    self._tell_verdict(resource, _status(resource), status)
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         writable: set[PipelineKey] = set()

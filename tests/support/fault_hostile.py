@@ -15,6 +15,8 @@ from corpus import PIPELINE, mutations
 from fault_world import GROUP, VERSION, World, until
 from kubernetes import client
 
+from controller.kube.reporter import TELLING_SHARE
+
 PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
 _CRD = f"speechpipelines.{GROUP}"
 _WRITES_PER_S = 50.0
@@ -76,7 +78,7 @@ def beside(world: World) -> Iterator[Made]:
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
         assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
-        yield Made(count=made, untold=_Telling(world).untold, longest_s=made / _WRITES_PER_S)
+        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / (_WRITES_PER_S * TELLING_SHARE))
     finally:
         world.objects.delete_collection_namespaced_custom_object(*PLACE)
         until(
@@ -145,29 +147,21 @@ def _accepted(world: World, body: dict[str, Any], *, dry_run: bool = False) -> b
     return bool(answer.status < 300 or answer.status == 409)
 
 
-class _Telling:
-    """Looks for resources that have no verdict yet; some mutations do no harm, and are served like any other.
+def _untold(world: World) -> list[str]:
+    """Return the first few resources without a verdict; some mutations do no harm, and are served like any other.
 
-    It goes on where it last found some: reading megabytes again and again would be a fault of its own.
+    Those behind them are not read: to read megabytes again and again would be a fault of its own.
     """
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._from = ""
-
-    def untold(self) -> list[str]:
-        """Return the first few of them in the order of their names."""
-        while True:
-            answer = self._world.objects.list_namespaced_custom_object(
-                *PLACE, limit=_PAGE, _continue=self._from, _preload_content=False
-            )
-            page = json.loads((answer[0] if isinstance(answer, tuple) else answer).data)
-            untold = [
-                each["metadata"]["name"] for each in page["items"] if not each.get("status", {}).get("conditions")
-            ]
-            if untold or not (after := page["metadata"].get("continue")):
-                return untold
-            self._from = after
+    after = ""
+    while True:
+        answer = world.objects.list_namespaced_custom_object(
+            *PLACE, limit=_PAGE, _continue=after, _preload_content=False
+        )
+        page = json.loads((answer[0] if isinstance(answer, tuple) else answer).data)
+        untold = [each["metadata"]["name"] for each in page["items"] if not each.get("status", {}).get("conditions")]
+        after = page["metadata"].get("continue", "")
+        if untold or not after:
+            return untold
 
 
 def _set_policy(world: World, action: str) -> None:

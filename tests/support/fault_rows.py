@@ -612,8 +612,8 @@ def hostile(world: World, judge: Judge) -> None:
         world.lose_a_pod("spare-scarce")
         lost_s = time.monotonic()
         world.offered["main"] = world.MUCH
-        recovered(world, judge, operator, more_s=made.longest_s)
-        up_to_date(world, judge, world.pace.cycles(1) + made.longest_s)
+        recovered(world, judge, operator)
+        up_to_date(world, judge)
         replanned(world, judge, lost_s)
         told_s = judge.in_time(
             Column.REASON,

@@ -56,7 +56,7 @@ class Operator:
             reporting_grace_s=0.0,
             namespaces=fleet.namespaces,
         )
-        reporter = Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools)
+        reporter = Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools, interval_s=15.0)
         parts.enter_context(closing(reader))
         parts.enter_context(closing(reporter))
         self.loop = ControlLoop(

@@ -89,7 +89,9 @@ class World:
         return ControlLoop(
             reader=reader,
             actuator=Actuator(self._gateway, written=cluster.written),
-            reporter=Reporter(self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools),
+            reporter=Reporter(
+                self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools, interval_s=15.0
+            ),
             resync=resync,
             policy=Policy(interval_s=15.0),
             telemetry=Telemetry(),

@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -86,7 +87,15 @@ class World:
         for name, resource in self.log.objects.items():
             (self.pipelines if name == "captions" else self.pools).put(resource)
         gateway = cast(Gateway, self.log)
-        self.reporter = Reporter(gateway, EventRecorder(gateway), pipelines=self.pipelines, pools=self.pools)
+        looks = itertools.count(step=3.0)
+        self.reporter = Reporter(
+            gateway,
+            EventRecorder(gateway),
+            pipelines=self.pipelines,
+            pools=self.pools,
+            interval_s=10.0,
+            clock=lambda: next(looks),
+        )
 
     def observation(self, snapshot: Snapshot) -> Observation:
         return Observation(
@@ -172,9 +181,8 @@ def test_an_unusable_resource_is_told_once(world: World) -> None:
     assert world.log.events == [("captions", "InvalidSpec")]
 
 
-def test_many_unusable_resources_are_told_in_several_cycles(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.kube.reporter._TOLD_AT_ONCE", 2)
-    for name in ("one", "two", "three"):
+def test_many_unusable_resources_are_told_in_the_time_that_others_can_spare(world: World) -> None:
+    for name in map(str, range(30)):
         metadata = {"name": name, "namespace": "speech", "uid": name, "generation": 1, "resourceVersion": "1"}
         world.log.objects[name] = {**world.log.objects["captions"], "metadata": metadata}
         world.pipelines.put(world.log.objects[name])
@@ -183,7 +191,7 @@ def test_many_unusable_resources_are_told_in_several_cycles(world: World, monkey
         resources = [r for (_, name), r in world.pipelines.snapshot().items() if name != "captions"]
         world.reporter.tell(unusable(*resources), (), ())
         told.append(len(world.log.patches))
-    assert told == [2, 3, 3, 3]
+    assert told == [8, 16, 24, 30], "eight in 3 s, of 5"
 
 
 def test_of_more_statuses_than_a_cycle_writes_every_one_has_its_turn(
