@@ -33,6 +33,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(BIN)/pytest -n 2 --dist loadfile tests/integration -m "not quiet"
 	@$(BIN)/pytest tests/integration -m quiet
 	@$(BIN)/pytest tests/e2e tests/oracle tests/unit/simulations/lab -m "lab or quiet"
+	@$(BIN)/pytest -n 2 tests/faults
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine

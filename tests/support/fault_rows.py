@@ -147,10 +147,11 @@ def no_metrics(world: World) -> bool:
     return world.condition("main", "MetricsAvailable").get("status") == "False"
 
 
-def up_to_date(world: World, judge: Judge, within_s: float | None = None) -> None:
+def up_to_date(world: World, judge: Judge) -> None:
     """Hold that the status is that of now within a cycle."""
-    limit_s = world.pace.cycles(1) if within_s is None else within_s
-    judge.in_time(Column.REASON, "up to date", lambda: world.status().get("limitedBy") == "Budget", limit_s)
+    judge.in_time(
+        Column.REASON, "up to date", lambda: world.status().get("limitedBy") == "Budget", world.pace.cycles(1)
+    )
 
 
 # -- the API server
