@@ -13,9 +13,9 @@ it lets off:
   are not full, and turns cost nothing. What comes up in a segment is done in it, but for what arrives so late in it
   that it may be answered after its end: within the SLA, or ten of them where the item is filtered. Service times count
   with their mean: the bound holds for the expected cost, whatever their law.
-* Windows. Those with fewer than 20 items that count ask for nothing. Of the others a share of 1 − `required_share`
-  may be given up, one wholly or several in part: what is asked for falls in proportion, as it does when a window is
-  met in some runs only.
+* Windows. Those with fewer than 20 items that count ask for nothing. Of the others as many may be given up as a run
+  may miss, a whole number: 1 − `required_share` of them, rounded down. They are one wholly or several in part: what
+  is asked for falls in proportion, as it does when a window is met for some service times only.
 * Slots. Streams that are answered hold one at every stage with memory from their first chunk to their last.
 * Start-up. Who serves has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. What happened
   before the scored time is free.
@@ -103,7 +103,7 @@ def clairvoyant_bound(
         seeds: the engine's for each pipeline: they decide when streams offer their chunks, and what is filtered.
         faults: all of the scenario's; `set` faults are looked up in `changes` instead.
         changes: what the resources are from some instants on, ascending.
-        required_share: how many of the scored windows must be met.
+        required_share: how many of the scored windows must be met, in every run.
 
     Raises:
         BoundNotFound: the solver failed.
@@ -122,7 +122,7 @@ def clairvoyant_bound(
         edges_s=world.edges_s,
         window_of=world.window_of,
         windows=len(windows) * world.windows,
-        given_up=(1 - required_share) * sum(part.candidates for part in windows),
+        given_up=math.floor((1 - required_share) * sum(part.candidates for part in windows) + _WHOLE),
         supplies=tuple(world.supplies()),
         needs=tuple(need for part in windows for need in part.needs()),
         limits=tuple(world.limits()),

@@ -1,7 +1,8 @@
 """The clairvoyant bound against every schedule there is, on cases small enough to look at all of them.
 
-A schedule says how many replicas serve in each slice of time. Those that cost less than the bound are played, with
-queues that know better than real ones: they give up at once what would be late. None of them may meet the SLA.
+A schedule says how many replicas serve in each slice of time. Those that cost less than the bound are played, requests
+with queues that know better than real ones: they give up at once what would be late; streams on the simulator's own
+data plane. None of them may meet the SLA.
 """
 
 import itertools
@@ -14,7 +15,7 @@ import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import ServiceLaw, Sla
+from optimizer.model import Routing, ServiceLaw, Sla
 from simulations.bound.clairvoyant import clairvoyant_bound
 from simulations.engine.draws import verdict
 from simulations.engine.pipeline import PipelineEngine
@@ -132,6 +133,38 @@ def an_uneven_case(seed: int) -> Case:
         clock=Clock(duration_s=windows * WINDOW_S, warmup_s=0.0, window_s=WINDOW_S),
         slices=1,
         required_share=0.995,
+        seed=seed,
+    )
+
+
+def a_streams_case(seed: int) -> Case:
+    """Some streams that stay with their replica, whose slots or whose time is short, and who come and go."""
+    rng = np.random.default_rng(seed)
+    windows, kinds = [(4, 1), (5, 1), (3, 2)][seed % 3]
+    slots = int(rng.integers(2, 4))
+    chunk_s = 0.5
+    short_of_time = bool(rng.random() < 0.5)
+    # A replica short of slots has time for twice as many streams, and the other way round.
+    service_s = chunk_s / slots * (0.95 if short_of_time else 0.45)
+    placements = []
+    for k, startup_s in enumerate(rng.choice([5.0, 8.0, 20.0, 30.0], kinds)):
+        placement = a_placement(f"pool-{k}", bounds=(0, 2), startup_s=float(startup_s))
+        law = ServiceLaw(fixed_s=service_s * (1 + k / 4))
+        held = slots * (2 if short_of_time else 1)
+        placements.append(replace(placement, prior=replace(placement.prior, service=law, session_slots=held)))
+    duration_s = windows * WINDOW_S
+    streams = int(rng.integers(slots + 1, 2 * slots + 1))
+    start_s = np.where(rng.random(streams) < 0.6, 0.0, rng.random(streams) * duration_s)
+    end_s = start_s + rng.exponential(duration_s, streams)
+    stage = replace(a_stage("stage", *placements), routing=Routing.STICKY)
+    pipeline = a_spec(stage, sla_s=4 * service_s, budget=1e6)
+    return Case(
+        pipeline=replace(pipeline, unit=DemandUnit.STREAMS, chunk_s=chunk_s),
+        pools=tuple(a_pool(f"pool-{k}", price=1.0 / (1 + k / 3)).spec for k in range(kinds)),
+        schedule=Schedule.of(start_s, end_s),
+        clock=Clock(duration_s=duration_s, warmup_s=0.0, window_s=WINDOW_S),
+        slices=1,
+        required_share=float(rng.choice([0.995, 0.7])),
         seed=seed,
     )
 
@@ -268,12 +301,35 @@ def schedules_below(case: Case, usd: float) -> Iterator[tuple[float, list[list[P
         yield float(total[tuple(chosen)]), [paths[k : k + kinds] for k in range(0, len(paths), kinds)]
 
 
+def meets_in_the_engine(case: Case, paths: list[list[Path]]) -> bool:
+    """Whether a schedule meets enough windows on the data plane that every policy is measured on.
+
+    Who goes takes nothing with them: streams find their next slot at once.
+    """
+    engine = PipelineEngine(case.pipeline, case.schedule, clock=case.clock, seed=case.seed)
+    serving: dict[PlacementKey, list[int]] = {key: [] for key in case.pipeline.placement_keys()}
+    by_key = list(zip(serving.items(), itertools.chain(*paths), strict=True))
+    for at, begin_s in enumerate(case.edges_s[:-1].tolist()):
+        engine.advance(begin_s)
+        for (key, numbers), path in by_key:
+            numbers.extend(engine.add_replica(key) for _ in range(path[at] - len(numbers)))
+        for (_, numbers), path in by_key:
+            while len(numbers) > path[at]:
+                engine.drain_replica(numbers.pop(), begin_s)
+    engine.advance(case.clock.duration_s)
+    met = engine.tally().score().sla_windows_met
+    return met is None or met >= case.required_share - 1e-9
+
+
 def below(case: Case) -> int:
     """Play every schedule that costs less than the bound, and return how many there are."""
     usd = case.bound()
     played = 0
     for cost, paths in schedules_below(case, (math.inf if usd is None else usd) * (1 - 1e-6)):
         played += 1
+        if case.pipeline.unit is DemandUnit.STREAMS:
+            assert not meets_in_the_engine(case, paths), (case.seed, cost, usd, paths)
+            continue
         for lazy in (False, True):
             assert not meets(case, paths, lazy=lazy), (case.seed, cost, usd, paths)
     return played
@@ -290,6 +346,23 @@ def test_no_schedule_below_the_bound_meets_the_sla_where_replicas_are_busy() -> 
 
 def test_no_schedule_below_the_bound_meets_the_sla_where_the_load_is_uneven() -> None:
     assert sum(below(an_uneven_case(seed)) for seed in range(40)) >= 400
+
+
+def test_no_schedule_below_the_bound_meets_the_sla_where_streams_hold_slots() -> None:
+    assert sum(below(a_streams_case(seed)) for seed in range(60)) >= 400
+
+
+def test_the_bound_is_near_the_cheapest_schedule_where_streams_hold_slots() -> None:
+    ratios = []
+    for seed in range(60):
+        case = a_streams_case(seed)
+        usd = case.bound()
+        schedules = sorted(schedules_below(case, math.inf), key=lambda entry: entry[0])
+        cheapest = next((cost for cost, paths in schedules if meets_in_the_engine(case, paths)), None)
+        if cheapest is not None and usd:
+            ratios.append(cheapest / usd)
+    assert len(ratios) >= 30
+    assert float(np.median(ratios)) < 1.5
 
 
 def test_the_bound_is_near_the_cheapest_schedule_where_replicas_are_busy() -> None:

@@ -209,6 +209,15 @@ def test_windows_may_be_given_up() -> None:
     assert lenient.windows_share == pytest.approx(23 / 24)
 
 
+def test_what_is_less_than_a_window_may_not_be_given_up() -> None:
+    spike = load(*[10.0] * 12, 200.0, *[10.0] * 11)
+    strict = bound(schedule=spike, required_share=1.0)
+    assert bound(schedule=spike, required_share=23.1 / 24).cost == pytest.approx(strict.cost)
+    assert bound(schedule=spike, required_share=22.1 / 24).cost == pytest.approx(
+        bound(schedule=spike, required_share=23 / 24).cost
+    )
+
+
 def test_a_share_of_the_items_may_be_late() -> None:
     spec = pipeline(on("gpu", startup_s=0.0))
     half = bound(replace(spec, sla=Sla(latency_s=1.0, percentile=50.0)))
