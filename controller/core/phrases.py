@@ -23,7 +23,7 @@ _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SCALE_REFUSED: "the last change was not taken: it is tried again",
     HoldReason.POOL_NOT_FOUND: "the pool does not exist: what runs there stays, and nobody knows what it costs",
     HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver: planned without it",
-    HoldReason.FRAGMENTED: "the pool has room, but not in one piece for a replica: planned without it",
+    HoldReason.FRAGMENTED: "the pool has room, but none that takes this replica: planned without it",
     HoldReason.CANNOT_START: "replicas have nodes and do not become ready: planned without them if that can be",
     HoldReason.ON_TRIAL: "one replica is tried there before others",
     HoldReason.SLA_UNREACHABLE: "no allocation reaches the SLA: what runs stays",
