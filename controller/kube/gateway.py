@@ -32,6 +32,8 @@ from controller.core.spec import Target
 FIELD_MANAGER = "sluice"
 Json = dict[str, Any]
 
+_CONNECTIONS = 32
+"""Kept open: of watches, and of the threads that ask and write. By default it is the processors' number times five."""
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to answer
 _SILENCE_S = 1.0
 """After a request without an answer the next ones fail at once for this long: each would wait as long in vain."""
@@ -469,6 +471,7 @@ def _scale(body: Json) -> Scale:
 
 def _connect(kubeconfig: Path | None) -> Any:
     settings = client.Configuration()
+    settings.connection_pool_maxsize = _CONNECTIONS
     settings.retries = False  # the next cycle is the retry; the client's own would multiply the time limit
     try:
         if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
