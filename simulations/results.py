@@ -54,14 +54,15 @@ class PlacementSeries:
 class PipelineSeries:
     """One pipeline (`namespace/name`), window by window.
 
-    The rates are of items that arrived in the window. `p95_s` is None where infinite or without items; `met` is None
-    where a window is not scored. Money is in USD per hour as the window ended (`cost_per_hour`: its mean over the
-    window); a budget that does not exist is None. What a run did not count is None as a whole.
+    The SLA is the one in force as the window began, the rates are of items that arrived in it. `p95_s` is None where
+    infinite or without items; `met` is None where a window is not scored. Money is in USD per hour as the window ended
+    (`cost_per_hour`: its mean over the window); a budget that does not exist is None. What a run did not count is None
+    as a whole.
     """
 
     pipeline: str
-    sla_s: float
-    percentile: float
+    sla_s: tuple[float, ...]
+    percentile: tuple[float, ...]
     offered_rps: tuple[float, ...]
     served_rps: tuple[float, ...]
     filtered_rps: tuple[float, ...]

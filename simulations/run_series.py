@@ -61,8 +61,8 @@ def _pipeline(
     budgets = _at(observations, ends_s, lambda seen: seen.budget_per_hour.get(spec.key, math.inf))
     return PipelineSeries(
         pipeline=str(spec.key),
-        sla_s=spec.sla.latency_s,
-        percentile=spec.sla.percentile,
+        sla_s=tuple(window.sla.latency_s for window in windows),
+        percentile=tuple(window.sla.percentile for window in windows),
         offered_rps=tuple(window.offered / window.length_s for window in windows),
         served_rps=tuple(window.served / window.length_s for window in windows),
         filtered_rps=tuple(window.filtered / window.length_s for window in windows),

@@ -18,9 +18,10 @@ from controller.resources.manifests import Document, ManifestError, format_path,
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
 from simulations.patches import merged, undo
-from simulations.scoring import Clock, Interval
+from simulations.scoring import Clock, Interval, Sla
 from simulations.traces import Column, InvalidTrace, read_trace
 
 EVERYTHING = "*"
@@ -441,6 +442,18 @@ def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
         resource = _resource(name, documents[name], fault=index)
         changes.append(ResourceChange(at_s=at_s, fault=index, name=name, resource=resource))
     return tuple(changes)
+
+
+def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
+    """Return the SLAs that `set` faults give each pipeline after its first, by namespace/name."""
+    changes: dict[str, list[tuple[float, Sla]]] = {pipeline_key(pipeline): [] for pipeline in scenario.pipelines}
+    for change in resource_changes(scenario):
+        if isinstance(change.resource, SpeechPipeline):
+            sla = pipeline_spec(change.resource).sla
+            changes[change.name.partition("/")[2]].append(
+                (change.at_s, Sla(latency_s=sla.latency_s, percentile=sla.percentile))
+            )
+    return changes
 
 
 def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:

@@ -75,6 +75,10 @@ class Sla:
     percentile: float
 
 
+SlaChanges = Sequence[tuple[float, Sla]]
+"""SLAs that hold from an instant on, in order of time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
     """What part of a run is scored, in windows of `window_s` (the last one may be shorter)."""
@@ -98,10 +102,14 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window. `met` is None where it is not scored; `p95_s` is None without items that count, or when infinite."""
+    """One window. `met` is None where it is not scored; `p95_s` is None without items that count, or when infinite.
+
+    `sla` is the one in force as it begins.
+    """
 
     t_s: float
     length_s: float
+    sla: Sla
     offered: int
     served: int
     filtered: int
@@ -169,8 +177,8 @@ class TallyArrays(NamedTuple):
 
     `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks`
     (open windows, bins) and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of
-    each bin; `first_open` (1,) the first window that is open; `base` (1,) the first bin; `numbers` (4,): SLA, warm-up,
-    duration, window.
+    each bin; `first_open` (1,) the first window that is open; `base` (1,) the first bin; `slas` (SLAs, 2) from when on
+    which latency holds; `numbers` (3,): warm-up, duration, window.
     """
 
     counts: NDArray[np.int64]
@@ -181,6 +189,7 @@ class TallyArrays(NamedTuple):
     run_peaks: NDArray[np.float64]
     first_open: NDArray[np.int64]
     base: NDArray[np.int64]
+    slas: NDArray[np.float64]
     numbers: NDArray[np.float64]
 
 
@@ -189,14 +198,15 @@ class Tally:
 
     Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the
     bin: exact where it holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
+    An item is held to the latency of the SLA in force when it arrived, a window to the percentile as it begins.
     """
 
-    def __init__(self, sla: Sla, clock: Clock, *, open_windows: int = 1) -> None:
+    def __init__(self, sla: Sla, clock: Clock, *, changes: SlaChanges = (), open_windows: int = 1) -> None:
         """`open_windows`: how many windows, in a row, items may still be recorded of at a time."""
-        self._sla = sla
+        self._slas = ((-math.inf, sla), *changes)
         self._clock = clock
         windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
-        lost_after_s = np.array([LOST_AFTER_SLAS * sla.latency_s])
+        lost_after_s = np.array([LOST_AFTER_SLAS * max(sla.latency_s for _, sla in self._slas)])
         base = int(lost_after_s.view(np.int64)[0] >> _BIN_SHIFT) - _BINS + 2
         self.arrays = TallyArrays(
             counts=np.zeros((windows, _KINDS), dtype=np.int64),
@@ -207,7 +217,8 @@ class Tally:
             run_peaks=np.zeros(_BINS),
             first_open=np.zeros(1, dtype=np.int64),
             base=np.array([base]),
-            numbers=np.array([sla.latency_s, clock.warmup_s, clock.duration_s, clock.window_s]),
+            slas=np.array([(from_s, sla.latency_s) for from_s, sla in self._slas]),
+            numbers=np.array([clock.warmup_s, clock.duration_s, clock.window_s]),
         )
 
     def record(self, items: Items) -> None:
@@ -222,7 +233,8 @@ class Tally:
 
     def copy(self) -> "Tally":
         """Return another one that holds the same."""
-        twin = Tally(self._sla, self._clock, open_windows=len(self.arrays.fine))
+        (_, sla), *changes = self._slas
+        twin = Tally(sla, self._clock, changes=changes, open_windows=len(self.arrays.fine))
         for mine, other in zip(self.arrays, twin.arrays, strict=True):
             other[...] = mine
         return twin
@@ -264,6 +276,7 @@ class Tally:
         for number, counts in enumerate(arrays.counts):
             from_s = clock.warmup_s + number * clock.window_s
             span = Interval(from_s=from_s, until_s=min(from_s + clock.window_s, clock.duration_s))
+            sla = next(sla for since_s, sla in reversed(self._slas) if since_s <= from_s)
             p95_s = arrays.p95_s[number]
             if number >= arrays.first_open[0]:
                 slot = number % len(arrays.fine)
@@ -273,13 +286,14 @@ class Tally:
             yield Window(
                 t_s=from_s,
                 length_s=span.until_s - span.from_s,
+                sla=sla,
                 offered=int(counts.sum()),
                 served=int(counts[_WITHIN] + counts[_LATE]),
                 filtered=int(counts[_FILTERED]),
                 shed=int(counts[_SHED]),
                 lost=int(counts[_LOST]),
                 p95_s=_finite(p95_s),
-                met=_met(counts.tolist(), self._sla),
+                met=_met(counts.tolist(), sla),
                 calm=not any(span.overlaps(interval) for interval in disturbed),
             )
 
@@ -293,13 +307,13 @@ def observe(
     outcome: NDArray[np.uint8],
 ) -> int:
     """Count the first `n` items; return how many of them were of a window that is closed (and not counted)."""
-    counts, fine, peaks, first_open = tally.counts, tally.fine, tally.peaks, tally.first_open
-    sla_s, warmup_s, duration_s, window_s = tally.numbers[0], tally.numbers[1], tally.numbers[2], tally.numbers[3]
+    counts, fine, peaks, first_open, slas = tally.counts, tally.fine, tally.peaks, tally.first_open, tally.slas
+    warmup_s, duration_s, window_s = tally.numbers[0], tally.numbers[1], tally.numbers[2]
     windows, slots, base = len(counts), len(fine), tally.base[0]
-    lost_after_s = LOST_AFTER_SLAS * sla_s
+    sla_s = lost_after_s = 0.0
     bits = latency_s.view(np.int64)
     late = 0
-    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # that of the item before
+    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # those of the item before
     for i in range(n):
         if not warmup_s <= arrival_s[i] < duration_s:
             continue
@@ -308,6 +322,13 @@ def observe(
             # Well inside the window, so that rounding at its edges decides nothing.
             from_s = warmup_s + window * window_s + 1e-6
             until_s = from_s + window_s - 2e-6
+            held = 0
+            while held + 1 < len(slas) and slas[held + 1, 0] <= arrival_s[i]:
+                held += 1
+            from_s = max(from_s, slas[held, 0])
+            if held + 1 < len(slas):
+                until_s = min(until_s, slas[held + 1, 0])
+            sla_s, lost_after_s = slas[held, 1], LOST_AFTER_SLAS * slas[held, 1]
             while window >= first_open[0] + slots:
                 _close(tally)
             slot = window % slots
@@ -359,12 +380,15 @@ def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, perce
     return float(np.nan)
 
 
-def score_items(items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval] = ()) -> ItemScore:
+def score_items(
+    items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval] = (), *, changes: SlaChanges = ()
+) -> ItemScore:
     """Score the items of one pipeline; `faults` are the intervals in which the scenario disturbs the run.
 
-    An answer later than 10 × SLA, and an item in flight for longer than that, count as lost.
+    `changes` are the SLAs that follow `sla`. An answer later than 10 × SLA, and an item in flight for longer than that,
+    count as lost.
     """
-    tally = Tally(sla, clock)
+    tally = Tally(sla, clock, changes=changes)
     tally.record(items.select(np.argsort(items.arrival_s, kind="stable")))
     return tally.score(faults)
 

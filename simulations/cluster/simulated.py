@@ -35,7 +35,7 @@ from simulations.engine.pipeline import PipelineEngine
 from simulations.ledger import Observation
 from simulations.load import item_seed, pipeline_schedules
 from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
-from simulations.scenario import Fault, ResourceChange, Scenario, resource_changes
+from simulations.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
 from simulations.schedule import Schedule
 from simulations.scoring import Tally
 
@@ -111,11 +111,17 @@ class SimulatedCluster:
             *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
         )
         loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
+        slas = sla_changes(scenario)
         self._serving = {
             pipeline.key: Serving(
                 pipeline,
                 PipelineEngine(
-                    pipeline, loads[pipeline.key], clock=scenario.file.clock, seed=item_seed(seed, index), hop_s=HOP_S
+                    pipeline,
+                    loads[pipeline.key],
+                    clock=scenario.file.clock,
+                    seed=item_seed(seed, index),
+                    hop_s=HOP_S,
+                    sla_changes=slas[pipeline.key],
                 ),
                 keep_s=longest_s,
             )

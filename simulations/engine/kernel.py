@@ -856,7 +856,7 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
     while only or s.real[NOW_S] < until_s:
         reached_s = until_s
         if not only:
-            reached_s = _enter(c, s, min(until_s, s.real[NOW_S] + tally.numbers[3]))
+            reached_s = _enter(c, s, min(until_s, s.real[NOW_S] + tally.numbers[2]))
             if reached_s < 0.0:
                 return False
         # The flow that enters is in the last row; stages with many before them have a row of their own after that.

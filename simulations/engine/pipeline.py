@@ -19,7 +19,7 @@ from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.histogram import LatencyHistogram
 from simulations.schedule import Schedule
-from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, Tally
+from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, SlaChanges, Tally
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
@@ -77,10 +77,18 @@ class PipelineEngine:
     """
 
     def __init__(
-        self, pipeline: PipelineSpec, schedule: Schedule, *, clock: Clock, seed: int, hop_s: float = 0.0
+        self,
+        pipeline: PipelineSpec,
+        schedule: Schedule,
+        *,
+        clock: Clock,
+        seed: int,
+        hop_s: float = 0.0,
+        sla_changes: SlaChanges = (),
     ) -> None:
         """`seed` decides the phases of streams, what is filtered, service times and routing at random; `hop_s` is what
-        every hop between ingress and stages adds to an item's latency.
+        every hop between ingress and stages adds to an item's latency; `sla_changes` are for the tally: how long is
+        waited for an answer stays as it is.
 
         Raises:
             ValueError: a stage that comes before one that it takes from.
@@ -101,6 +109,7 @@ class PipelineEngine:
         self._tally = Tally(
             Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
             clock,
+            changes=sla_changes,
             open_windows=math.ceil(patience_s / clock.window_s) + 3,
         )
         self._seed = seed

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simulations.lab.report import LiveRun
+from simulations.lab.report import LiveRun, item_scores
 from simulations.provenance import provenance
 from simulations.report.page import render
 from simulations.report.trust import Live
 from simulations.results import Change, DecisionEntry, Experiment, Provenance, RunResult, Tuning
 from simulations.run_series import run_series
 from simulations.scenario import Scenario
-from simulations.scoring import ItemScore, Sla, score_items
+from simulations.scoring import ItemScore
 
 _COUNTS = ("windows", "offered", "served", "filtered", "shed", "lost", "in_flight")
 _TOTALS = ("sla_windows_met", "sla_windows_met_calm", "sessions_cut", "cost", "replica_changes", "cap_violations")
@@ -57,15 +57,7 @@ def live_experiment(
 
     Percentiles and the share of items within the SLA are those of the worst pipeline. There is no bound.
     """
-    scores = {
-        pipeline.key: score_items(
-            run.items[pipeline.key],
-            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
-            run.clock,
-            run.faults,
-        )
-        for pipeline in run.pipelines
-    }
+    scores = item_scores(run)
     found = list(scores.values())
     summary = report["summary"]
     result = RunResult(

@@ -10,7 +10,7 @@ from optimizer.model import PipelineKey, PoolName
 from simulations import ledger
 from simulations.lab.decisions import LoggedDecision
 from simulations.ledger import Observation
-from simulations.scoring import Clock, Interval, Items, ItemScore, Sla, Window, score_items
+from simulations.scoring import Clock, Interval, Items, ItemScore, Sla, SlaChanges, Window, score_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +18,9 @@ class LiveRun:
     """All that a run left behind.
 
     `began_s` is when it began, in seconds since the epoch; `interval_s` is the time between the operator's cycles.
-    `retries` counts items that were sent again, because the pod that had them left or vanished.
-    `peak_instances` are those of each pool that would serve the peak of the same load, None when none can.
+    `sla_changes` are the SLAs that the scenario's faults set meanwhile. `retries` counts items that were sent again,
+    because the pod that had them left or vanished. `peak_instances` are those of each pool that would serve the peak of
+    the same load, None when none can.
     """
 
     scenario: str
@@ -30,6 +31,7 @@ class LiveRun:
     pipelines: tuple[PipelineSpec, ...]
     items: Mapping[PipelineKey, Items]
     faults: tuple[Interval, ...]
+    sla_changes: Mapping[PipelineKey, SlaChanges]
     observations: Sequence[Observation]
     decisions: Sequence[LoggedDecision]
     sessions_cut: int
@@ -40,7 +42,7 @@ class LiveRun:
 
 def build_report(run: LiveRun) -> dict[str, Any]:
     """Return the report as JSON, with the fields that `sluice lab run --report` promises."""
-    scores = _scores(run)
+    scores = list(item_scores(run).values())
     windows = [window for score in scores for window in score.windows]
     return {
         "scenario": run.scenario,
@@ -85,19 +87,21 @@ def build_report(run: LiveRun) -> dict[str, Any]:
 
 def report_windows(run: LiveRun) -> list[dict[str, Any]]:
     """Return the report's windows alone, also while the run goes on."""
-    return _windows(run, _scores(run))
+    return _windows(run, list(item_scores(run).values()))
 
 
-def _scores(run: LiveRun) -> list[ItemScore]:
-    return [
-        score_items(
+def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
+    """Return the score of every pipeline's items."""
+    return {
+        pipeline.key: score_items(
             run.items[pipeline.key],
             Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
             run.clock,
             run.faults,
+            changes=run.sla_changes.get(pipeline.key, ()),
         )
         for pipeline in run.pipelines
-    ]
+    }
 
 
 def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> list[dict[str, Any]]:

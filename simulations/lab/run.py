@@ -29,7 +29,7 @@ from simulations.lab.report import LiveRun, report_windows
 from simulations.lab.topology import IngressConfig, pipeline_topology
 from simulations.lab.view import Moment, OperatorMetrics, View, window_line
 from simulations.load import pipeline_schedules, refused_loads
-from simulations.scenario import Scenario, invalid
+from simulations.scenario import Scenario, invalid, sla_changes
 from simulations.schedule import Schedule
 from simulations.scoring import Clock
 from simulations.static_peak import peak_instances
@@ -118,6 +118,8 @@ class _Run:
         self._view = view
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
+        slas = sla_changes(scenario)
+        self._sla_changes = {pipeline.key: slas[pipeline.key] for pipeline in pipelines}
         self._began_s = 0.0
         self._decisions: list[LoggedDecision] = []
 
@@ -209,6 +211,7 @@ class _Run:
             pipelines=self._pipelines,
             items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
             faults=tuple(fault.interval for fault in self._scenario.file.faults),
+            sla_changes=self._sla_changes,
             observations=tuple(observer.observations),
             decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
             sessions_cut=load.sessions_cut,

@@ -1,6 +1,7 @@
 """One run over time: load, latency, money, and the replicas of every stage on every pool."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from controller.core.phrases import duration, number
 from simulations.report import phrases, scale
@@ -34,14 +35,14 @@ def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[flo
 def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] | None) -> Iterator[Markup]:
     missed = [met is False for met in pipeline.met]
     yield figure(_load(pipeline, axis))
-    latencies = scale.of_latencies([*(value for value in pipeline.p95_s if value is not None), pipeline.sla_s])
+    latencies = scale.of_latencies([*(value for value in pipeline.p95_s if value is not None), *pipeline.sla_s])
     yield figure(
         Chart(
             title="Latency against the SLA",
             unit="p95 of the items of each window" + (", logarithmic" if latencies.log else ""),
             lines=(
                 Line(name="p95", values=pipeline.p95_s, style="latency"),
-                _level(f"SLA: p{pipeline.percentile:g} within {duration(pipeline.sla_s)}", pipeline.sla_s, axis, "sla"),
+                Line(name=_sla(pipeline), values=pipeline.sla_s, style="sla"),
             ),
             axis=axis,
             values=latencies,
@@ -139,8 +140,9 @@ def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterato
         )
 
 
-def _level(name: str, value: float, axis: TimeAxis, style: str) -> Line:
-    return Line(name=name, values=[value] * len(axis.t_s), style=style)
+def _sla(pipeline: PipelineSeries) -> str:
+    slas = [key for key, _ in groupby(zip(pipeline.percentile, pipeline.sla_s, strict=True))]
+    return "SLA: " + ", then ".join(f"p{percentile:g} within {duration(sla_s)}" for percentile, sla_s in slas)
 
 
 def _pool_style(index: int) -> str:

@@ -65,8 +65,8 @@ def a_series(*, windows: int = 6, load_rps: float = 400.0, cost: float = 10.0, m
         pipelines=(
             PipelineSeries(
                 pipeline="speech/live-captions",
-                sla_s=0.25,
-                percentile=95.0,
+                sla_s=(0.25,) * windows,
+                percentile=(95.0,) * windows,
                 offered_rps=offered,
                 served_rps=tuple(0.45 * rate for rate in offered),
                 filtered_rps=tuple(0.55 * rate for rate in offered),

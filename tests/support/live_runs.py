@@ -87,6 +87,7 @@ def a_run(
         pipelines=pipelines,
         items=items_of or {spec.key: items() for spec in pipelines},
         faults=(),
+        sla_changes={},
         observations=observed() if observations is None else observations,
         decisions=decisions,
         sessions_cut=3,

@@ -107,6 +107,16 @@ def test_the_same_seed_gives_the_same_and_another_one_does_not(scenario: Scenari
     assert told(run_one(scenario, policy="sluice", seed=2)) != told(run)
 
 
+def test_a_window_is_scored_by_the_sla_that_a_fault_sets(tmp_path: Path) -> None:
+    strict = "{SpeechPipeline/speech/captions: {spec: {sla: {latency: 30ms, percentile: 99}}}}"
+    scenario = a_scenario(tmp_path, faults=f"[{{at: 40s, for: 40s, set: {strict}}}]")
+    (captions,) = run_one(scenario, policy="hpa", seed=1).series.pipelines
+
+    assert captions.met == (True,) * 4 + (False,) * 4 + (True,) * 4
+    assert captions.sla_s == (0.5,) * 4 + (0.03,) * 4 + (0.5,) * 4
+    assert captions.percentile == (95.0,) * 4 + (99.0,) * 4 + (95.0,) * 4
+
+
 def test_a_what_if_changes_what_it_says(scenario: Scenario, run: RunResult) -> None:
     dear = run_one(scenario, policy="static-peak", what_if="dear", seed=1)
     plain = run_one(scenario, policy="static-peak", seed=1)

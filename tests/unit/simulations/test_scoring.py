@@ -57,6 +57,38 @@ def test_an_item_belongs_to_the_window_in_which_it_arrived() -> None:
     assert [window.t_s for window in score.windows] == [20, 30, 40, 50]
 
 
+def test_an_item_is_held_to_the_sla_in_force_when_it_arrived_and_a_window_to_the_percentile_as_it_begins() -> None:
+    strict, lax = Sla(latency_s=0.1, percentile=95), Sla(latency_s=4, percentile=50)
+    score = score_items(
+        items(
+            (25, 100, Outcome.SERVED, 0.2),
+            (34.999, 80, Outcome.SERVED, 0.2),
+            (35, 20, Outcome.SERVED, 0.2),
+            (45, 100, Outcome.SERVED, 0.1),
+            (54, 40, Outcome.SERVED, 30),
+            (55, 60, Outcome.SERVED, 3),
+        ),
+        SLA,
+        CLOCK,
+        changes=((35, strict), (50, lax)),
+    )
+
+    assert [window.met for window in score.windows] == [True, False, True, True]
+    assert [window.sla for window in score.windows] == [SLA, SLA, strict, lax]
+    assert score.within_sla_share == (100 + 80 + 100 + 60) / 400
+    assert (score.served, score.lost) == (400, 0)
+    assert [window.p95_s for window in score.windows] == [0.2, 0.2, 0.1, 30]
+
+
+def test_an_answer_is_lost_after_ten_times_the_sla_in_force() -> None:
+    strict = Sla(latency_s=0.01, percentile=95)
+    score = score_items(
+        items((25, 20, Outcome.SERVED, 0.2), (35, 20, Outcome.SERVED, 0.2)), SLA, CLOCK, changes=((30, strict),)
+    )
+
+    assert [(window.served, window.lost) for window in score.windows[:2]] == [(20, 0), (0, 20)]
+
+
 def test_what_arrives_in_the_warm_up_or_after_the_end_is_not_counted() -> None:
     score = score_items(items((19.9, 50, Outcome.LOST, 0), (60, 50, Outcome.LOST, 0)), SLA, CLOCK)
 

@@ -23,7 +23,7 @@ from live_runs import (
 from optimizer.model import PipelineKey
 from simulations.lab.report import build_report, report_windows
 from simulations.ledger import Observation
-from simulations.scoring import Interval, Items, Outcome
+from simulations.scoring import Interval, Items, Outcome, Sla
 
 
 def both(first: Items, second: Items) -> Items:
@@ -42,6 +42,14 @@ def test_every_item_offered_in_scored_time_has_exactly_one_fate() -> None:
 
     assert summary["offered"] == 420
     assert [summary[fate] for fate in ("served", "filtered", "shed", "lost", "in_flight")] == [300, 30, 30, 30, 30]
+
+
+def test_windows_are_scored_by_the_sla_that_the_faults_set() -> None:
+    strict = {CAPTIONS: ((20.0, Sla(latency_s=0.05, percentile=95)),)}
+    summary = build_report(replace(a_run(), sla_changes=strict))["summary"]
+
+    assert build_report(a_run())["summary"]["sla_windows_met"] == 1
+    assert summary["sla_windows_met"] == pytest.approx(1 / 3)
 
 
 def test_windows_tell_rates_latency_and_what_there_was_at_their_end() -> None:

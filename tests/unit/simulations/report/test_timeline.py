@@ -30,6 +30,14 @@ def test_load_latency_money_and_every_stage_have_a_chart() -> None:
     ]
 
 
+def test_the_sla_is_drawn_as_it_changes() -> None:
+    run = a_result()
+    (captions,) = run.series.pipelines
+    assert "SLA: p95 within 250 ms" in charts(run, (), None)
+    stricter = replace(captions, sla_s=(0.25,) * 3 + (0.1,) * 3)
+    assert "SLA: p95 within 250 ms, then p95 within 100 ms" in charts(with_pipelines(run, stricter), (), None)
+
+
 def test_the_bound_is_drawn_where_there_is_one() -> None:
     markup = charts(a_result(), (), (7.0,) * 6)
     assert "Cost against budget and bound" in markup
