@@ -24,7 +24,6 @@ class Live:
 
 def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None) -> Markup:
     """Return how far the numbers hold: over seeds, against live runs, against theory."""
-    blocks: list[Markup] = []
     if live is not None:
         late = live.generator_lag_p99_s > live.max_lag_s
         lag = f"The load generator was late by {duration(live.generator_lag_p99_s)} (p99)"
@@ -33,8 +32,16 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
             if late
             else ", as it should be."
         )
-        blocks.append(element("p", lag + verdict, class_="alarm" if late else None))
-        return Markup.of(blocks)
+        return Markup.of(
+            element("p", lag + verdict, class_="alarm" if late else None),
+            element(
+                "p",
+                "Nothing here was simulated, so there are no self-checks of the simulator to show: latencies were "
+                "measured between real sockets, and money follows from the replicas that were seen. Workers stand in "
+                "for the models and take as long as their profiles say. It is one run; another one differs.",
+            ),
+        )
+    blocks: list[Markup] = []
     if len(experiment.seeds) > 1:
         blocks.append(
             element(
