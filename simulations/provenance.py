@@ -2,27 +2,31 @@
 
 import hashlib
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata, resources
 
-from simulations.results import Provenance
+from simulations.policies.catalogue import TRAINED
+from simulations.results import Provenance, RunResult, Tuning
 from simulations.scenario import Scenario
 
 _DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba", "scipy": "scipy"}
 
 
-def provenance(scenario: Scenario, command: Sequence[str]) -> Provenance:
-    """Return the provenance of a run of `scenario` by `command` on this machine."""
+def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[RunResult] = ()) -> Provenance:
+    """Return the provenance of `results`, which are runs of `scenario` by `command` on this machine."""
     versions = {"python": platform.python_version()}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
             versions[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue  # not every command needs every library
+    files = dict(_files(scenario))
+    if any(result.tuning is Tuning.TRAINED for result in results):
+        files[f"simulations/policies/{TRAINED}"] = (resources.files("simulations.policies") / TRAINED).read_bytes()
     return Provenance(
         command=tuple(command),
         versions=dict(sorted(versions.items())),
-        sha256={name: hashlib.sha256(content).hexdigest() for name, content in _files(scenario)},
+        sha256={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )
 
 

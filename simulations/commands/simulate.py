@@ -165,7 +165,7 @@ def _run(
         results=results,
         bounds=found,
         self_checks=tuple(checks),
-        provenance=provenance(scenario, ("sluice", *sys.argv[1:])),
+        provenance=provenance(scenario, ("sluice", *sys.argv[1:]), results),
     )
 
 

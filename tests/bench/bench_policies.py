@@ -52,13 +52,14 @@ def experiment(name: str, policies: tuple[str, ...], seeds: tuple[int, ...] | No
     scenario = load_scenario(Path(str(resources.files("simulations.scenarios"))) / name / "scenario.yaml")
     requests = planned_runs(scenario, policies=policies, what_ifs=(), seeds=seeds)
     used = tuple(dict.fromkeys(request.seed for request in requests))
+    results = run_all(scenario, requests, jobs=jobs)
     return Experiment(
         scenario=scenario.file.name,
         seeds=used,
-        results=run_all(scenario, requests, jobs=jobs),
+        results=results,
         bounds=bound_all(scenario, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs),
         self_checks=(),
-        provenance=provenance(scenario, sys.argv),
+        provenance=provenance(scenario, sys.argv, results),
     )
 
 

@@ -1,11 +1,14 @@
 """What a result was made from."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
-from experiments import CONTRACT
+from experiments import CONTRACT, a_result, a_scenario
 
+from simulations.policies import catalogue
 from simulations.provenance import provenance
+from simulations.results import RunResult, Tuning
 from simulations.scenario import load_scenario
 
 
@@ -27,6 +30,17 @@ def test_every_file_that_decides_the_result_is_hashed(tmp_path: Path) -> None:
     ]
     assert found.sha256["own.csv"] == hashlib.sha256(b"t_s,arrivals\n0,1\n1,2\n").hexdigest()
     assert {"sluice", "python", "numpy", "numba"} <= found.versions.keys()
+
+
+def test_trained_settings_are_hashed_where_a_policy_ran_in_them() -> None:
+    def files(*results: RunResult) -> Mapping[str, str]:
+        return provenance(a_scenario(), (), results).sha256
+
+    name = "simulations/policies/trained.json"
+    trained = Path(catalogue.__file__).parent / "trained.json"
+    assert name not in files(a_result("sluice"), a_result("hpa"))
+    both = files(a_result("hpa"), a_result("hpa", tuning=Tuning.TRAINED))
+    assert both[name] == hashlib.sha256(trained.read_bytes()).hexdigest()
 
 
 def test_a_file_of_the_bundled_name_wins_over_the_bundled_trace(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_the_report_and_its_numbers_are_left_in_the_folder(simulator: Simulator,
         "pools.yaml",
         "live-captions.yaml",
         "azure_llm_2023_conv_1s.csv.gz",
+        "simulations/policies/trained.json",
     }
 
 
