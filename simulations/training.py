@@ -159,7 +159,7 @@ def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) ->
     by_scenario = [
         run_all(
             scenario,
-            [RunRequest(policy=name, seed=scenario.file.seeds[0], settings=settings) for settings in tried],
+            [RunRequest(policy=name, seed=_seed(scenario), settings=settings) for settings in tried],
             jobs=jobs,
             progress=_tell,
         )
@@ -183,6 +183,11 @@ def training_scenarios() -> list[Scenario]:
     """Return the bundled training scenarios."""
     folder = Path(str(resources.files("simulations.scenarios")))
     return [load_scenario(folder / name / "training.yaml") for name in SCENARIOS]
+
+
+def _seed(scenario: Scenario) -> int:
+    """The one seed that settings are tried with: several would divide the search by their number."""
+    return scenario.file.seeds[0]
 
 
 def _differing(family: Family[Any], settings: Any) -> dict[str, Any]:
@@ -216,6 +221,7 @@ def _write(path: Path, name: str, entry: Mapping[str, Any], scenarios: Sequence[
     entries = {**before, name: entry}
     document = {
         "objective": OBJECTIVE,
+        "seeds": {scenario.file.name: _seed(scenario) for scenario in scenarios},
         "scenarios": {scenario.file.name: dict(provenance(scenario, ()).sha256) for scenario in scenarios},
         "policies": {known: entries[known] for known in POLICIES if known in entries},
     }

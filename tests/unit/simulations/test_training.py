@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from simulations import training
 from simulations.experiment import RunRequest
-from simulations.policies.catalogue import POLICIES
+from simulations.policies import catalogue
+from simulations.policies.catalogue import POLICIES, TRAINED
+from simulations.provenance import provenance
 from simulations.scenario import load_scenario
 from simulations.training import CANDIDATES, SPACES, Score, best, candidates, main, score, training_scenarios
 
@@ -76,6 +78,13 @@ def test_no_training_scenario_is_reported_on() -> None:
         assert scenario.file.manifests == reported.file.manifests
 
 
+def test_what_is_bundled_tells_which_loads_it_was_found_on() -> None:
+    bundled = json.loads((Path(catalogue.__file__).parent / TRAINED).read_text())
+    scenarios = training_scenarios()
+    assert bundled["seeds"] == {scenario.file.name: scenario.file.seeds[0] for scenario in scenarios}
+    assert bundled["scenarios"] == {s.file.name: dict(provenance(s, ()).sha256) for s in scenarios}
+
+
 def test_what_is_found_is_written_down_beside_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run_all(scenario: Any, requests: list[RunRequest], **_: Any) -> list[Ran]:
         return [Ran("hpa", request.settings.target_utilization, 1.0) for request in requests]
@@ -94,4 +103,5 @@ def test_what_is_found_is_written_down_beside_what_was_there(tmp_path: Path, mon
     assert entry["settings"]["target_utilization"] == min(tried)
     assert entry["documented"]["relative_cost"] == 1.0
     assert set(written["scenarios"]) == {"steady-training", "bursty-training", "daily-training"}
+    assert written["seeds"] == {"steady-training": 11, "bursty-training": 11, "daily-training": 11}
     assert all(len(own["captions.yaml"]) == 64 for own in written["scenarios"].values())
