@@ -20,6 +20,7 @@ import numpy as np
 from controller.core.decision import Decision, PipelineDecision
 from controller.core.explain import reason_sentence
 from controller.core.policy import Policy
+from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations import ledger
@@ -30,7 +31,7 @@ from simulations.policies.base import Briefing, Hardware, OneWorkloadSettings, R
 from simulations.policies.catalogue import POLICIES
 from simulations.results import Change, DecisionEntry, RunResult, Tuning
 from simulations.run_series import run_series
-from simulations.scenario import Scenario, with_what_if
+from simulations.scenario import Scenario, resource_changes, with_what_if
 from simulations.schedule import Schedule
 from simulations.scoring import ItemScore, Tally
 
@@ -249,6 +250,12 @@ def _rival(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, S
     briefing = Briefing(
         pipelines=pipelines,
         pools=tuple(pool_spec(resource) for resource in scenario.pools),
+        changes=tuple(
+            pipeline_spec(change.resource)
+            if isinstance(change.resource, SpeechPipeline)
+            else pool_spec(change.resource)
+            for change in resource_changes(scenario)
+        ),
         loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
         duration_s=scenario.file.clock.duration_s,
     )

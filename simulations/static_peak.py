@@ -27,7 +27,9 @@ def peak_instances(
     The operator's own optimizer makes that plan, with the headroom that its plans leave, without a budget. None when
     no plan serves the peak.
     """
-    plan = peak_plan(pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom)
+    plan = peak_plan(
+        pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom, within_budget=False
+    )
     if not plan.feasible:
         return None
     instances: dict[PoolName, float] = {}
@@ -47,15 +49,17 @@ def peak_plan(
     duration_s: float,
     *,
     latency_headroom: float,
+    within_budget: bool,
 ) -> Plan:
-    """Return the operator's own plan for the highest 20-second mean of the load, without a budget."""
-    peaks = {pipeline.key: peak_demand(loads[pipeline.key], pipeline, duration_s) for pipeline in pipelines}
+    """Return the operator's own plan for the highest 20-second mean of the load."""
+    problems = []
+    for pipeline in pipelines:
+        peak = peak_demand(loads[pipeline.key], pipeline, duration_s)
+        problem = pipeline_problem(pipeline, peak, latency_headroom=latency_headroom)
+        problems.append(problem if within_budget else replace(problem, budget_per_hour=None))
     return allocate(
         Problem(
-            pipelines=tuple(
-                replace(pipeline_problem(p, peaks[p.key], latency_headroom=latency_headroom), budget_per_hour=None)
-                for p in pipelines
-            ),
+            pipelines=tuple(problems),
             pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
             composition=Policy().composition,
         )

@@ -88,12 +88,14 @@ class OneWorkloadSettings:
 class Briefing:
     """What whoever sets a policy up knows before the run.
 
-    `loads` is the offered load itself: only policies that are planned with a recording of it (a static peak, the
-    sample that InferLine is planned with) may look at it, and say so.
+    `loads` is the offered load itself, and `changes` are the resources that faults will set: only policies that are
+    planned with a recording of the load (a static peak, the sample that InferLine is planned with) may look at them,
+    and say so.
     """
 
     pipelines: tuple[PipelineSpec, ...]
     pools: tuple[PoolSpec, ...]
+    changes: tuple[PipelineSpec | PoolSpec, ...]
     loads: Mapping[PipelineKey, Schedule]
     duration_s: float
 

@@ -1,12 +1,14 @@
 """A static peak: the allocation that this project's own optimizer finds for the highest load, all the time.
 
-It knows the whole load beforehand, and no budget. Where no plan serves the peak within the SLA it is the plan that
-serves most of it.
+It knows the whole load beforehand, and, as it cannot give way later, the highest prices and the lowest budgets that the
+scenario will set: its plan is within them. Where none serves the peak within the SLA it is the one that serves most of
+it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.policy import Policy
+from controller.core.spec import PoolSpec
 from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
 from simulations.static_peak import peak_plan
 
@@ -35,12 +37,22 @@ class StaticPeak:
 
 
 def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementName, int]:
+    pools = {pool.name: pool for pool in briefing.pools}
+    pipelines = {pipeline.key: pipeline for pipeline in briefing.pipelines}
+    for change in briefing.changes:
+        if isinstance(change, PoolSpec):
+            own = pools[change.name]
+            pools[own.name] = replace(own, price_per_hour=max(own.price_per_hour, change.price_per_hour))
+        else:
+            least = min(pipelines[change.key].budget_per_hour, change.budget_per_hour)
+            pipelines[change.key] = replace(pipelines[change.key], budget_per_hour=least)
     plan = peak_plan(
-        briefing.pipelines,
-        briefing.pools,
+        tuple(pipelines.values()),
+        tuple(pools.values()),
         briefing.loads,
         briefing.duration_s,
         latency_headroom=settings.latency_headroom,
+        within_budget=True,
     )
     return {
         (pipeline.key, *key): plan.of(pipeline.key).replicas().get(key, 0)

@@ -46,6 +46,7 @@ def briefing() -> Briefing:
     return Briefing(
         pipelines=(bounded(),),
         pools=tuple(pool.spec for pool in a_detailed().pools.values()),
+        changes=(),
         loads={PipelineKey(CAPTIONS): Schedule(start_s=start_s, end_s=start_s)},
         duration_s=3600.0,
     )

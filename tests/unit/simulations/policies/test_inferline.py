@@ -128,6 +128,7 @@ def briefing(rate_rps: float) -> Briefing:
     return Briefing(
         pipelines=(a_spec(),),
         pools=tuple(pool.spec for pool in a_detailed().pools.values()),
+        changes=(),
         loads={PipelineKey(CAPTIONS): Schedule(start_s=start_s, end_s=start_s)},
         duration_s=400.0,
     )

@@ -1,10 +1,13 @@
 """The static peak: one allocation for the highest load, whatever happens."""
 
+from dataclasses import replace
+
 import numpy as np
 from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_state
 from rivals import CAPTIONS, a_detailed, at, desired
 
 from controller.core.problem import pipeline_problem
+from controller.core.spec import PipelineSpec, PoolSpec
 from optimizer.evaluate import predicted_latency_s
 from optimizer.model import Composition, PipelineKey
 from simulations.policies.base import Briefing
@@ -12,13 +15,14 @@ from simulations.policies.static_peak import StaticPeak, StaticPeakSettings
 from simulations.schedule import Schedule
 
 
-def briefing(*, budget: float = 100.0) -> Briefing:
+def briefing(*changes: PipelineSpec | PoolSpec, budget: float = 100.0) -> Briefing:
     calm = np.arange(0.0, 200.0, 1 / 5.0)
     peak = np.arange(100.0, 140.0, 1 / 45.0)
     start_s = np.sort(np.concatenate([calm, peak]))
     return Briefing(
         pipelines=(a_spec(budget=budget),),
         pools=tuple(pool.spec for pool in a_detailed().pools.values()),
+        changes=changes,
         loads={PipelineKey(CAPTIONS): Schedule(start_s=start_s, end_s=start_s)},
         duration_s=200.0,
     )
@@ -35,16 +39,21 @@ def test_it_serves_the_peak_within_the_sla_and_never_moves() -> None:
     assert desired(rival, at(world, world.now_s + 9000)) == answer
 
 
-def test_it_knows_no_budget() -> None:
-    world = a_detailed(a_state())
-    assert desired(StaticPeak(StaticPeakSettings(), briefing(budget=0.1)), world) == desired(
-        StaticPeak(StaticPeakSettings(), briefing()), world
-    )
+def cost(own: Briefing, *, headroom: float = 0.1, inferentia: float = 1.0) -> float:
+    replicas = desired(StaticPeak(StaticPeakSettings(latency_headroom=headroom), own), a_detailed(a_state()))
+    return replicas[VAD] * 0.125 + replicas[ENCODER] * inferentia + replicas[ENCODER_GPU] * 2.0
+
+
+def test_it_keeps_below_the_lowest_budget_at_the_highest_prices_that_will_be() -> None:
+    inferentia = next(pool for pool in briefing().pools if pool.name == "inferentia")
+    needed = cost(briefing())
+
+    assert cost(briefing(budget=0.6 * needed)) <= 0.6 * needed
+    assert 0 < cost(briefing(a_spec(budget=0.6 * needed))) <= 0.6 * needed
+    dear = briefing(replace(inferentia, price_per_hour=20.0), budget=needed)
+    assert 0 < cost(dear, inferentia=20.0) <= needed
+    assert cost(briefing(replace(inferentia, price_per_hour=0.1), a_spec(budget=200.0))) == needed
 
 
 def test_more_headroom_never_costs_less() -> None:
-    def cost(headroom: float) -> float:
-        replicas = desired(StaticPeak(StaticPeakSettings(latency_headroom=headroom), briefing()), a_detailed(a_state()))
-        return replicas[VAD] * 0.125 + replicas[ENCODER] * 1.0 + replicas[ENCODER_GPU] * 2.0
-
-    assert cost(0.8) > cost(0.0)
+    assert cost(briefing(), headroom=0.8) > cost(briefing(), headroom=0.0)
