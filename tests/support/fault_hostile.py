@@ -19,7 +19,7 @@ from controller.kube.reporter import TELLING_SHARE
 
 PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
 _CRD = f"speechpipelines.{GROUP}"
-_WRITES_PER_S = 50.0
+_WRITES_PER_S = 20.0
 _PAGE = 100
 _OPEN = {
     "type": "object",
