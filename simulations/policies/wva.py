@@ -5,8 +5,9 @@ llm-d/llm-d-workload-variant-autoscaler.
 
 Mapping to speech: a stage is a model, its placements are the variants, a replica's price their cost. KV cache usage is
 the share of a replica's session slots in use (none without `memory`), the queue its waiting items, both as peaks over
-a minute: of means over 15 s here, of samples in the original, so that a spike of a few seconds counts for less. As in the original, a variant that reports no replica is never chosen, so that one that nobody starts stays
-at zero, and a single pending replica stops all decisions about its stage.
+a minute: of means over 15 s here, of samples in the original, so that a spike of a few seconds counts for less. As in
+the original, a variant that reports no replica is never chosen, so that one that nobody starts stays at zero, and a
+single pending replica stops all decisions about its stage.
 """
 
 from collections.abc import Mapping, Sequence
