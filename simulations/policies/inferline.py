@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem
-from controller.core.snapshot import PipelineState, TargetMissing
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.evaluate import predicted_latency_s
 from optimizer.latency import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
 from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.policies.workloads import ceil
+from simulations.policies.workloads import carried_out, ceil
 from simulations.schedule import Schedule
 from simulations.static_peak import peak_demand
 
@@ -110,11 +109,6 @@ def plan(problem: Pipeline, prices: Mapping[PoolName, float]) -> dict[PlacementK
             return _placed(chosen)
         _, name, placement, count = max(steps, key=lambda step: step[0])
         chosen[name] = (placement, count)
-
-
-def _ready(state: PipelineState, key: PlacementKey) -> int:
-    target = state.target(*key)
-    return 0 if isinstance(target, TargetMissing) else target.ready
 
 
 _Chosen = dict[StageName, tuple[Placement, int]]
@@ -231,14 +225,9 @@ class Inferline:
             self._tuners[state.spec.key] = tuner
             reading = snapshot.ingress.get(state.spec.key)
             wanted = tuner.current if reading is None else tuner.tune(snapshot.now_s, reading.offered_rps)
-            replaced = {stage for stage, _ in wanted} - {
-                key[0] for key, count in wanted.items() if _ready(state, key) < count
-            }
-            desired |= {
-                (state.spec.key, *key): wanted.get(key, 0)
-                for key in state.spec.placement_keys()
-                if key in wanted or key[0] in replaced
-            }
+            stages = {stage.name: stage for stage in state.spec.stages}
+            for (stage, pool), replicas in wanted.items():
+                desired |= carried_out(state, stages[stage], pool, replicas)
         return decision_of(snapshot, desired, "traffic envelope over the plan's", policy)
 
     def _planned(self, spec: PipelineSpec, now_s: float) -> Tuner:

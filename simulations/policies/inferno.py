@@ -24,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.policy import Policy
-from controller.core.spec import PipelineSpec
+from controller.core.snapshot import PipelineState
+from controller.core.spec import PipelineSpec, StageSpec
 from optimizer.model import Placement, PoolName
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import (
     Workload,
+    carried_out,
     ceil,
     latency_targets,
     offered_rates,
@@ -225,7 +227,7 @@ class Inferno:
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return the allocations of the greedy."""
         servers: list[Server] = []
-        stages: dict[str, tuple[Workload, ...]] = {}
+        stages: dict[str, tuple[PipelineState, StageSpec]] = {}
         for state in snapshot.pipelines:
             latencies = latency_targets(state.spec, state.spec.sla.latency_s * self._settings.sla_share)
             rates = offered_rates(snapshot, state.spec)
@@ -234,7 +236,7 @@ class Inferno:
             for stage in state.spec.stages:
                 works = placements(snapshot, state, stage)
                 name = f"{state.spec.key}/{stage.name}"
-                stages[name] = works
+                stages[name] = state, stage
                 candidates = self._candidates(state.spec, works, rates[stage.name], latencies[stage.name], snapshot)
                 if candidates:
                     servers.append(Server(name, -state.spec.priority, candidates))
@@ -242,7 +244,7 @@ class Inferno:
         taken = divide(servers, capacity, self._settings.saturation)
         desired: dict[PlacementName, int] = {}
         for name, allocation in taken.items():
-            desired |= _carried_out(stages[name], allocation)
+            desired |= carried_out(*stages[name], PoolName(allocation.accelerator), allocation.replicas)
         return decision_of(snapshot, desired, "the cheapest pool whose mean latency is within target", policy)
 
     def _candidates(
@@ -290,17 +292,3 @@ class Inferno:
 
 def _price_per_hour(work: Workload, snapshot: DetailedSnapshot) -> float:
     return snapshot.pools[work.placement.pool].spec.price_per_hour / work.placement.prior.per_instance
-
-
-def _carried_out(works: Sequence[Workload], allocation: Allocation) -> dict[PlacementName, int]:
-    """Return the replicas of all placements of a stage: those it leaves stay until what replaces them is ready."""
-    pool = PoolName(allocation.accelerator)
-    chosen = next(work for work in works if work.placement.pool == pool)
-    replicas = min(allocation.replicas, chosen.most)
-    arrived = chosen.target.ready >= replicas
-    return {
-        work.name: replicas
-        if work is chosen
-        else (work.placement.prior.min_replicas if arrived else work.target.desired)
-        for work in works
-    }

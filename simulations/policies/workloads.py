@@ -14,7 +14,7 @@ from itertools import islice
 from controller.core.problem import pipeline_problem
 from controller.core.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
-from optimizer.model import PipelineKey, StageName
+from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
 
 
@@ -83,6 +83,26 @@ def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSp
                 least=min(least, placement.prior.max_replicas),
                 most=placement.prior.max_replicas,
             )
+
+
+def carried_out(state: PipelineState, stage: StageSpec, pool: PoolName, replicas: int) -> dict[PlacementName, int]:
+    """Return the replicas of a stage's placements when `pool` is to have so many, as far as its bounds allow.
+
+    What is elsewhere stays until these are ready, and then goes, as in a rolling update. Without a workload on `pool`
+    everything stays.
+    """
+    there = {
+        placement.pool: (placement.prior, target)
+        for placement in stage.placements
+        if not isinstance(target := state.target(stage.name, placement.pool), TargetMissing)
+    }
+    if pool not in there:
+        return {}
+    prior, target = there[pool]
+    wanted = min(replicas, prior.max_replicas)
+    arrived = target.ready >= wanted
+    counts = {other: own.min_replicas if arrived else held.desired for other, (own, held) in there.items()}
+    return {(state.spec.key, stage.name, other): count for other, count in (counts | {pool: wanted}).items()}
 
 
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:

@@ -4,13 +4,14 @@ import math
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
+from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
 from rivals import CAPTIONS, a_detailed, a_reading
 
 from controller.core.snapshot import TargetMissing
 from controller.core.spec import DemandUnit
-from optimizer.model import ServiceLaw, StageName
+from optimizer.model import PoolName, ServiceLaw, StageName
 from simulations.policies.workloads import (
+    carried_out,
     ceil,
     first_placements,
     latency_targets,
@@ -29,6 +30,26 @@ def test_it_gets_the_first_placement_and_its_readings() -> None:
     assert list(works) == [(CAPTIONS, *VAD), (CAPTIONS, *ENCODER)]
     encoder = works[(CAPTIONS, *ENCODER)]
     assert (encoder.ongoing, encoder.arrival_rate_rps, encoder.target.desired) == (7, 12, 2)
+
+
+def moved(ready: int, *, wanted: int = 3, missing: bool = False) -> dict[tuple[str, str], int]:
+    """What becomes of a stage with 4 replicas on inferentia (2 to 9), which is to have `wanted` on gpu (0 to 5)."""
+    stage = a_stage("encoder", a_placement("inferentia", bounds=(2, 9)), a_placement("gpu", bounds=(0, 5)))
+    state = a_state(a_spec(stage), replicas={ENCODER: 4, ENCODER_GPU: a_target(wanted, ready=ready)})
+    if missing:
+        state = replace(state, targets={**state.targets, ENCODER_GPU: TargetMissing(reason="gone")})
+    found = carried_out(state, stage, PoolName("gpu"), wanted)
+    return {(name, pool): count for (_, name, pool), count in found.items()}
+
+
+def test_what_is_replaced_stays_until_what_replaces_it_is_ready_and_leaves_its_minimum() -> None:
+    assert moved(ready=2) == {ENCODER: 4, ENCODER_GPU: 3}
+    assert moved(ready=3) == {ENCODER: 2, ENCODER_GPU: 3}
+    assert moved(ready=5, wanted=8) == {ENCODER: 2, ENCODER_GPU: 5}, "more than its bounds allow is never ready"
+
+
+def test_nothing_moves_to_a_workload_that_is_not_there() -> None:
+    assert moved(ready=0, missing=True) == {}
 
 
 def test_a_stage_without_any_minimum_keeps_one_replica_of_its_first_placement() -> None:
