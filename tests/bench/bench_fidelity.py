@@ -76,7 +76,8 @@ def _of_lab(left: LiveRun, scenario: Scenario, seed: int) -> RunResult:
     return found
 
 
-def measures(result: RunResult) -> dict[str, float | None]:
+def measures(result: RunResult, *, step: bool) -> dict[str, float | None]:
+    """Return what is compared of a run; the time to react only where the load has a `step` to react to."""
     series = result.series
     placements = [each for pipeline in series.pipelines for each in pipeline.placements]
     hours = sum(
@@ -92,7 +93,7 @@ def measures(result: RunResult) -> dict[str, float | None]:
         "p95": result.p95_s,
         "cost": result.cost,
         "replica-hours": hours / 3600,
-        "time to react": ups[0] - STEP_S if ups else None,
+        "time to react": ups[0] - STEP_S if step and ups else None,
     }
 
 
@@ -153,8 +154,8 @@ def main() -> int:
             one = Comparison(
                 scenario=name,
                 seed=seed,
-                simulated=_of(name, measures(simulated)),
-                live=_of(name, measures(lived)),
+                simulated=measures(simulated, step=name == "step"),
+                live=measures(lived, step=name == "step"),
                 windows=steady_windows(simulated, lived, alike=False),
                 windows_alike=steady_windows(simulated, lived, alike=True),
             )
@@ -175,11 +176,6 @@ def main() -> int:
         }
         REPORTED.write_text(json.dumps(stated, indent=1) + "\n")
     return 0
-
-
-def _of(name: str, found: dict[str, float | None]) -> dict[str, float | None]:
-    """Leave out the time to react where there is no step to react to."""
-    return found if name == "step" else {**found, "time to react": None}
 
 
 def _words(one: Comparison, what: str) -> str:
