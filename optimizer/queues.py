@@ -10,6 +10,7 @@ allocations are compared under the same luck.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 _SPREAD = (5**0.5 - 1) / 2
 """Multiples of the golden ratio fill the unit interval evenly: turns by weight without keeping accounts."""
+_DRAWS_KEPT = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +115,13 @@ def serve_from(
         np.array([group.concurrency for group in groups], dtype=np.int64), replicas
     )  # how many batches each replica serves at a time
     batch, times = _parameters(groups)
+    draws = _draws(tuple(group.cv for group in groups), int(start))
     owner = np.repeat(np.arange(len(groups)), replicas)
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
         relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
-        _serve_least_loaded(arrivals_s, slots, batch[owner], times[owner], relative, start, departures, starts_s)
+        _serve_least_loaded(
+            arrivals_s, slots, owner, batch[owner], times[owner], relative, start, draws, departures, starts_s
+        )
         return departures
     if routing is Routing.PULL or len(slots) == 1:
         order = np.arange(n, dtype=np.int64)
@@ -128,7 +133,17 @@ def serve_from(
         first_slot = np.concatenate(([0], np.cumsum(slots))).astype(np.int64)
     of_slot = np.repeat(owner, slots)
     _serve_queues(
-        arrivals_s, order, first_item, first_slot, batch[of_slot], times[of_slot], start, departures, starts_s
+        arrivals_s,
+        order,
+        first_item,
+        first_slot,
+        of_slot,
+        batch[of_slot],
+        times[of_slot],
+        start,
+        draws,
+        departures,
+        starts_s,
     )
     return departures
 
@@ -224,22 +239,45 @@ def _gamma(cv: float, seed: np.uint64, item: int) -> float:
     return float(value / shape)
 
 
+@lru_cache(maxsize=32)
+def _draws(cvs: tuple[float, ...], seed: int) -> Array:  # noqa: ARG001 - draws are kept by seed
+    """Return where the first gamma variables of a seed are kept, one row for each of `cvs`; NaN: not drawn yet.
+
+    Plans are compared under the same luck, so that one replay after the other draws the same.
+    """
+    return np.full((len(cvs), _DRAWS_KEPT), np.nan)
+
+
+@compiled
+def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
+    """Return `_gamma`, drawn once."""
+    if item >= len(draws):
+        return _gamma(cv, seed, item)
+    known = draws[item]
+    if np.isnan(known):
+        known = _gamma(cv, seed, item)
+        draws[item] = known
+    return float(known)
+
+
 @compiled
 def _serve_queues(
     arrivals: Array,
     order: Counts,
     first_item: Counts,
     first_slot: Counts,
+    group: Counts,
     batch: Counts,
     times: Array,
     seed: np.uint64,
+    draws: Array,
     departures: Array,
     starts: Array,
 ) -> None:
     """Serve queues that know nothing of one another.
 
     Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers `first_slot[q]…`, with one entry of
-    `batch` and one row of `times` (wait, fixed, per item, cv) each.
+    `group` (row of `draws`) and `batch` and one row of `times` (wait, fixed, per item, cv) each.
     """
     slots = first_slot[-1]
     free = np.empty(slots)  # a heap of times; who they belong to is in `who`
@@ -284,7 +322,7 @@ def _serve_queues(
                 stop += 1
             service = times[slot, 1] + (stop - head) * times[slot, 2]
             if times[slot, 3] > 0.0:
-                service *= _gamma(times[slot, 3], seed, order[head])
+                service *= _drawn(draws[group[slot]], times[slot, 3], seed, order[head])
             done = start + service
             for i in range(head, stop):
                 departures[order[i]] = done
@@ -311,16 +349,19 @@ def _serve_queues(
 def _serve_least_loaded(
     arrivals: Array,
     slots: Counts,
+    group: Counts,
     batch: Counts,
     times: Array,
     relative: Array,
     seed: np.uint64,
+    draws: Array,
     departures: Array,
     starts: Array,
 ) -> None:
     """Serve replicas among which each item goes to the one with the least load.
 
-    A replica has one entry of `slots` (servers), `batch`, `relative` (inverse of its weight) and one row of `times`.
+    A replica has one entry of `slots` (servers), `group` (row of `draws`), `batch`, `relative` (inverse of its weight)
+    and one row of `times`.
     """
     n, replicas = len(arrivals), len(slots)
     widest = 1
@@ -335,11 +376,12 @@ def _serve_least_loaded(
     tail = np.zeros(replicas, dtype=np.int64)
     link = np.empty(n, dtype=np.int64)  # the item behind an item
     due = np.full(replicas, np.inf)  # when something happens at a replica
+    load = np.zeros(replicas)  # what is inside for the replica's weight
     credit = np.zeros(replicas)
+    first_due = np.inf
     for i in range(n + 1):
         now = arrivals[i] if i < n else np.inf
-        chosen, lowest = 0, np.inf
-        for r in range(replicas):
+        for r in range(replicas if first_due <= now else 0):
             while due[r] <= now and due[r] < np.inf:
                 time = due[r]
                 for k in range(slots[r]):
@@ -356,7 +398,7 @@ def _serve_least_loaded(
                     taken = min(queued[r], batch[r])
                     service = times[r, 1] + taken * times[r, 2]
                     if times[r, 3] > 0.0:
-                        service *= _gamma(times[r, 3], seed, head[r])
+                        service *= _drawn(draws[group[r]], times[r, 3], seed, head[r])
                     done[r, k] = time + service
                     size[r, k] = taken
                     idle[r] -= 1
@@ -374,14 +416,18 @@ def _serve_least_loaded(
                 for k in range(slots[r]):
                     soonest = min(soonest, done[r, k])
                 due[r] = soonest
-            lowest = min(lowest, inside[r] * relative[r])
+                load[r] = inside[r] * relative[r]
+            first_due = due[r] if r == 0 else min(first_due, due[r])
         if i == n:
             break
+        chosen, lowest = 0, load[0]
+        for r in range(1, replicas):
+            lowest = min(lowest, load[r])
         # Those that tie take turns by weight, as the data plane's do: all of them save up, the richest pays for all.
         # To rotate among them instead spreads light loads more evenly: p95 would be up to a quarter below.
         richest, total = -np.inf, 0.0
         for r in range(replicas):
-            if inside[r] * relative[r] == lowest:
+            if load[r] == lowest:
                 credit[r] += 1.0 / relative[r]
                 total += 1.0 / relative[r]
                 if credit[r] > richest:
@@ -394,8 +440,10 @@ def _serve_least_loaded(
         tail[chosen] = i
         queued[chosen] += 1
         inside[chosen] += 1
+        load[chosen] = inside[chosen] * relative[chosen]
         if idle[chosen] > 0:
             start = now
             if queued[chosen] < batch[chosen]:
                 start = max(now, arrivals[head[chosen]] + times[chosen, 0])
             due[chosen] = min(due[chosen], start)
+            first_due = min(first_due, start)

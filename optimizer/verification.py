@@ -5,13 +5,13 @@ replay keeps the SLA, or misses it by no more than the replay's own noise.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from optimizer.fleet import Fleet, Target
 from optimizer.latency import UNKNOWN_ERROR
-from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, Stage, StageName
 from optimizer.plan import Limit, LimitKind
 from optimizer.replay import ROUNDS, replay, tighter_target_s
 from optimizer.shortage import Share
@@ -99,13 +99,32 @@ def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Verdict | None
     asked = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
     if asked.demand.entry_rate_rps <= 0:  # so little that the share of it is nothing
         return None
-    # Neither name nor money make a difference to the queues.
-    asked = replace(asked, key=PipelineKey(""), budget_per_hour=None, priority=0, max_wer=None)
+    running = {(stage, pool) for stage, pool, replicas, _ in placed if replicas}
+    # Neither name nor money make a difference to the queues, nor what might run and does not.
+    asked = replace(
+        asked,
+        key=PipelineKey(""),
+        stages=tuple(_as_it_runs(stage, running) for stage in asked.stages),
+        budget_per_hour=None,
+        priority=0,
+        max_wer=None,
+    )
+    placed = tuple(entry for entry in placed if entry[:2] in running)
     above = replace(asked, demand=_rounded_up(asked.demand))
     found = None if above == asked else _replayed(above, placed)
     if found is None or not found.keeps(pipeline.sla.latency_s):
         found = _replayed(asked, placed)
     return found
+
+
+def _as_it_runs(stage: Stage, running: Collection[tuple[StageName, PoolName]]) -> Stage:
+    """Return the stage as its queues are, whatever it may run besides and ran before; unchanged where nothing runs."""
+    placements = tuple(
+        replace(placement, min_replicas=0, max_replicas=1, per_instance=1, session_slots=None, wer=None, current=0)
+        for placement in stage.placements
+        if (stage.name, placement.pool) in running
+    )
+    return replace(stage, placements=placements, min_replicas=1) if placements else stage
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:

@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from optimizer import queues
 from optimizer.model import Routing
 from optimizer.queues import ServerGroup, serve, serve_mixed
 
@@ -103,3 +106,16 @@ def test_luck_is_the_same_for_the_same_seed_only() -> None:
 
 def test_nothing_arrives_nothing_leaves() -> None:
     assert len(serve(np.empty(0), np.empty(0, int), servers=2, fixed_s=1.0, routing=Routing.PULL, seed=0)) == 0
+
+
+@pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED])
+def test_luck_does_not_depend_on_what_was_asked_before(routing: Routing) -> None:
+    arrivals = poisson(6.0)  # more than the draws that are kept
+    slow, quick = ServerGroup(replicas=2, fixed_s=0.4, cv=0.5), ServerGroup(replicas=3, fixed_s=0.2, cv=0.9)
+    groups = (slow, replace(quick, batch=4, batch_wait_s=0.3))
+    queues._draws.cache_clear()
+    first = serve_mixed(arrivals, streams(), groups=groups, routing=routing, seed=1)
+    serve_mixed(arrivals[: N // 3], streams(), groups=groups, routing=Routing.RANDOM, seed=1)
+    serve_mixed(arrivals, streams(), groups=(quick, slow), routing=routing, seed=1)
+    again = serve_mixed(arrivals, streams(), groups=groups, routing=routing, seed=1)
+    assert np.array_equal(first, again)

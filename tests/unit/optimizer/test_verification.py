@@ -8,7 +8,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer import verification
 from optimizer.allocate import allocate
 from optimizer.evaluate import predicted_latency_s
-from optimizer.model import Composition, Pipeline, Problem
+from optimizer.model import Composition, Pipeline, Placement, PoolName, Problem, StageName
 from optimizer.plan import LimitKind
 from optimizer.replay import Replayed
 
@@ -60,6 +60,24 @@ def captions(*, key: str = "x/captions", sla_s: float = 0.06, rate_rps: float = 
 def composed(*pipelines: Pipeline, **more: Any) -> Problem:
     problem = a_problem(*pipelines, where=pools(cpu=(0.5, 500)), **more)
     return replace(problem, composition=Composition.RSS)
+
+
+def test_what_does_not_run_makes_no_plan_be_replayed_again(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    asked = replaying(lambda _, composed_s: (composed_s, 0.0))
+    used, dear = on("cpu", service=(0.01, 0.0), bounds=(0, 60)), on("gpu", service=(0.01, 0.0), bounds=(0, 60))
+
+    def plan(used: Placement, dear: Placement) -> None:
+        pipeline = a_pipeline(a_stage("asr", used, dear), sla_s=0.02, rate_rps=200.0)
+        problem = a_problem(pipeline, where=pools(cpu=(0.5, 500), gpu=(5.0, 500)))
+        (answer,) = allocate(replace(problem, composition=Composition.RSS)).pipelines
+        assert answer.replicas()[StageName("asr"), PoolName("gpu")] == 0
+
+    plan(used, dear)
+    assert len(asked) == 1
+    plan(replace(used, current=3, max_replicas=50), replace(dear, service=dear.service.scaled(1.1), current=2))
+    assert len(asked) == 1
+    plan(replace(used, service=used.service.scaled(1.01)), dear)
+    assert len(asked) == 2
 
 
 def test_a_plan_far_below_its_sla_needs_no_replay(replaying: Callable[[Latency], list[Pipeline]]) -> None:
