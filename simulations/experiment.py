@@ -26,10 +26,11 @@ from optimizer.model import PipelineKey
 from simulations import ledger
 from simulations.cluster.simulated import SimulatedCluster
 from simulations.hardware import cheapest_first
+from simulations.hindsight import BoundRequest, bound_one
 from simulations.load import pipeline_schedules
 from simulations.policies.base import Briefing, Hardware, OneWorkloadSettings, Rival, RivalDecision
 from simulations.policies.catalogue import POLICIES
-from simulations.results import Change, DecisionEntry, RunResult, Tuning
+from simulations.results import BoundResult, Change, DecisionEntry, RunResult, Tuning
 from simulations.run_series import run_series
 from simulations.scenario import Scenario, resource_changes, with_what_if
 from simulations.schedule import Schedule
@@ -132,19 +133,54 @@ def run_all(
     jobs: int = 1,
     progress: Callable[[RunResult], None] | None = None,
 ) -> tuple[RunResult, ...]:
-    """Make runs in `jobs` processes and return their results in the order of the requests.
+    """Make runs in `jobs` processes and return their results in the order of the requests, as `run_and_bound` does.
 
-    The same requests give the same results, whatever the number of processes. `progress` is called in this process as
-    each run ends. An interrupt ends the processes before it is passed on.
+    `progress` is called in this process with each result.
     """
     tell = progress or _ignore
+
+    def told(answer: RunResult | BoundResult) -> None:
+        if isinstance(answer, RunResult):
+            tell(answer)
+
+    return _runs(_answers(scenario, requests, jobs=jobs, tell=told))
+
+
+def run_and_bound(
+    scenario: Scenario,
+    runs: Sequence[RunRequest],
+    bounds: Sequence[BoundRequest],
+    *,
+    jobs: int = 1,
+    progress: Callable[[], None] | None = None,
+) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
+    """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
+
+    The same requests give the same answers, whatever the number of processes. `progress` is called in this process as
+    each ends. An interrupt ends the processes before it is passed on.
+    """
+    found = _answers(scenario, [*runs, *bounds], jobs=jobs, tell=lambda _: progress and progress())
+    return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
+
+
+def _runs(answers: Sequence[RunResult | BoundResult]) -> tuple[RunResult, ...]:
+    return tuple(answer for answer in answers if isinstance(answer, RunResult))
+
+
+def _answers(
+    scenario: Scenario,
+    requests: Sequence[RunRequest | BoundRequest],
+    *,
+    jobs: int,
+    tell: Callable[[RunResult | BoundResult], object],
+) -> Sequence[RunResult | BoundResult]:
     if jobs == 1 or len(requests) <= 1:
         results = []
         for request in requests:
-            results.append(_run(scenario, request))
+            results.append(_answer(scenario, request))
             tell(results[-1])
-        return tuple(results)
-    found: dict[int, RunResult] = {}
+        return results
+    found: dict[int, RunResult | BoundResult] = {}
     pool = ProcessPoolExecutor(
         min(jobs, len(requests)),
         mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which a fork does not take along
@@ -153,8 +189,8 @@ def run_all(
     )
     try:
         with _uninterruptible():
-            waiting: dict[Future[RunResult], int] = {
-                pool.submit(_run_in_process, request): index for index, request in enumerate(requests)
+            waiting: dict[Future[RunResult | BoundResult], int] = {
+                pool.submit(_in_process, requests[index]): index for index in _longest_first(requests)
             }
         while waiting:
             for done in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -167,7 +203,22 @@ def run_all(
             process.terminate()
         raise
     pool.shutdown()
-    return tuple(found[index] for index in range(len(requests)))
+    return [found[index] for index in range(len(requests))]
+
+
+def _longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
+    """Return the order in which to begin, so that all processes are busy to the end.
+
+    Sluice plans, bounds are searched for; for all the others the queues are most of the work.
+    """
+
+    def turn(index: int) -> int:
+        request = requests[index]
+        if isinstance(request, BoundRequest):
+            return 1
+        return 0 if request.policy == SLUICE else 2
+
+    return sorted(range(len(requests)), key=turn)
 
 
 def _ignore(result: RunResult) -> None:
@@ -195,9 +246,15 @@ def _uninterruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _run_in_process(request: RunRequest) -> RunResult:
+def _in_process(request: RunRequest | BoundRequest) -> RunResult | BoundResult:
     assert _scenario_of_process is not None
-    return _run(_scenario_of_process, request)
+    return _answer(_scenario_of_process, request)
+
+
+def _answer(scenario: Scenario, request: RunRequest | BoundRequest) -> RunResult | BoundResult:
+    if isinstance(request, RunRequest):
+        return _run(scenario, request)
+    return bound_one(scenario, request, schedules=_loads.get(scenario, request.what_if, request.seed))
 
 
 def _run(scenario: Scenario, request: RunRequest) -> RunResult:

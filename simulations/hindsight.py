@@ -1,9 +1,6 @@
 """The clairvoyant bound of a scenario, for each what-if and seed, on the load and the resources that the runs have."""
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +13,7 @@ from simulations.load import item_seed, pipeline_schedules
 from simulations.results import BoundResult
 from simulations.run_series import means
 from simulations.scenario import Scenario, resource_changes, with_what_if
+from simulations.schedule import Schedule
 from simulations.scoring import Steps
 
 
@@ -27,8 +25,12 @@ class BoundRequest:
     seed: int
 
 
-def bound_one(scenario: Scenario, request: BoundRequest) -> BoundResult:
+def bound_one(
+    scenario: Scenario, request: BoundRequest, *, schedules: Mapping[str, Schedule] | None = None
+) -> BoundResult:
     """Return the bound of a scenario under a what-if and a seed.
+
+    `schedules` is the load, where somebody has made it already.
 
     Raises:
         BoundNotFound: the solver failed.
@@ -36,7 +38,7 @@ def bound_one(scenario: Scenario, request: BoundRequest) -> BoundResult:
     """
     scenario = with_what_if(scenario, None if request.what_if is None else scenario.what_if(request.what_if))
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
-    loads = pipeline_schedules(scenario, seed=request.seed)
+    loads = pipeline_schedules(scenario, seed=request.seed) if schedules is None else schedules
     bound = clairvoyant_bound(
         pipelines,
         tuple(pool_spec(resource) for resource in scenario.pools),
@@ -53,37 +55,6 @@ def bound_one(scenario: Scenario, request: BoundRequest) -> BoundResult:
         windows_share=bound.windows_share,
         cost_per_hour=_by_window(bound, scenario),
     )
-
-
-def bound_all(
-    scenario: Scenario,
-    requests: Sequence[BoundRequest],
-    *,
-    jobs: int = 1,
-    progress: Callable[[], None] = lambda: None,
-) -> tuple[BoundResult, ...]:
-    """Return the bounds in the order of the requests, found in `jobs` processes; `progress` is called after each."""
-    if jobs == 1 or len(requests) <= 1:
-        found = []
-        for request in requests:
-            found.append(bound_one(scenario, request))
-            progress()
-        return tuple(found)
-    with ProcessPoolExecutor(
-        min(jobs, len(requests)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # an interrupt is this process's to handle
-    ) as pool:
-        waiting = [pool.submit(bound_one, scenario, request) for request in requests]
-        try:
-            for future in waiting:
-                future.result()
-                progress()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        return tuple(future.result() for future in waiting)
 
 
 def _changes(scenario: Scenario) -> tuple[Change, ...]:

@@ -133,8 +133,8 @@ def _run(
 ) -> "Experiment":
     from simulations.cluster.refusals import check_simulated
     from simulations.engine.self_checks import self_checks
-    from simulations.experiment import planned_runs, run_all
-    from simulations.hindsight import BoundRequest, bound_all
+    from simulations.experiment import planned_runs, run_and_bound
+    from simulations.hindsight import BoundRequest
     from simulations.provenance import provenance
     from simulations.results import Experiment
     from simulations.scenario import InvalidScenario
@@ -149,8 +149,7 @@ def _run(
         )
         with _progress(len(runs) + len(bounds)) as step:
             checks = self_checks(runs[0].seed)
-            results = run_all(scenario, runs, jobs=jobs, progress=lambda _: step())
-            found = bound_all(scenario, bounds, jobs=jobs, progress=step)
+            results, found = run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except InvalidScenario as error:
         raise _refused(error) from None
     except KeyboardInterrupt:

@@ -23,8 +23,8 @@ from pathlib import Path
 import click
 
 from controller.commands.terminal import Page
-from simulations.experiment import planned_runs, run_all
-from simulations.hindsight import BoundRequest, bound_all
+from simulations.experiment import planned_runs, run_and_bound
+from simulations.hindsight import BoundRequest
 from simulations.policies.catalogue import POLICIES
 from simulations.provenance import provenance
 from simulations.results import Experiment, Run, Tuning, dominated_by, to_json
@@ -65,12 +65,14 @@ def experiment(scenario: Scenario, policies: tuple[str, ...], seeds: tuple[int, 
     """Run the policies and find the bounds of one scenario."""
     requests = planned_runs(scenario, policies=policies, what_ifs=(), seeds=seeds)
     used = tuple(dict.fromkeys(request.seed for request in requests))
-    results = run_all(scenario, requests, jobs=jobs)
+    results, bounds = run_and_bound(
+        scenario, requests, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs
+    )
     return Experiment(
         scenario=scenario.file.name,
         seeds=used,
         results=results,
-        bounds=bound_all(scenario, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs),
+        bounds=bounds,
         self_checks=(),
         provenance=provenance(scenario, sys.argv, results),
     )

@@ -14,7 +14,8 @@ import pytest
 from lab_runs import eventually
 from small_scenarios import a_scenario
 
-from simulations.experiment import RunRequest, planned_runs, run_all, run_one
+from simulations.experiment import RunRequest, _longest_first, planned_runs, run_all, run_and_bound, run_one
+from simulations.hindsight import BoundRequest, bound_one
 from simulations.policies.catalogue import POLICIES
 from simulations.results import RunResult, Tuning
 from simulations.scenario import Scenario
@@ -149,6 +150,25 @@ def test_results_come_in_the_order_of_the_requests_from_one_process_or_two(scena
     ]
     assert [told(result) for result in together] == [told(result) for result in alone]
     assert sorted(seen) == sorted((request.policy, request.seed) for request in requests)
+
+
+def test_runs_and_bounds_share_processes_and_keep_their_order(scenario: Scenario) -> None:
+    runs = [RunRequest(policy=policy, seed=1) for policy in ("hpa", "sluice")]
+    bounds = [BoundRequest(what_if=None, seed=seed) for seed in (2, 1)]
+    steps: list[None] = []
+
+    results, found = run_and_bound(scenario, runs, bounds, jobs=2, progress=lambda: steps.append(None))
+
+    assert [result.policy for result in results] == ["hpa", "sluice"]
+    assert found == tuple(bound_one(scenario, request) for request in bounds)
+    assert len(steps) == 4
+
+
+def test_what_takes_longest_begins_first(scenario: Scenario) -> None:
+    """The last to begin is one that ends soon: no process waits long for another."""
+    runs = [RunRequest(policy=policy, seed=1) for policy in ("hpa", "sluice", "keda", "sluice")]
+
+    assert _longest_first([*runs, BoundRequest(what_if=None, seed=1)]) == [1, 3, 4, 0, 2]
 
 
 def test_another_process_gives_the_same_bytes(scenario: Scenario, run: RunResult) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from experiments import CONTRACT
 
-from simulations.hindsight import BoundRequest, bound_all, bound_one
+from simulations.hindsight import BoundRequest, bound_one
 from simulations.scenario import Scenario, load_scenario
 
 SCENARIO = """\
@@ -65,12 +65,3 @@ def test_a_price_that_rises_is_paid_from_then_on(scenario: Scenario, tmp_path: P
     assert after is not None
     assert after[:2] == pytest.approx(before[:2], rel=0.1)
     assert after[-1] > 2 * before[-1]
-
-
-def test_processes_find_the_same_bounds_in_the_order_asked(scenario: Scenario) -> None:
-    requests = [BoundRequest(what_if=what_if, seed=seed) for what_if in ("double-load", None) for seed in (2, 1)]
-    steps: list[None] = []
-    found = bound_all(scenario, requests, jobs=2, progress=lambda: steps.append(None))
-    assert [(bound.what_if, bound.seed) for bound in found] == [(r.what_if, r.seed) for r in requests]
-    assert found == bound_all(scenario, requests, jobs=1)
-    assert len(steps) == 4

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from experiments import CONTRACT, Check, a_result
 
-from simulations import experiment, hindsight
+from simulations import experiment
 from simulations.commands.simulate import simulate
 from simulations.experiment import RunRequest
 from simulations.hindsight import BoundRequest
@@ -31,37 +31,35 @@ class Simulator:
         self.checks = [Check()]
         self.error: BaseException | None = None
 
-    def run_all(
-        self, _: Scenario, requests: Sequence[RunRequest], *, jobs: int, progress: Callable[[RunResult], None]
-    ) -> tuple[RunResult, ...]:
+    def run_and_bound(
+        self,
+        _: Scenario,
+        runs: Sequence[RunRequest],
+        bounds: Sequence[BoundRequest],
+        *,
+        jobs: int,
+        progress: Callable[[], None],
+    ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
         assert jobs >= 1
         if self.error is not None:
             raise self.error
-        self.runs = list(requests)
+        self.runs, self.bounds = list(runs), list(bounds)
         results = []
-        for request in requests:
+        for request in runs:
             result = a_result(request.policy, seed=request.seed, what_if=request.what_if, tuning=request.tuning)
             results.append(replace(result, cost=10.0 if request.policy == "sluice" else 12.0))
-            progress(results[-1])
-        return tuple(results)
-
-    def bound_all(
-        self, _: Scenario, requests: Sequence[BoundRequest], *, jobs: int, progress: Callable[[], None]
-    ) -> tuple[BoundResult, ...]:
-        assert jobs >= 1
-        self.bounds = list(requests)
-        progress()
-        return tuple(
+            progress()
+        found = [
             BoundResult(what_if=r.what_if, seed=r.seed, cost=8.0, windows_share=0.995, cost_per_hour=None)
-            for r in requests
-        )
+            for r in bounds
+        ]
+        return tuple(results), tuple(found)
 
 
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     found = Simulator()
-    monkeypatch.setattr(experiment, "run_all", found.run_all)
-    monkeypatch.setattr(hindsight, "bound_all", found.bound_all)
+    monkeypatch.setattr(experiment, "run_and_bound", found.run_and_bound)
     checks = SimpleNamespace(self_checks=lambda seed: tuple(found.checks))
     monkeypatch.setitem(sys.modules, "simulations.engine.self_checks", checks)
     return found
