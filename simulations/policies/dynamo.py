@@ -190,18 +190,9 @@ class Dynamo:
 
     def __init__(self, settings: DynamoSettings) -> None:
         self._settings = settings
+        self.interval_s = self.metrics_window_s = settings.load_interval_s  # the throughput loop's are made of it
         self._components: dict[PlacementName, _Component] = {}
         self._planned_s: float | None = None
-
-    @property
-    def interval_s(self) -> float:
-        """The period of the reactive loop, seconds; the throughput loop's intervals are made of it."""
-        return self._settings.load_interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What one reading averages over, seconds."""
-        return self._settings.load_interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the planner asks for."""

@@ -191,17 +191,8 @@ class Flink:
 
     def __init__(self, settings: FlinkSettings) -> None:
         self._settings = settings
+        self.interval_s = self.metrics_window_s = settings.interval_s  # the metrics window is made of collections
         self._jobs: dict[PipelineKey, Job] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The period of collection, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What one collection averages over, seconds; the metrics window is made of them."""
-        return self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return the parallelism of every job."""

@@ -108,36 +108,46 @@ class HpaControl:
         return after
 
 
+class HpaControls:
+    """The HPAs of several workloads."""
+
+    def __init__(self, behavior: HpaBehavior) -> None:
+        self._behavior = behavior
+        self._controls: dict[PlacementName, HpaControl] = {}
+
+    def replicas(self, work: Workload, now_s: float, recommended: int | None) -> int:
+        """Return what a workload's HPA asks for; what there is where nothing is recommended."""
+        current = work.target.desired
+        if recommended is None:
+            return work.within(current)
+        control = self._controls.setdefault(work.name, HpaControl(self._behavior))
+        return control.replicas(now_s, recommended, current=current, least=work.least, most=work.most)
+
+
 class Hpa:
     """One HPA per stage."""
 
     def __init__(self, settings: HpaSettings) -> None:
         self._settings = settings
-        self._behavior = HpaBehavior(down_window_s=settings.down_window_s)
-        self._controls: dict[PlacementName, HpaControl] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The sync period, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """The window of the resource metrics, seconds."""
-        return self._settings.metrics_window_s
+        self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
+        self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the HPAs ask for."""
-        desired = {work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)}
+        now_s = snapshot.now_s
+        desired = {
+            work.name: self._controls.replicas(work, now_s, self._recommended(work, now_s))
+            for work in first_placements(snapshot)
+        }
         reason = f"utilisation to {self._settings.target_utilization:.0%}"
         return decision_of(snapshot, desired, reason, policy)
 
-    def _replicas(self, work: Workload, now_s: float) -> int:
+    def _recommended(self, work: Workload, now_s: float) -> int | None:
         settings, target = self._settings, work.target
         fresh_s = now_s - settings.metrics_window_s
         settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]
         fresh = len(work.replicas) - len(settled)
-        recommended = resource_replicas(
+        return resource_replicas(
             settled,
             target=settings.target_utilization,
             current=target.desired,
@@ -145,7 +155,3 @@ class Hpa:
             unready=max(0, target.existing - target.ready) + fresh,
             tolerance=settings.tolerance,
         )
-        if recommended is None:
-            return work.within(target.desired)
-        control = self._controls.setdefault(work.name, HpaControl(self._behavior))
-        return control.replicas(now_s, recommended, current=target.desired, least=work.least, most=work.most)

@@ -204,18 +204,10 @@ class Inferline:
 
     def __init__(self, settings: InferlineSettings, briefing: Briefing) -> None:
         self._settings = settings
+        self.interval_s = settings.interval_s
+        self.metrics_window_s = 2 * settings.interval_s  # a rate needs two scrapes
         self._briefing = briefing
         self._tuners: dict[PipelineKey, Tuner] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The tuner's period, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What the offered load is counted over, seconds: a rate needs two scrapes."""
-        return 2 * self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the tuners ask for; what was not planned for stays until what was is ready, then goes."""

@@ -212,17 +212,8 @@ class Inferno:
 
     def __init__(self, settings: InfernoSettings) -> None:
         self._settings = settings
+        self.interval_s = self.metrics_window_s = settings.interval_s
         self._rates: dict[tuple[Placement, float], float | None] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The control period, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What arrival rates are averaged over, seconds."""
-        return self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return the allocations of the greedy."""

@@ -10,8 +10,8 @@ replica and one, has nothing to do: a stage always keeps one.
 from dataclasses import dataclass
 
 from controller.core.policy import Policy
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
-from simulations.policies.hpa import HpaBehavior, HpaControl, average_value_replicas
+from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, RivalDecision, decision_of
+from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, first_placements
 
 
@@ -30,28 +30,19 @@ class Keda:
 
     def __init__(self, settings: KedaSettings) -> None:
         self._settings = settings
-        self._behavior = HpaBehavior(down_window_s=settings.down_window_s)
-        self._controls: dict[PlacementName, HpaControl] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The HPA's sync period, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What the trigger's query averages over, seconds."""
-        return self._settings.metrics_window_s
+        self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
+        self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the generated HPAs ask for."""
-        desired = {work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)}
+        desired = {
+            work.name: self._controls.replicas(work, snapshot.now_s, self._recommended(work))
+            for work in first_placements(snapshot)
+        }
         return decision_of(snapshot, desired, f"{self._settings.target_ongoing:g} ongoing items per replica", policy)
 
-    def _replicas(self, work: Workload, now_s: float) -> int:
-        current = work.target.desired
+    def _recommended(self, work: Workload) -> int | None:
         if not work.replicas:
-            return work.within(current)  # the trigger fails, and without a fallback the HPA holds
-        recommended = average_value_replicas(work.ongoing, target=self._settings.target_ongoing, current=current)
-        control = self._controls.setdefault(work.name, HpaControl(self._behavior))
-        return control.replicas(now_s, recommended, current=current, least=work.least, most=work.most)
+            return None  # the trigger fails, and without a fallback the HPA holds
+        target = self._settings.target_ongoing
+        return average_value_replicas(work.ongoing, target=target, current=work.target.desired)

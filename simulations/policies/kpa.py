@@ -67,18 +67,9 @@ class Kpa:
 
     def __init__(self, settings: KpaSettings) -> None:
         self._settings = settings
+        self.interval_s = self.metrics_window_s = settings.interval_s  # the windows are made of ticks
         self._scalers: dict[PlacementName, KpaScaler] = {}
         self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The tick, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What one reading covers, seconds; the windows are made of them."""
-        return self._settings.interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the deciders want."""

@@ -45,17 +45,8 @@ class PlusOne:
 
     def __init__(self, settings: PlusOneSettings) -> None:
         self._settings = settings
+        self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
         self._calm_since_s: dict[PipelineKey, float] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The time between two steps, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What latencies are taken over, seconds."""
-        return self._settings.metrics_window_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return one step at most for each pipeline."""

@@ -69,17 +69,8 @@ class RayServe:
 
     def __init__(self, settings: RayServeSettings) -> None:
         self._settings = settings
+        self.interval_s, self.metrics_window_s = settings.interval_s, settings.look_back_period_s
         self._deployments: dict[PlacementName, RayDeployment] = {}
-
-    @property
-    def interval_s(self) -> float:
-        """The control loop's period, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """The look-back period, seconds."""
-        return self._settings.look_back_period_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the deployments want."""

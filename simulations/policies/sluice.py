@@ -22,16 +22,7 @@ class Sluice:
 
     def __init__(self, settings: SluiceSettings) -> None:
         self._settings = settings
-
-    @property
-    def interval_s(self) -> float:
-        """The time between cycles, seconds."""
-        return self._settings.interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """The window of readings that it does not look at; each stage's samples have the stage's own."""
-        return self._settings.interval_s
+        self.interval_s = self.metrics_window_s = settings.interval_s  # its samples have the stages' own windows
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
         """Return what `decide` makes of the Snapshot, under `policy` with these settings."""

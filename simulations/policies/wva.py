@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from controller.core.policy import Policy
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.policies.hpa import HpaBehavior, HpaControl, average_value_replicas
+from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, placements
 
 _LEAST_TO_SHRINK = 2
@@ -104,23 +104,12 @@ class Wva:
 
     def __init__(self, settings: WvaSettings) -> None:
         self._settings = settings
-        self._behavior = HpaBehavior(
-            up_pods=settings.hpa_up_pods, up_share=0.0, down_window_s=settings.hpa_down_window_s
-        )
-        self._controls: dict[PlacementName, HpaControl] = {}
+        self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs every other time
+        behavior = HpaBehavior(up_pods=settings.hpa_up_pods, up_share=0.0, down_window_s=settings.hpa_down_window_s)
+        self._controls = HpaControls(behavior)
         self._published: dict[PlacementName, int] = {}
         self._seen: dict[PlacementName, list[tuple[float, Mapping[tuple[float, int], ReplicaLoad]]]] = {}
         self._decided_s: float | None = None
-
-    @property
-    def interval_s(self) -> float:
-        """The HPA's sync period, seconds; the analyzer runs every other time."""
-        return self._settings.hpa_interval_s
-
-    @property
-    def metrics_window_s(self) -> float:
-        """What one reading averages over, seconds; peaks are taken over several."""
-        return self._settings.hpa_interval_s
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
         """Return what the HPAs make of what is published."""
@@ -131,7 +120,9 @@ class Wva:
             self._decided_s = now_s
             for model in models:
                 self._publish(model, peaks, snapshot)
-        desired = {own.name: self._replicas(own, now_s) for model in models for own in model}
+        desired = {
+            own.name: self._controls.replicas(own, now_s, self._recommended(own)) for model in models for own in model
+        }
         return decision_of(snapshot, desired, "spare slots and queue of the replicas that are not saturated", policy)
 
     def _publish(
@@ -156,15 +147,11 @@ class Wva:
             if own.placement.pool in wanted:
                 self._published[own.name] = own.within(wanted[own.placement.pool])
 
-    def _replicas(self, own: Workload, now_s: float) -> int:
-        published, current = self._published.get(own.name), own.target.desired
+    def _recommended(self, own: Workload) -> int | None:
+        published, tolerance = self._published.get(own.name), self._settings.hpa_tolerance
         if published is None:
-            return own.within(current)
-        recommended = average_value_replicas(
-            float(published), target=1.0, current=current, tolerance=self._settings.hpa_tolerance
-        )
-        control = self._controls.setdefault(own.name, HpaControl(self._behavior))
-        return control.replicas(now_s, recommended, current=current, least=own.least, most=own.most)
+            return None
+        return average_value_replicas(float(published), target=1.0, current=own.target.desired, tolerance=tolerance)
 
     def _peak(self, own: Workload, now_s: float) -> tuple[ReplicaLoad, ...]:
         """Return the peaks of each replica that reports; a replica is known by when it became ready."""
