@@ -48,6 +48,7 @@ from simulations.lab.fault_proxy import (
 from simulations.lab.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
 
 WATCHES = Where(watch=True)
+NOT_OF_LEASES = Where(path="(?!.*/leases).*")
 ROLE = "sluice"
 MAIN = "main-plenty"
 _PROBES = 3
@@ -373,13 +374,13 @@ def _leader(operators: Sequence[Operator]) -> Operator:
 
 
 def _one_after_the_other(judge: Judge, operators: Sequence[Operator], since_s: float) -> None:
-    """Hold that no operator's scale was accepted once another's had been."""
-    order = sorted((write.at_s, o.name) for o in operators for write in o.api.writes(SCALES, since_s=since_s))
+    """Hold that no write of an operator was accepted once another's had been."""
+    order = sorted((write.at_s, o.name) for o in operators for write in o.api.writes(NOT_OF_LEASES, since_s=since_s))
     writers = [name for index, (_, name) in enumerate(order) if index == 0 or order[index - 1][1] != name]
     judge.hold(
         Column.ONE_WRITER,
         len(writers) == len(set(writers)) and writers,
-        f"{len(order)} scales accepted, from {' then '.join(writers)}",
+        f"{len(order)} writes accepted, from {' then '.join(writers)}",
     )
 
 
