@@ -33,7 +33,6 @@ from kubernetes import client
 
 from simulations.lab.fault_proxy import (
     EVERY_WRITE,
-    SCALES,
     Asked,
     Call,
     Delay,
