@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
-from controller.core.guards import Aim
+from controller.core.guards import Aim, late
 from controller.core.ledger import Ledger
 from controller.core.snapshot import ServingReplica, TargetMissing, TargetState
 from controller.core.spec import PlacementKey, Target
@@ -16,6 +16,7 @@ from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 FIRST_TO_GO = -1_000_000_000
 """The deletion cost of pods that are chosen to go: far below what anybody else would write."""
+_SAME_SHARE = 1e-9
 _HEEDED = ("Deployment", "ReplicaSet")
 """Kinds whose controller heeds the deletion cost of pods."""
 
@@ -77,8 +78,8 @@ def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
     """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
 
     Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
-    Then down, as far as those that replace it are ready. A move that has no room at all gives up just enough of what
-    it leaves to begin.
+    Then down, as far as those that replace it are ready, or further where items are late for want of room elsewhere.
+    A move that has no room at all gives up just enough of what it leaves to begin.
     """
     moves = sorted(moves, key=lambda move: (-move.case.spec.priority, move.key))
     before = dict(ledger.after)
@@ -90,6 +91,8 @@ def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
     held = {move.key: _lower(move, ledger) for move in moves}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
+        for key, limit in blocked if late(move.case) else ():
+            _even_out(move, ledger, key, limit)
         if blocked and move.settled() and not _changed(move.key, before, ledger):
             _make_room(move, moves, ledger, *blocked[0])
     return Outcomes(
@@ -129,23 +132,38 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
 
 
 def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
-    """Grant what fits, the bottleneck first; return what was refused, and the limit that refused it.
+    """Grant what fits, always to the stage that has least of what it needs; return what was refused, and the limit.
 
-    None stands for a trial: the replica waits for the one that is tried.
+    None stands for a trial: the replica waits for the one that is tried. Where a short stage is refused what there
+    will be room for once all that leaves has left, that room is not given to others.
     """
     refused: list[tuple[PlacementKey, Limit | None]] = []
-    for key in sorted(move.aim.target, key=lambda key: key[0] != move.plan.bottleneck):
+    granted: dict[tuple[PipelineKey, PlacementKey], int] = {}
+    shares: dict[StageName, float] = {}
+    wanting = [key for key in move.aim.target if (move.key, key) in ledger.after]
+    while wanting := [key for key in wanting if ledger.after[(move.key, key)] < move.aim.target[key]]:
+        for stage, _ in wanting:
+            if stage not in shares:
+                shares[stage] = _asked_share(move, stage, ledger)
+        key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
         name = (move.key, key)
-        while name in ledger.after and ledger.after[name] < move.aim.target[key]:
-            tried = move.case.on_trial.get(key)
-            if ledger.on_trial(key[1]) or (tried is not None and ledger.after[name] >= move.case.current[key] + tried):
-                refused.append((key, None))
-                break
-            limit = ledger.refusal(*name)
-            if limit is not None:
-                refused.append((key, limit))
-                break
+        tried = move.case.on_trial.get(key)
+        if ledger.on_trial(key[1]) or (tried is not None and ledger.after[name] >= move.case.current[key] + tried):
+            refused.append((key, None))
+            wanting.remove(key)
+            continue
+        limit = ledger.refusal(*name)
+        if limit is None:
             ledger.after[name] += 1
+            del shares[key[0]]
+            continue
+        refused.append((key, limit))
+        wanting.remove(key)
+        if shares[key[0]] < 1 - _SAME_SHARE:
+            granted[name] = ledger.after[name]
+            while ledger.after[name] < move.aim.target[key] and not _refused_afterwards(move, key, ledger):
+                ledger.after[name] += 1
+    ledger.after.update(granted)
     return refused
 
 
@@ -214,6 +232,68 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
     )
     ledger.after[name] -= 1
     return not fits
+
+
+def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
+    """While items are late, let other stages give up what they leave anyway for a short one that finds no room.
+
+    What they carry beyond the share that the short stage carries serves nobody. None gets below the share that the
+    short one will have, so the least share only grows.
+    """
+    name = (move.key, wanted)
+    asked = ledger.after[name]
+    while ledger.after[name] < move.aim.target[wanted]:
+        ledger.after[name] += 1
+        share = _asked_share(move, wanted[0], ledger)
+        ledger.after[name] -= 1
+        givers = [
+            key
+            for key in move.aim.target
+            if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+        ]
+        before = {key: ledger.after.get((move.key, key), 0) for key in givers}
+        while _refused_afterwards(move, wanted, ledger):
+            excess = [
+                key
+                for key in givers
+                if ledger.after.get((move.key, key), 0) > move.aim.target[key]
+                and _left_share(move, key, ledger) >= share
+            ]
+            if not excess:
+                ledger.ask(move.key, {**before, wanted: asked})
+                return
+            ledger.after[(move.key, min(excess, key=lambda key: _value(move, key, ledger)))] -= 1
+        ledger.after[name] += 1
+    ledger.after[name] = asked
+
+
+def _asked_share(move: Move, stage: StageName, ledger: Ledger) -> float:
+    """Return how much of what a stage needs it carries once all that is asked for serves."""
+    return _share(move, stage, {key: ledger.after[(move.key, key)] for key in _placements(move, stage, ledger)})
+
+
+def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
+    """Return how much of what its stage needs is carried by what serves, with one replica of `key` less."""
+    return _share(
+        move,
+        key[0],
+        {
+            other: min(move.ready(other), ledger.after[(move.key, other)] - (other == key))
+            for other in _placements(move, key[0], ledger)
+        },
+    )
+
+
+def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -> float:
+    """Return how much of what a stage needs `replicas` carry, of items or of sessions, whichever is less."""
+    capacities = move.capacities(stage)
+    needed = _carried({key: move.aim.final[key] for key in replicas}, capacities)
+    carried = _carried(replicas, capacities)
+    return min((have / need for have, need in zip(carried, needed, strict=True) if need > 0), default=math.inf)
+
+
+def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementKey]:
+    return [key for key in move.aim.final if key[0] == stage and (move.key, key) in ledger.after]
 
 
 def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, PlacementKey], int], ledger: Ledger) -> bool:

@@ -65,7 +65,7 @@ def find_aim(
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
     final = _lifted(case, final, pools)
-    if _late(case) and not pressed and any(count < _keep(case, key) for key, count in final.items()):
+    if late(case) and not pressed and any(count < _keep(case, key) for key, count in final.items()):
         final = {key: max(count, _keep(case, key)) for key, count in final.items()}
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if case.never_down:
@@ -99,8 +99,11 @@ def find_aim(
     )
 
 
-def _late(case: Assessment) -> bool:
-    """Whether the SLA is missed as measured end to end; a latency composed of the stages' own is too careful to say."""
+def late(case: Assessment) -> bool:
+    """Return whether the SLA is missed as measured end to end.
+
+    A latency composed of the stages' own is too careful to say.
+    """
     profile = case.profile
     return (
         profile.latency_source is LatencySource.MEASURED

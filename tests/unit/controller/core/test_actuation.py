@@ -9,6 +9,7 @@ from builders import (
     VAD,
     a_pool,
     a_snapshot,
+    a_spec,
     a_state,
     a_target,
     pools,
@@ -128,3 +129,46 @@ class TestNodesThatAreToGo:
             replicas={VAD: 4, ENCODER: named("a", "b", "c", leaving=("c",))},
         )
         assert not decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0].changes  # type: ignore[arg-type]
+
+
+class TestShortOfMoney:
+    """A replica costs 0.125 at vad (100/s), 1 on inferentia (20/s) and 2 on the gpu (50/s)."""
+
+    def decided(
+        self, budget: float, replicas: Mapping[PlacementKey, int | TargetState], *, latency_s: float | None = None
+    ) -> PipelineDecision:
+        state = a_state(a_spec(budget=budget), replicas=replicas)
+        return decide(a_snapshot(replace(state, latency_s=latency_s)), Policy()).pipelines[0]
+
+    def test_what_there_is_goes_to_the_stage_that_has_least_of_what_it_needs(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 8})
+        assert moves(self.decided(5.2, {VAD: 1, ENCODER: 4})) == {VAD: (1, 8)}
+        assert moves(self.decided(3.75, {VAD: 6, ENCODER: 2})) == {ENCODER: (2, 3)}
+
+    def test_where_all_fits_all_is_granted(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 8})
+        assert moves(self.decided(9.0, {VAD: 1, ENCODER: 4})) == {VAD: (1, 8), ENCODER: (4, 8)}
+
+    def test_room_that_a_short_stage_waits_for_is_not_given_to_one_that_has_more(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 4})
+        leaving = a_target(0, terminating=1)
+        assert not self.decided(4.0, {VAD: 4, ENCODER: 1, ENCODER_GPU: leaving}).changes
+        assert moves(self.decided(4.0, {VAD: 4, ENCODER: 1})) == {ENCODER: (1, 3), VAD: (4, 8)}
+
+    def test_room_that_nobody_makes_is_not_kept(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 4})
+        assert moves(self.decided(1.9, {VAD: 4, ENCODER: 1})) == {VAD: (4, 7)}
+
+    def exchange(self, vad: int) -> dict[PlacementKey, int | TargetState]:
+        """The encoder goes from the gpu to inferentia, where half of what it needs is ready."""
+        return {VAD: vad, ENCODER: a_target(8, ready=4), ENCODER_GPU: 2}
+
+    def test_what_a_stage_leaves_makes_room_for_one_that_has_less_while_items_are_late(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8})
+        assert moves(self.decided(12.3, self.exchange(vad=2), latency_s=0.9)) == {ENCODER_GPU: (2, 1)}
+
+    def test_it_stays_where_nobody_is_late_or_nobody_has_less(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8})
+        assert not self.decided(12.3, self.exchange(vad=2), latency_s=0.1).changes
+        assert not self.decided(12.3, self.exchange(vad=2)).changes
+        assert not self.decided(12.4, self.exchange(vad=3), latency_s=0.9).changes
