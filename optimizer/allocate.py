@@ -39,12 +39,15 @@ def allocate(
     shadow_prices: bool = False,
     advice: bool = False,
     previous: Plan | None = None,
+    shares_before: Mapping[PipelineKey, float] | None = None,
     replayed: bool = True,
 ) -> Plan:
     """Return the plan for all pipelines of `problem`.
 
     It depends on nothing but the values of its arguments; the order of pipelines and pools does not matter, nor that of
-    stages beyond what `after` says. `previous` is a plan for a similar problem: its pool prices save time.
+    stages beyond what `after` says. `previous` is a plan for a similar problem: its pool prices save time. So do
+    `shares_before`, what was served of a similar demand, as shares: where less can be served whenever more can, they
+    change nothing of the answer.
 
     With `Composition.RSS` the demand of each pipeline that comes near its SLA is replayed on its plan; where that
     misses the SLA, it is planned anew for a tighter target, at last by `Composition.SUM`. If even that misses by more
@@ -58,16 +61,31 @@ def allocate(
     `advice` fills the answers for pipelines that cannot be served whole.
     """
     plans = [
-        _allocate(part, shadow_prices=shadow_prices, advice=advice, previous=previous, replayed=replayed)
+        _allocate(
+            part,
+            shadow_prices=shadow_prices,
+            advice=advice,
+            previous=previous,
+            shares_before=shares_before,
+            replayed=replayed,
+        )
         for part in parts_of(problem)
     ]
     return joined(problem, plans)
 
 
-def _allocate(problem: Problem, *, shadow_prices: bool, advice: bool, previous: Plan | None, replayed: bool) -> Plan:
+def _allocate(
+    problem: Problem,
+    *,
+    shadow_prices: bool,
+    advice: bool,
+    previous: Plan | None,
+    shares_before: Mapping[PipelineKey, float] | None,
+    replayed: bool,
+) -> Plan:
     supply = supply_of(problem)
     start = None if previous is None else _unit_prices(previous, supply)
-    fleet = Fleet(problem, supply, pool_prices=start)
+    fleet = Fleet(problem, supply, pool_prices=start, shares_before=shares_before)
     shares = _shares(fleet)
     verify = replayed and problem.composition is Composition.RSS
     if verify:
@@ -162,7 +180,13 @@ def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet,
                 targets[key] = target
         if attempt == _ATTEMPTS - 1 or targets == fleet.targets:
             break
-        fleet = Fleet(fleet.problem, fleet.supply, pool_prices=fleet.pool_prices, targets=dict(targets))
+        fleet = Fleet(
+            fleet.problem,
+            fleet.supply,
+            pool_prices=fleet.pool_prices,
+            targets=dict(targets),
+            shares_before=fleet.shares_before,
+        )
         shares = _shares(fleet)
     if near is not None:
         return near

@@ -116,6 +116,7 @@ class Fleet:
 
     `pool_prices` are what a unit of each pool is worth (in the order of `Supply.pools`), where the search begins and
     what it found when all were served whole; None: not asked yet. `targets` take the place of the SLAs they name.
+    `shares_before` are where the search for a share begins, each what was served of a similar demand.
     """
 
     def __init__(
@@ -125,10 +126,12 @@ class Fleet:
         *,
         pool_prices: Array | None = None,
         targets: Mapping[PipelineKey, Target] | None = None,
+        shares_before: Mapping[PipelineKey, float] | None = None,
     ) -> None:
         self.problem = problem
         self.supply = supply
         self.targets = targets or {}
+        self.shares_before = shares_before or {}
         self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
         self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}

@@ -521,7 +521,10 @@ def _raise(
         return question.strain(level * unit, room, money)
 
     low, high = round(books.served[pipeline.key] / unit), below
-    if low and not reaches(low + 1):
+    guess = floor(books.fleet.shares_before.get(pipeline.key, 0.0) / unit + 1e-6)
+    if low < guess < high:
+        low, high = _near(guess, low, high, reaches)
+    elif low and not reaches(low + 1):
         high = low + 1
     elif low:
         low += 1
@@ -538,6 +541,24 @@ def _raise(
         level = _highest(level, high, lambda more: reaches(more, Mixing.ANY))
     if found:
         books.keep(pipeline, level * unit, found[-1])
+
+
+def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tuple[int, int]:
+    """Return a level that is reached, or `low`, and one that is not, or `high`: looking from `guess` ever farther."""
+    step = 1
+    if reaches(guess):
+        low = guess
+        while low + step < high:
+            if not reaches(low + step):
+                return low, low + step
+            low, step = low + step, 2 * step
+        return low, high
+    high = guess
+    while high - step > low:
+        if reaches(high - step):
+            return high - step, high
+        high, step = high - step, 2 * step
+    return low, high
 
 
 def _scouted(

@@ -30,6 +30,7 @@ def pipeline_decision(
     """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
     demand = case.demand.demand
+    admissible = None if demand is None else _admissible(case, plan)
     return PipelineDecision(
         spec=case.spec,
         observed=case.demand.observed,
@@ -47,8 +48,8 @@ def pipeline_decision(
         desired=desired,
         unconstrained=aim.wanted,
         spend_per_hour=spend_per_hour,
-        admissible=None if demand is None else _admissible(case, plan),
-        memory=_memory(case, plan, aim, excused_until_s),
+        admissible=admissible,
+        memory=_memory(case, plan, aim, excused_until_s, admissible),
         metrics=_metrics_use(case, now_s),
         planned=planned,
     )
@@ -80,7 +81,9 @@ def _admissible(case: Assessment, plan: PipelinePlan) -> float | None:
     return case.planned_demand * plan.served_fraction
 
 
-def _memory(case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None) -> PipelineMemory:
+def _memory(
+    case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, admissible: float | None
+) -> PipelineMemory:
     batches = case.state.memory.batches
     if case.acting and aim.follows_plan:
         batches = {
@@ -113,6 +116,7 @@ def _memory(case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: flo
         contests=case.contests,
         metrics_lost=case.demand.loss,
         failures=case.failures,
+        admissible=admissible,
     )
 
 

@@ -74,6 +74,12 @@ class Assessment:
         return rounded_up(self.demand.demand or 0.0)
 
     @property
+    def share_before(self) -> float | None:
+        """Return the share of the demand to plan for that the last cycle admitted, None where that was all."""
+        admitted, demand = self.state.memory.admissible, self.planned_demand
+        return None if admitted is None or demand <= 0 else min(1.0, admitted / demand)
+
+    @property
     def demand_missing(self) -> bool:
         """Whether there is no demand to plan for this cycle."""
         return isinstance(self.demand.observed, Absence)

@@ -88,13 +88,14 @@ def planned_together(
     Else they are planned with: what runs on them serves to the end.
     """
     advice = policy.advice and len(group) <= ADVISED
+    before = {case.key: share for case in group if (share := case.share_before) is not None}
     if any(pool.leaving_instances for pool in pools.values()):
         problem = _problem(group, cases, pools, policy, without_leaving=True)
-        plan = allocate(problem, advice=advice)
+        plan = allocate(problem, advice=advice, shares_before=before)
         if all(answer.feasible for answer in plan.pipelines):
             return problem, plan
     problem = _problem(group, cases, pools, policy, without_leaving=False)
-    return problem, allocate(problem, advice=advice)
+    return problem, allocate(problem, advice=advice, shares_before=before)
 
 
 def _problem(

@@ -106,7 +106,8 @@ class PipelineMemory:
     `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
     `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
     above the cap is excused but may not rise. `contests` has the placements whose replicas others change, `failures`
-    those that fail by themselves; `metrics_lost` is there while the demand cannot be seen.
+    those that fail by themselves; `metrics_lost` is there while the demand cannot be seen. `admissible` is
+    the load that was admitted where not all could be: where the search for it begins.
     """
 
     demand: float | None = None
@@ -122,10 +123,12 @@ class PipelineMemory:
     contests: Mapping[tuple[StageName, PoolName], Contest] = field(default_factory=dict)
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
+    admissible: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
         _require_load(self.demand, "demand")
+        _require_load(self.admissible, "admissible")
         for sample in self.samples:
             _require_time(sample.t_s, "samples t_s")
             _require_load(sample.observed, "samples observed")

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
@@ -6,11 +7,12 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.fleet import Fleet
 from optimizer.model import Pipeline, Placement, Problem
 from optimizer.options import supply_of
+from optimizer.question import Question
 from optimizer.shortage import FINE, RESOLUTION, Share, share_out
 
 
-def shared(problem: Problem) -> dict[str, Share]:
-    fleet = Fleet(problem, supply_of(problem))
+def shared(problem: Problem, *, guess: float = 0.0) -> dict[str, Share]:
+    fleet = Fleet(problem, supply_of(problem), shares_before={p.key: guess for p in problem.pipelines})
     budget = math.inf if problem.budget_per_hour is None else problem.budget_per_hour
     return {str(key): share for key, share in share_out(fleet, fleet.supply.limits, budget).items()}
 
@@ -37,6 +39,46 @@ def test_the_largest_share_that_the_budget_pays_is_served() -> None:
     share = shared(a_problem(one(SERVES_45, budget=2.0)))["x/a"]  # 4 replicas: 180/s
     assert share.served == pytest.approx(180 / 400, abs=1 / RESOLUTION)
     assert str(share.limit) == "Budget"
+
+
+def two_stages() -> Problem:
+    return a_problem(
+        a_pipeline(
+            a_stage("a", on("cpu", service=(0.02, 0.0), bounds=(1, 80))),
+            a_stage("b", on("cpu", service=(0.01, 0.002), batches=(1, 4, 8), bounds=(1, 80)), after=("a",)),
+            key="x/a",
+            rate_rps=1000.0,
+            sla_s=0.2,
+            budget=8.0,
+        )
+    )
+
+
+@pytest.mark.parametrize("guess", [0.0, 0.001, 0.3, 0.5, 0.52, 0.54, 0.9, 1.0])
+def test_what_is_served_does_not_depend_on_the_guess_where_to_look(guess: float) -> None:
+    problem = two_stages()
+    alone = shared(problem)["x/a"]
+    told = shared(problem, guess=guess)["x/a"]
+    assert 0.2 < alone.served < 0.95
+    assert (told.served, told.limit) == (alone.served, alone.limit)
+    assert alone.answer is not None
+    assert told.answer is not None
+    assert told.answer.choice == alone.answer.choice
+
+
+def test_a_good_guess_saves_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    answer = Question._answer
+
+    def counted(question: Question, what: Any, *more: Any, **named: Any) -> Any:
+        asked.append(what.share)
+        return answer(question, what, *more, **named)
+
+    monkeypatch.setattr(Question, "_answer", counted)
+    served = shared(two_stages())["x/a"].served
+    alone = len(asked)
+    shared(two_stages(), guess=served)
+    assert len(asked) - alone < 0.75 * alone
 
 
 def test_a_pool_that_is_full_is_named() -> None:

@@ -390,7 +390,9 @@ class TestOverload:
         state = a_state(demand=80.0, replicas={VAD: 4, ENCODER: 4})
         assert decided(state).admissible is None
         planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
-        assert decided(state).admissible == pytest.approx(60.0, rel=0.01)  # what is planned for is rounded up
+        decision = decided(state)
+        assert decision.admissible == pytest.approx(60.0, rel=0.01)  # what is planned for is rounded up
+        assert decision.memory.admissible == decision.admissible  # where the search begins next time
 
     def test_an_sla_out_of_reach_is_no_reason_to_take_away_what_serves_late(self, planner: Planner) -> None:
         planner.wants({VAD: 1, ENCODER: 1})

@@ -24,6 +24,7 @@ MEMORY = PipelineMemory(
     rules={(VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0)},
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
+    admissible=380.5,
 )
 
 
