@@ -3,6 +3,7 @@
 Found by replicas that wait past their deadline, planned without for a while, then tried with one replica.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,12 @@ from optimizer.model import PipelineKey, PoolName
 
 EPSILON = 1e-9
 _NO_ROOM = "Insufficient "
-"""How the scheduler begins what it says of a node that would take the pod but has no room for it yet."""
+"""How the scheduler begins what it says of a node that would take the pod but has no room for it."""
+_OF_THE_POD = re.compile(
+    r"(\d+ )?(Insufficient |node\(s\) didn't (match|satisfy|have free ports)|node\(s\) had volume|pod has unbound|"
+    r"persistentvolumeclaim |node\(s\) had untolerated taint \{(?!node\.kubernetes\.io/))"
+)
+"""What the scheduler has against a pod, and would not have against every other one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +98,10 @@ def find_availability(snapshot: Snapshot) -> Availability:
     """Return what is known of failures after this snapshot.
 
     A pool cannot deliver when a replica past its deadline has no node, or one that is not ready. Where the pool has
-    room for the replica by the books, the placement alone fails, whatever the scheduler has against it: the room is in
-    no one piece, or not for this pod. So it does when a replica on a ready node has not become ready within its
-    start-up time and the deadline. While the nodes cannot be read nobody knows whether the pool has room, and what one
-    pod waits for must not take it from the others.
+    room for the replica by the books, and the scheduler finds fault with the pod alone, the placement alone fails: the
+    room is in no one piece, or not for this pod. So it does when a replica on a ready node has not become ready within
+    its start-up time and the deadline. While the nodes cannot be read nobody knows whether the pool has room, and what
+    one pod waits for must not take it from the others.
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
@@ -180,7 +186,9 @@ def _judged(
     deadline_s = pool.spec.pending_deadline_s
     # What drains leaves room behind, for which it is worth waiting that long.
     drain_s = state.spec.scaling.drain_s if placement.pool in books.draining else 0.0
-    has_room = bool(pool.unread) or books.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
+    has_room = books.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
+    apart = [replica for replica in target.pending if pool.unread or (has_room and _is_its_own(replica.reason))]
+    names = {replica.name for replica in apart}
 
     def late(replicas: Sequence[PendingReplica], after_s: float) -> list[PendingReplica]:
         return [replica for replica in replicas if now_s - replica.since_s >= after_s]
@@ -191,11 +199,20 @@ def _judged(
         if now_s - replica.since_s >= deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0)
     ]
     return _Verdict(
-        undelivered=[*([] if has_room else waited), *late(target.stranded, deadline_s)],
-        unplaced=waited if has_room else [],
+        undelivered=[
+            *(replica for replica in waited if replica.name not in names),
+            *late(target.stranded, deadline_s),
+        ],
+        unplaced=[replica for replica in waited if replica.name in names],
         unstarted=late(target.starting, placement.startup_s + deadline_s),
-        apart=target.pending if has_room else (),
+        apart=apart,
     )
+
+
+def _is_its_own(reason: str) -> bool:
+    """Whether all that the scheduler says is about the pod: `0/6 nodes are available: 2 Insufficient cpu, 4 …. …`."""
+    found = reason.partition("available: ")[2].partition(". ")[0].removesuffix(".")
+    return bool(found) and all(_OF_THE_POD.match(part) for part in found.split(", "))
 
 
 def _next_failure(

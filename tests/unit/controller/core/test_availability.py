@@ -189,12 +189,35 @@ class TestFragmented:
     def test_a_pod_that_the_pool_s_nodes_are_not_for_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
         for name in ("captions", "notes"):
             planner.wants({VAD: 4, ENCODER: 4}, name=name)
-        words = "0/20 nodes are available: 20 node(s) had untolerated taint(s)."
+        words = "0/20 nodes are available: 20 node(s) had untolerated taint {team: other}."
         wrong = a_state(replicas={VAD: 4, ENCODER: a_target(3, ready=2, pending_since_s=[LATE_S], words=words)})
         decision = decide(a_snapshot(wrong, a_state(a_spec(name="notes"), replicas={VAD: 4, ENCODER: 2})), Policy())
         assert pool_memory(decision) == PoolMemory()
         assert words in decision.pipelines[0].memory.failures[ENCODER].outage.reason
         assert moves(decision.pipelines[1]) == {ENCODER: (2, 4)}
+
+    @pytest.mark.parametrize(
+        ("words", "own"),
+        [
+            ("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.", True),
+            (
+                "0/6 nodes are available: 2 Insufficient memory, 4 node(s) had untolerated taint {a: b}. preemption: 0",
+                True,
+            ),
+            ("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found", True),
+            ("0/6 nodes are available: 3 node(s) were unschedulable, 3 Insufficient cpu.", False),
+            ("0/6 nodes are available: 6 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.", False),
+            ("no nodes available to schedule pods", False),
+            ("", False),
+        ],
+    )
+    def test_what_the_scheduler_has_against_the_pod_is_not_held_against_the_pool(
+        self, planner: Planner, words: str, own: bool
+    ) -> None:
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=words)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target})), Policy())
+        assert (pool_memory(decision) == PoolMemory()) is own
+        assert (ENCODER in decision.pipelines[0].memory.failures) is own
 
     def test_while_the_nodes_cannot_be_read_a_pod_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
         fleet = pools(a_pool("cpu"), a_pool("inferentia", ready=0, unread="403 Forbidden"), a_pool("gpu"))
