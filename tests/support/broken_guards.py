@@ -77,7 +77,7 @@ def _ever_slower() -> None:
         import time
 
         failed(self, problem, started_s)
-        time.sleep(10 * self._policy.interval_s)
+        time.sleep(30 * self._policy.interval_s)
 
     ControlLoop._failed = discouraged  # type: ignore[method-assign]
 
