@@ -346,16 +346,15 @@ def replicas(count: int) -> Callable[[World, Judge], None]:
         if count > 2:
             second = _leader(left)
             second.signal(signal.SIGSTOP)
-            world.offered["main"] = world.BASE["main"]
+            world.offered["other"] = world.MUCH
             judge.in_time(
                 Column.RECOVERY,
                 "the third takes over from one that is paused",
-                lambda: world.replicas(MAIN) == world.base_replicas()[MAIN],
+                lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
                 world.pace.cycles(2) + world.pace.takeover_s,
             )
-            world.offered["main"] = world.MUCH
             second.signal(signal.SIGCONT)
-            until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
+            until(lambda: not second.alive(), what="the one that was paused to find that another leads, and to end")
             left = [operator for operator in left if operator is not second]
         _one_after_the_other(judge, operators, began_s)
         last = _leader(left)
