@@ -1,6 +1,6 @@
 """The operator without one of the guards that its promises rest on: to see that the matrix notices."""
 
-import sys
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ def _no_budget() -> None:
 
 def _no_lease() -> None:
     """Every replica takes itself for the only one; the server is not asked either."""
-    sys.argv.append("--no-lease")
+    os.environ["SLUICE_LEASE"] = "false"
 
 
 def _pools_deliver() -> None:
