@@ -354,7 +354,12 @@ def replicas(count: int) -> Callable[[World, Judge], None]:
                 world.pace.cycles(2) + world.pace.takeover_s,
             )
             second.signal(signal.SIGCONT)
-            until(lambda: not second.alive(), what="the one that was paused to find that another leads, and to end")
+            judge.in_time(
+                Column.ONE_WRITER,
+                "the one that was paused finds that another leads, and ends",
+                lambda: not second.alive(),
+                world.pace.cycles(2) + world.pace.takeover_s,
+            )
             left = [operator for operator in left if operator is not second]
         _one_after_the_other(judge, operators, began_s)
         last = _leader(left)
