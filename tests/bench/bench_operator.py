@@ -3,7 +3,8 @@
     python tests/bench/bench_operator.py [--pipelines 100 1000 5000] [--cycles 4] [--json FILE]
 
 The operator is a process of its own, bound to one core, as its own ServiceAccount on the lab's API server (etcd, API
-server and controllers share the machine's other cores); only its metrics are synthetic. Each size has a cluster of its
+server and controllers share the machine's other cores); only its metrics are synthetic, and tell no latencies: from
+those it would learn for many minutes before nothing changes. Each size has a cluster of its
 own: four Deployments, three or more ready pods and a status per pipeline, ten pools. What is printed for each size:
 
     first start     from the start of the process to the first decision and to the last of all first statuses
@@ -176,7 +177,7 @@ def operate(kubeconfig: str, noise: str, interval: str) -> None:
     from controller.commands.operator import operator
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    source = mock.Mock(wraps=SyntheticMetrics(lambda: float(Path(noise).read_text() or 0)))
+    source = mock.Mock(wraps=SyntheticMetrics(lambda: float(Path(noise).read_text() or 0), tails=False))
     source.close = lambda: None
     with mock.patch("profiler.sources.prometheus.PrometheusSource", return_value=source):
         operator(
