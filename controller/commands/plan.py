@@ -73,6 +73,7 @@ def plan(
     Exit status: 0 the SLA can be met (with a range: at some load of it; with --frontier: the load can be carried),
     1 it cannot (the plan is printed all the same) or the manifests are invalid, 2 wrong usage.
     """
+    from controller.commands.findings import refused
     from controller.commands.plan_request import ask, specs_of
     from controller.resources.validation import validate_files
     from optimizer.model import Composition
@@ -82,10 +83,8 @@ def plan(
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")
     checked = validate_files(files)
-    for finding in checked.findings:
-        click.echo(str(finding), err=True)
     if checked.findings:
-        raise click.exceptions.Exit(1)
+        raise refused(checked.findings)
     specs, pools = specs_of(checked)
     request = ask(
         specs,

@@ -172,8 +172,7 @@ def _lower(move: Move, ledger: Ledger) -> list[StageName]:
     waiting: list[StageName] = []
     for stage in move.case.spec.stages:
         capacities = move.capacities(stage.name)
-        keys = [(stage.name, placement.pool) for placement in stage.placements]
-        keys = [key for key in keys if (move.key, key) in ledger.after]
+        keys = _placements(move, stage.name, ledger)
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
         serving = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
@@ -242,15 +241,15 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
     """
     name = (move.key, wanted)
     asked = ledger.after[name]
+    givers = [
+        key
+        for key in move.aim.target
+        if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+    ]
     while ledger.after[name] < move.aim.target[wanted]:
         ledger.after[name] += 1
         share = _asked_share(move, wanted[0], ledger)
         ledger.after[name] -= 1
-        givers = [
-            key
-            for key in move.aim.target
-            if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
-        ]
         before = {key: ledger.after.get((move.key, key), 0) for key in givers}
         while _refused_afterwards(move, wanted, ledger):
             excess = [

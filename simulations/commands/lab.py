@@ -19,6 +19,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from controller.commands.findings import refused
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.binaries import BuildError, cache_folder, ensure
@@ -99,13 +100,7 @@ def read_scenario(path: Path) -> Scenario:
     try:
         return load_scenario(path, policies=POLICIES)
     except InvalidScenario as error:
-        raise _invalid(error) from None
-
-
-def _invalid(error: InvalidScenario) -> click.exceptions.Exit:
-    for finding in error.findings:
-        click.echo(str(finding), err=True)
-    return click.exceptions.Exit(1)
+        raise refused(error.findings) from None
 
 
 @contextlib.contextmanager
@@ -128,7 +123,7 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
                 live, cluster = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
             yield _finished(live, scenario, options, cluster.operator_log), cluster
     except InvalidScenario as error:
-        raise _invalid(error) from None
+        raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
@@ -217,10 +212,8 @@ def run_(
 def up(manifests: tuple[Path, ...]) -> None:
     """Start a lab that stays up, with MANIFESTS applied, and print where it is."""
     resources = validate_files(manifests)
-    for finding in resources.findings:
-        click.echo(str(finding), err=True)
     if resources.findings:
-        raise click.exceptions.Exit(1)
+        raise refused(resources.findings)
     try:
         deployments(map(pipeline_spec, resources.pipelines), pool_nodes(map(pool_spec, resources.pools)), seed=0)
         ensure(lambda line: click.echo(line, err=True))

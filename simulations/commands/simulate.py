@@ -14,7 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from simulations.results import Experiment
-    from simulations.scenario import InvalidScenario, Scenario
+    from simulations.scenario import Scenario
 
 if find_spec("scipy") is None:  # solves the bound; the operator's image goes without, and `sluice` then says so
     raise ModuleNotFoundError("scipy", name="scipy")
@@ -75,13 +75,14 @@ def simulate(
 
     Exit status: 0 done; 1 the scenario is invalid, or asks for what is not simulated; 2 wrong usage.
     """
+    from controller.commands.findings import refused
     from simulations.policies.catalogue import POLICIES
     from simulations.scenario import InvalidScenario, load_scenario
 
     try:
         loaded = load_scenario(scenario, policies=POLICIES)
     except InvalidScenario as error:
-        raise _refused(error) from None
+        raise refused(error.findings) from None
     _check_names(policies, POLICIES, "policy", "'--policy'")
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
@@ -117,12 +118,6 @@ def _check_writable(folder: Path) -> None:
         raise click.BadParameter(f"{folder}: cannot be written: {there} is in the way.", param_hint="'--out'")
 
 
-def _refused(error: "InvalidScenario") -> click.exceptions.Exit:
-    for finding in error.findings:
-        click.echo(str(finding), err=True)
-    return click.exceptions.Exit(1)
-
-
 def _run(
     scenario: "Scenario",
     *,
@@ -131,6 +126,7 @@ def _run(
     seeds: Sequence[int] | None,
     jobs: int,
 ) -> "Experiment":
+    from controller.commands.findings import refused
     from simulations.cluster.refusals import check_simulated
     from simulations.engine.self_checks import self_checks
     from simulations.experiment import planned_runs, run_and_bound
@@ -151,7 +147,7 @@ def _run(
             checks = self_checks(runs[0].seed)
             results, found = run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except InvalidScenario as error:
-        raise _refused(error) from None
+        raise refused(error.findings) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None

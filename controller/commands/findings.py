@@ -1,0 +1,14 @@
+"""How a command refuses files: one line for each mistake."""
+
+from collections.abc import Iterable
+
+import click
+
+from controller.resources.validation import Finding
+
+
+def refused(findings: Iterable[Finding]) -> click.exceptions.Exit:
+    """Print the findings, one line each, to standard error, and return the exit to raise."""
+    for finding in findings:
+        click.echo(str(finding), err=True)
+    return click.exceptions.Exit(1)
