@@ -58,7 +58,7 @@ def planned_runs(
     what_ifs: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> tuple[RunRequest, ...]:
-    """Return the runs of an experiment: every policy, as documented and as trained, with every seed.
+    """Return the runs of an experiment: every policy with every seed, as documented and, where that differs, as trained.
 
     `policies`, `what_ifs` and `seeds` are those of the scenario where they are not given. What-ifs are for Sluice alone
     unless `policies` names others.
@@ -71,7 +71,7 @@ def planned_runs(
         RunRequest(policy=policy, tuning=tuning, what_if=what_if, seed=seed)
         for what_if, policy in asked
         for tuning in Tuning
-        if tuning is Tuning.DEFAULT or POLICIES[policy].trained is not None
+        if tuning is Tuning.DEFAULT or POLICIES[policy].trained not in {None, POLICIES[policy].default}
         for seed in (scenario.file.seeds if seeds is None else seeds)
     )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
-_DEEPEST = 40_000
+DEEPEST = 40_000
 """Frames. The API server takes documents nested 10,000 deep; one that could not be decoded would end the watches."""
 
 
@@ -135,7 +135,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.telemetry import Telemetry
 
     set_up_logging(settings.log_format)
-    sys.setrecursionlimit(_DEEPEST)
+    sys.setrecursionlimit(DEEPEST)
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None

@@ -22,7 +22,7 @@ from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
-from controller.kube.store import ResourceStore
+from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.strays import Strays
 from controller.kube.workloads import (
     NodeNames,
@@ -52,7 +52,7 @@ _METRICS_SHARE = 0.5  # of the interval: what is left is for the API server and 
 class InvalidObject:
     """A resource that cannot be used as it is, and why; `reason` is that of its condition."""
 
-    resource: Json
+    resource: KeptResource
     problem: str
     reason: str = "InvalidSpec"
 
@@ -62,8 +62,8 @@ class Observation:
     """A Snapshot, the stored resources it was made from, and what had to be left out of it."""
 
     snapshot: Snapshot
-    pipelines: Mapping[PipelineKey, Json]
-    pools: Mapping[PoolName, Json]
+    pipelines: Mapping[PipelineKey, KeptResource]
+    pools: Mapping[PoolName, KeptResource]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
 
@@ -144,7 +144,7 @@ class Reader:
         pools, invalid_pools = self._parsed_pools()
         pipelines, invalid_pipelines = self._parsed_pipelines()
         specs = [spec for spec, _ in pipelines]
-        invalid = self._strays.valid_before(specs, [found.resource["metadata"]["uid"] for found in invalid_pipelines])
+        invalid = self._strays.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
@@ -180,11 +180,9 @@ class Reader:
 
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` leaves for the next cycle; objects that are gone are forgotten."""
-        self._memories = {
-            observation.pipelines[pipeline.key]["metadata"]["uid"]: pipeline.memory for pipeline in decision.pipelines
-        }
+        self._memories = {observation.pipelines[pipeline.key].uid: pipeline.memory for pipeline in decision.pipelines}
         self._planned = {pipeline.spec.uid: pipeline.planned for pipeline in decision.pipelines}
-        self._pool_memories = {observation.pools[pool.name]["metadata"]["uid"]: pool.memory for pool in decision.pools}
+        self._pool_memories = {observation.pools[pool.name].uid: pool.memory for pool in decision.pools}
 
     def _log_new(self, problems: tuple[str, ...]) -> None:
         """Log the problems that the cycle before did not have."""
@@ -193,14 +191,14 @@ class Reader:
                 _LOG.warning("metrics: %s", problem)
         self._problems = problems
 
-    def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, Json]], tuple[InvalidObject, ...]]:
+    def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
         usable, invalid = [], []
         specs: dict[tuple[str, int], PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
             if self._namespaces and namespace not in self._namespaces:
                 continue
-            version = resource["metadata"]["uid"], resource["metadata"]["generation"]
-            spec = self._specs.get(version) or _parsed(resource)
+            version = resource.uid, resource.generation
+            spec = self._specs.get(version) or _parsed(resource.whole())
             specs[version] = spec
             if isinstance(spec, str):
                 invalid.append(InvalidObject(resource=resource, problem=spec))
@@ -209,11 +207,11 @@ class Reader:
         self._specs = specs
         return usable, tuple(invalid)
 
-    def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, Json]], tuple[InvalidObject, ...]]:
+    def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
         usable, invalid = [], []
         for resource in self._pools.snapshot().values():
             try:
-                usable.append((pool_spec(parse(ComputePool, resource)), resource))
+                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
             except (InvalidResource, InvalidProblem) as error:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
@@ -302,7 +300,7 @@ class Reader:
     def _pipeline_state(
         self,
         spec: PipelineSpec,
-        resource: Json,
+        resource: KeptResource,
         workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
         answer: ReadAnswer,
         now_s: float,
@@ -328,11 +326,11 @@ class Reader:
             planned=self._planned.get(spec.uid),
         )
 
-    def _memory(self, spec: PipelineSpec, resource: Json, now_s: float) -> PipelineMemory:
+    def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
         if (known := self._memories.get(spec.uid)) is not None:
             return known
         try:
-            stored = memory_from((resource.get("status") or {}).get("memory"))
+            stored = memory_from(resource.status().get("memory"))
         except InvalidRecord as error:
             _LOG.warning("%s: starting without memory: %s", spec.key, error)
             return PipelineMemory()
@@ -340,7 +338,7 @@ class Reader:
         return resumed(stored, now_s, window_s, self._interval_s)
 
     def _pool_state(
-        self, spec: PoolSpec, resource: Json, nodes: Sequence[Json], unread: str, strays: Mapping[int, int]
+        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, strays: Mapping[int, int]
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._pool_memories.get(spec.uid)
@@ -395,9 +393,9 @@ def _parsed(resource: Json) -> PipelineSpec | str:
         return str(error)
 
 
-def _stored_pool_memory(resource: Json) -> PoolMemory:
+def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
     """Return the memory in a pool's status, which `controller.kube.status` writes; empty when it cannot be read."""
-    status = resource.get("status") or {}
+    status = resource.status()
     try:
         until = status.get("unavailableUntil")
         backoff = status.get("backoffSeconds")
@@ -407,5 +405,5 @@ def _stored_pool_memory(resource: Json) -> PoolMemory:
             reason=str(status.get("reason", "")),
         )
     except (ValueError, TypeError) as error:
-        _LOG.warning("pool %s: starting without memory: %s", resource["metadata"]["name"], error)
+        _LOG.warning("pool %s: starting without memory: %s", resource.name, error)
         return PoolMemory()

@@ -28,7 +28,7 @@ from controller.kube.gateway import (
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.significance import merge_patch, worth_writing
 from controller.kube.status import invalid_status, pipeline_status, pool_status, written_at_s
-from controller.kube.store import ResourceStore
+from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Reporter:
         self._away.clear()
         for pool in decision.pools:
             resource = observation.pools[pool.name]
-            old = _status(resource)
+            old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, status, now_s):
                 self._tell_verdict(resource, old, status)
@@ -93,10 +93,12 @@ class Reporter:
                 failed.add(write.pipeline)
                 change = write.change
                 message = f"{change.target} stays at {change.before}, {change.after} was decided: {write.detail}"
-                self._events.record(observation.pipelines[write.pipeline], "Warning", write.outcome.value, message)
+                resource = observation.pipelines[write.pipeline].whole()
+                self._events.record(resource, "Warning", write.outcome.value, message)
         for decision in decisions:
-            resource = observation.pipelines[decision.key]
-            for event in events(decision, _verdicts(_status(resource)), _reasons(_status(resource))):
+            resource = observation.pipelines[decision.key].whole()
+            status = resource.get("status") or {}
+            for event in events(decision, _verdicts(status), _reasons(status)):
                 if event.reason != WriteOutcome.APPLIED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
@@ -109,105 +111,100 @@ class Reporter:
             (kind, found.resource, status)
             for kind, invalid in kinds
             for found in invalid
-            if (status := _invalid_status(kind, found, now_s)) != _status(found.resource)
+            if (status := _invalid_status(kind, found, now_s)) != found.resource.status()
         )
         until_s = self._clock() + self._telling_s
         while self._clock() <= until_s and (some := list(islice(news, _PARALLEL))):
             written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), some)
             for (_, resource, status), done in zip(some, written, strict=True):
                 if done:
-                    self._tell_verdict(resource, _status(resource), status)
+                    self._tell_verdict(resource, resource.status(), status)
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         writable: set[PipelineKey] = set()
-        acting: list[tuple[PipelineKey, Json, Json]] = []
-        others: list[tuple[PipelineKey, Json, Json]] = []
+        acting: list[tuple[PipelineKey, KeptResource, Json]] = []
+        others: list[tuple[float, PipelineKey, KeptResource, Json]] = []
         for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
             resource = observation.pipelines[own.key]
             # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
             if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
                 writable.add(own.key)
                 continue
-            status = pipeline_status(observation.snapshot, state, own, decision, _status(resource))
-            if self._worth_writing(resource, status, decision.now_s):
-                (acting if own.changes else others).append((own.key, resource, status))
-            else:
+            old = resource.status()
+            status = pipeline_status(observation.snapshot, state, own, decision, old)
+            if not _worth_writing(old, status, decision.now_s):
                 writable.add(own.key)
+            elif own.changes:
+                acting.append((own.key, resource, status))
+            else:
+                others.append((written_at_s(old), own.key, resource, status))
         # What is left over is due again in the next cycle, and before those that were written in this one.
-        others.sort(key=lambda one: written_at_s(_status(one[1])))
-        due = [*acting, *others[:_MOST]]
+        others.sort(key=lambda one: one[0])
+        due = [*acting, *((key, resource, status) for _, key, resource, status in others[:_MOST])]
         written = self._threads.map(lambda one: self._write(PIPELINES, one[1], one[2], decision.now_s), due)
         return frozenset(writable | {key for (key, _, _), done in zip(due, written, strict=True) if done})
 
-    def _worth_writing(self, resource: Json, status: Json, now_s: float) -> bool:
-        old = _status(resource)
-        return worth_writing(old, status, now_s - written_at_s(old)) and bool(merge_patch(old, status))
-
-    def _write(self, kind: Resource, resource: Json, status: Json, now_s: float) -> bool:
+    def _write(self, kind: Resource, resource: KeptResource, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
-        if not self._worth_writing(resource, status, now_s):
+        old, name = resource.status(), resource.name
+        if not _worth_writing(old, status, now_s):
             return True
         if self._away.is_set():  # thousands of requests would each wait for the time limit
             return False
-        metadata, patch = resource["metadata"], merge_patch(_status(resource), status)
         try:
             written = self._gateway.patch_status(
-                kind, metadata.get("namespace"), metadata["name"], metadata["uid"], patch
+                kind, resource.namespace or None, name, resource.uid, merge_patch(old, status)
             )
         except NotFound:
-            self._stores[kind].remove(resource)
+            self._stores[kind].remove(resource.whole())
             return False
         except Conflict as error:
             if self._is_another(kind, resource):
-                self._stores[kind].remove(resource)
+                self._stores[kind].remove(resource.whole())
             else:
-                _LOG.warning("status of %s was not written: %s", metadata["name"], error)
+                _LOG.warning("status of %s was not written: %s", name, error)
             return False
         except Unavailable as error:
             self._away.set()
-            _LOG.warning("status of %s was not written, nor any other in this cycle: %s", metadata["name"], error)
+            _LOG.warning("status of %s was not written, nor any other in this cycle: %s", name, error)
             return False
         except KubeError as error:
             # A status that is refused is our mistake or a missing right; the pipeline is served all the same.
-            _LOG.error("status of %s was refused: %s", metadata["name"], error)
+            _LOG.error("status of %s was refused: %s", name, error)
             return True
         self._stores[kind].put(written)
         return True
 
-    def _is_another(self, kind: Resource, resource: Json) -> bool:
+    def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
         """Whether the object has gone, and another one may have its name. A conflict can be for other reasons too."""
-        metadata = resource["metadata"]
         try:
-            now = self._gateway.get(kind, metadata.get("namespace"), metadata["name"])
+            now = self._gateway.get(kind, resource.namespace or None, resource.name)
         except NotFound:
             return True
         except KubeError:
             return False
-        return bool(now["metadata"]["uid"] != metadata["uid"])
+        return bool(now["metadata"]["uid"] != resource.uid)
 
-    def _tell_verdict(self, resource: Json, old: Json, new: Json) -> None:
+    def _tell_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
         """Record an Event when the first condition changed; being fine from the start is no news."""
         condition = new["conditions"][0]
         if condition["status"] != _verdicts(old).get(condition["type"], "True"):
             kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
-            self._events.record(resource, kind, condition["reason"], condition["message"])
+            self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
     def _forget_all_but(self, observation: Observation) -> None:
         invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
-        uids = {
-            resource["metadata"]["uid"]
-            for resource in (*observation.pipelines.values(), *observation.pools.values(), *invalid)
-        }
-        self._events.forget_all_but(uids)
+        everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
+        self._events.forget_all_but({resource.uid for resource in everything})
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, now_s: float) -> Json:
-    generation = found.resource["metadata"]["generation"]
-    return invalid_status(_status(found.resource), generation, _VERDICT[kind], found.reason, found.problem, now_s)
+    old, generation = found.resource.status(), found.resource.generation
+    return invalid_status(old, generation, _VERDICT[kind], found.reason, found.problem, now_s)
 
 
-def _status(resource: Json) -> Json:
-    return resource.get("status") or {}
+def _worth_writing(old: Json, status: Json, now_s: float) -> bool:
+    return worth_writing(old, status, now_s - written_at_s(old)) and bool(merge_patch(old, status))
 
 
 def _verdicts(status: Json) -> dict[str, str]:

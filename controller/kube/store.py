@@ -3,8 +3,10 @@
 Whatever is newer wins, so the order in which the feeders come does not matter.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -79,16 +81,49 @@ class Store(Generic[T]):
         return None if known is None else known[1]
 
 
-class ResourceStore(Store[Json]):
-    """The objects of one of Sluice's own kinds, whole but for what the API server keeps for its own bookkeeping."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptResource:
+    """One of Sluice's own resources: which one it is, and all of it as JSON.
+
+    There can be thousands: as objects of Python they would take five times the memory. `namespace` is empty for
+    cluster-scoped kinds.
+    """
+
+    uid: str
+    generation: int
+    namespace: str
+    name: str
+    text: bytes
+
+    def whole(self) -> Json:
+        """Return the resource as the API has it, but for what the server keeps for its own bookkeeping."""
+        resource: Json = json.loads(self.text)
+        return resource
+
+    def status(self) -> Json:
+        """Return its status, empty where it has none."""
+        return self.whole().get("status") or {}
+
+
+def kept_resource(resource: Json) -> KeptResource:
+    """Return what is kept of a resource."""
+    metadata = resource["metadata"]
+    # Who manages which field can be most of an object.
+    rest = {**resource, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+    return KeptResource(
+        uid=metadata["uid"],
+        generation=metadata["generation"],
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        text=json.dumps(rest, separators=(",", ":")).encode(),
+    )
+
+
+class ResourceStore(Store[KeptResource]):
+    """The objects of one of Sluice's own kinds."""
 
     def __init__(self) -> None:
-        super().__init__(_without_bookkeeping)
-
-
-def _without_bookkeeping(resource: Json) -> Json:
-    # It can be most of an object.
-    return {**resource, "metadata": {k: v for k, v in resource["metadata"].items() if k != "managedFields"}}
+        super().__init__(kept_resource)
 
 
 def _key(resource: Json) -> Key:

@@ -58,8 +58,12 @@ def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Po
 
 
 def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
-    """Return the formula's quantile of the pods' summed buckets, over the bounds that all of them have."""
-    assert formula.quantile is not None
+    """Return the formula's quantile of the pods' summed buckets."""
+    return quantile_of(formula, summed_buckets(pods, buckets))
+
+
+def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets | Absence:
+    """Return the pods' buckets added up, over the bounds that all of them have."""
     finite = {
         pod: buckets[pod] for pod in pods.fresh if pod in buckets and all(sane(rate) for rate in buckets[pod].values())
     }
@@ -67,8 +71,13 @@ def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buc
     if absence is not None:
         return absence
     bounds = set.intersection(*(set(own) for own in finite.values()))
-    summed = {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds}
-    reading = histogram_quantile(formula.quantile, summed, formula.edge)
+    return {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds}
+
+
+def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
+    """Return the formula's quantile of buckets that are added up, or why there are none."""
+    assert formula.quantile is not None
+    reading = summed if isinstance(summed, Absence) else histogram_quantile(formula.quantile, summed, formula.edge)
     return reading if isinstance(reading, Absence) else _concluded(reading)
 
 

@@ -8,7 +8,15 @@ import numpy as np
 
 from controller.core.spec import PlacementSpec, StageSpec
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
-from profiler.sources.combine import Pod, combine_buckets, combine_ratio, combine_values, reporting
+from profiler.sources.combine import (
+    Buckets,
+    Pod,
+    combine_ratio,
+    combine_values,
+    quantile_of,
+    reporting,
+    summed_buckets,
+)
 from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
 from simulations.cluster.expressions import EXPRESSIONS, Expression, Pods, upper_bounds_s
 from simulations.cluster.scrapes import LOOKBACK_S, Floats
@@ -77,22 +85,26 @@ def placement_readings(
         kept = values.tolist()
         return {name: kept[row] for row, name in shown if expression.tells_nan or kept[row] == kept[row]}
 
+    @cache  # a preset has several quantiles of the same histogram
+    def summed(value: Callable[[Pods], Floats]) -> Buckets | Absence:
+        bounds, values = upper_bounds_s(stage.preset, pods).tolist(), value(pods)
+        buckets = {
+            name: dict(zip(bounds, values[row].tolist(), strict=True))
+            for row, name in shown
+            if not np.isnan(values[row, -1])
+        }
+        return summed_buckets(who, buckets)
+
     def reading(formula: Formula, expression: Expression) -> Reading:
-        values = expression.value(pods)
         match formula.combine:
             case Combine.QUANTILE:
-                bounds = upper_bounds_s(stage.preset, pods).tolist()
-                buckets = {
-                    name: dict(zip(bounds, values[row].tolist(), strict=True))
-                    for row, name in shown
-                    if not np.isnan(values[row, -1])
-                }
-                return combine_buckets(who, formula, buckets)
+                return quantile_of(formula, summed(expression.value))
             case Combine.RATIO:
                 assert expression.over is not None
-                return combine_ratio(who, by_pod(values, expression), by_pod(expression.over(pods), expression))
+                above, below = expression.value(pods), expression.over(pods)
+                return combine_ratio(who, by_pod(above, expression), by_pod(below, expression))
             case how:
-                combined = combine_values(how, who, by_pod(values, expression))
+                combined = combine_values(how, who, by_pod(expression.value(pods), expression))
                 return combined if isinstance(combined, Absence) else combined / divisors[formula.divide_by]
 
     return {

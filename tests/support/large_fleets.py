@@ -266,6 +266,9 @@ class SyntheticMetrics:
             )
         return ReadAnswer(placements=placements, scalars=scalars, problems=())
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def _node(name: str, pool: str, zone: str) -> Json:
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}

@@ -48,7 +48,7 @@ def test_the_runs_are_every_policy_with_every_seed_and_what_ifs_are_for_sluice(t
         ("sluice", "half", 2),
     ]
     trained = {run.policy for run in runs if run.tuning is Tuning.TRAINED}
-    assert trained == {name for name in ("sluice", "hpa") if POLICIES[name].trained is not None}
+    assert trained == {"hpa"}  # what training chose for Sluice is what it has by default
     named = planned_runs(scenario, policies=["hpa"], what_ifs=["half"], seeds=[7])
     assert {(run.policy, run.what_if, run.seed) for run in named} == {("hpa", None, 7), ("hpa", "half", 7)}
 

@@ -218,9 +218,9 @@ def test_of_more_statuses_than_a_cycle_writes_every_one_has_its_turn(
 
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:
     world.report()
-    assert world.pipelines.snapshot()["speech", "captions"]["status"]["demand"] == "50"
+    assert world.pipelines.snapshot()["speech", "captions"].status()["demand"] == "50"
     world.pipelines.resync([Listing(items=(world.log.objects["captions"],), resource_version="9")])
-    assert world.pipelines.snapshot()["speech", "captions"]["metadata"]["resourceVersion"] == "2"
+    assert world.pipelines.snapshot()["speech", "captions"].whole()["metadata"]["resourceVersion"] == "2"
 
 
 def test_a_server_that_does_not_answer_is_not_asked_for_every_status(world: World) -> None:

@@ -1,14 +1,24 @@
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from controller.commands.operator import DEEPEST
 from controller.kube.gateway import Listing, Unavailable
 from controller.kube.store import ResourceStore, Store
 
 
 def an_object(name: str, version: int, **spec: Any) -> dict[str, Any]:
-    return {"metadata": {"namespace": "speech", "name": name, "resourceVersion": str(version)}, "spec": spec}
+    metadata = {
+        "namespace": "speech",
+        "name": name,
+        "uid": f"uid-{name}",
+        "generation": 1,
+        "resourceVersion": str(version),
+    }
+    return {"metadata": metadata, "spec": spec}
 
 
 def a_listing(version: int, *items: dict[str, Any]) -> Listing:
@@ -23,7 +33,7 @@ def test_an_older_version_that_comes_late_does_not_replace_a_newer_one() -> None
     store = ResourceStore()
     store.put(an_object("captions", 12, mode="Auto"))
     store.put(an_object("captions", 11, mode="Paused"))
-    assert store.snapshot()["speech", "captions"]["spec"] == {"mode": "Auto"}
+    assert store.snapshot()["speech", "captions"].whole()["spec"] == {"mode": "Auto"}
 
 
 def test_a_deletion_that_the_watch_missed_is_swept_by_the_next_list() -> None:
@@ -55,7 +65,23 @@ def test_the_bookkeeping_of_the_api_server_is_not_kept() -> None:
     resource = an_object("captions", 1)
     resource["metadata"]["managedFields"] = [{"manager": "kubectl"}]
     store.put(resource)
-    assert "managedFields" not in store.snapshot()["speech", "captions"]["metadata"]
+    assert "managedFields" not in store.snapshot()["speech", "captions"].whole()["metadata"]
+
+
+def test_a_resource_as_deep_as_the_api_server_takes_it_is_kept() -> None:
+    deep: Any = 1
+    for _ in range(10_000):
+        deep = {"x": deep}
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEPEST)
+    try:
+        store = ResourceStore()
+        feeder = threading.Thread(target=lambda: store.put(an_object("captions", 1, x=deep)))
+        feeder.start()
+        feeder.join()
+        assert store.snapshot()["speech", "captions"].whole()["spec"] == {"x": deep}
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_a_copy_taken_earlier_does_not_change_under_its_reader() -> None:
