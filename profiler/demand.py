@@ -125,6 +125,8 @@ def _begun(samples: Samples, ahead_s: float) -> float:
     if len(samples) < 3 or not samples[-3][1] < samples[-2][1] < samples[-1][1]:
         return samples[-1][1]
     (since_s, before), (now_s, load) = samples[-3], samples[-1]
+    if now_s <= since_s:
+        return load
     return load + SLOPE_DAMPING * (load - before) / (now_s - since_s) * ahead_s
 
 

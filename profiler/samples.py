@@ -39,6 +39,8 @@ class Absence:
 
 Reading = float | Absence
 
+MISSING = Absence(reason=AbsenceReason.MISSING)
+
 ABSURD = 1e24
 """No reading is above this, nor below the negative of it; sums and squares of what is would overflow."""
 
@@ -152,4 +154,7 @@ class PlacementSamples:
 
     def of(self, quantity: Quantity) -> Reading:
         """Return the reading of `quantity`, `Missing` when the source said nothing of it."""
-        return self.readings.get(quantity, Absence(reason=AbsenceReason.MISSING))
+        return self.readings.get(quantity, MISSING)
+
+
+NO_SAMPLES = PlacementSamples(readings={})

@@ -58,7 +58,7 @@ def planned_runs(
     what_ifs: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> tuple[RunRequest, ...]:
-    """Return the runs of an experiment: every policy with every seed, as documented and, where that differs, as trained.
+    """Return the runs of an experiment: every policy with every seed, as documented and as trained where that differs.
 
     `policies`, `what_ifs` and `seeds` are those of the scenario where they are not given. What-ifs are for Sluice alone
     unless `policies` names others.

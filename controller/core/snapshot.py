@@ -9,7 +9,7 @@ from controller.core.spec import PipelineSpec, PoolSpec
 from optimizer.model import Pipeline, PoolName, StageName
 from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan
-from profiler.samples import Origin, PlacementSamples, Reading
+from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,9 @@ class TargetMissing:
     unreadable: bool = False
 
 
+_NOT_READ = TargetMissing(reason="not read")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
     """The plan that a pipeline keeps until its next turn: what was asked, on which terms, and when.
@@ -107,11 +110,11 @@ class PipelineState:
 
     def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
         """Return the workload of a placement."""
-        return self.targets.get((stage, pool), TargetMissing(reason="not read"))
+        return self.targets.get((stage, pool), _NOT_READ)
 
     def samples_of(self, stage: StageName, pool: PoolName) -> PlacementSamples:
         """Return what the pods of a placement said."""
-        return self.samples.get((stage, pool), PlacementSamples(readings={}))
+        return self.samples.get((stage, pool), NO_SAMPLES)
 
     def desired(self, stage: StageName, pool: PoolName) -> int:
         """Return the replicas that a placement's workload asks for, 0 where it is missing."""

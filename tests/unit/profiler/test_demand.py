@@ -107,3 +107,7 @@ def test_on_a_recorded_load_it_is_no_worse_than_the_last_value(trace: str, unit:
     # The near-Poisson trace of sessions leaves nothing to win: there it may lose 3 %.
     assert sum(ratios) / len(ratios) < 1.03
     assert max(ratios) < 1.05
+
+
+def test_samples_of_one_instant_are_no_rise() -> None:
+    assert forecast([(30.0, 1.0), (30.0, 2.0), (30.0, 3.0)], 30.0, 45.0) == 3.0
