@@ -10,15 +10,17 @@ from typing import Any, Self
 
 import kopf
 
-from controller.kube.gateway import PIPELINES, POOLS, Gateway, NotFound, Resource
+from controller.kube.gateway import PAGE, PIPELINES, POOLS, Gateway, NotFound, Resource
 from controller.kube.store import ResourceStore
 
 _BEAT_S = 1.0
+_WORKERS = 100
+_IDLE_S = 0.1  # a worker keeps the last event of its object for as long
 _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 
 class Watches:
-    """Feeds the stores of SpeechPipelines and ComputePools; watches from the first `resync` to the end of `with`."""
+    """Feeds the stores of SpeechPipelines and ComputePools; watches from `begin` to the end of `with`."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Watches:
         self._died = died
         self._stop = threading.Event()
         self._ended = False
+        self._known = False
         self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
@@ -51,8 +54,14 @@ class Watches:
                 raise NotFound(
                     f"the API server does not know {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
                 ) from None
-        if self._thread is None:
-            # Not before the CRDs are there: kopf looks for them once.
+        self._known = True
+
+    def begin(self) -> None:
+        """Watch from now on, if that has not begun. What `resync` has read before is listed once more.
+
+        Not before that has succeeded: kopf looks for the CRDs once.
+        """
+        if self._thread is None and self._known:
             self._thread = threading.Thread(target=self._run, name="watches")
             self._thread.start()
 
@@ -126,4 +135,8 @@ def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # it would need the right to watch all CRDs
+    # There may be thousands of objects: they are read and let go by and by.
+    settings.watching.chunk_size = PAGE
+    settings.queueing.worker_limit = _WORKERS
+    settings.queueing.idle_timeout = _IDLE_S
     return settings

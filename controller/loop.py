@@ -42,6 +42,7 @@ class ControlLoop:
         actuator: Actuator,
         reporter: Reporter,
         resync: Callable[[], None],
+        watch: Callable[[], None] = lambda: None,
         policy: Policy,
         telemetry: Telemetry,
         health: Health,
@@ -50,6 +51,8 @@ class ControlLoop:
     ) -> None:
         """`resync` reads all resources anew; it is called before the first cycle and every five minutes.
 
+        `watch` begins to tell what changes in between. It takes in all resources once more, thousands at times, so it
+        is called when the first cycle is over, and again after each other one.
         `work_limit` measures the work that a decision may take; it is called once, when there is something to decide.
         `permit` raises a `KubeError` while this replica may not write: there is no cycle then.
         """
@@ -57,6 +60,7 @@ class ControlLoop:
         self._actuator = actuator
         self._reporter = reporter
         self._resync = resync
+        self._watch = watch
         self._policy = policy
         self._telemetry = telemetry
         self._health = health
@@ -72,6 +76,7 @@ class ControlLoop:
             try:
                 standing = leadership.standing()
                 self._prepare()
+                self._watch()
             except KubeError as error:
                 self._health.not_ready(str(error))
             else:
@@ -93,6 +98,7 @@ class ControlLoop:
             except Exception as error:  # noqa: BLE001 -- the outermost loop: a bug must not end all cycles to come
                 _LOG.exception("this cycle failed")
                 self._failed(f"{type(error).__name__}: {error}", started_s)
+            self._watch()
             due_s = max(due_s + self._policy.interval_s, time.monotonic())
             stop.wait(due_s - time.monotonic())
 

@@ -214,6 +214,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             actuator=Actuator(gateway, written=cluster.written),
             reporter=reporter,
             resync=watches.resync,
+            watch=watches.begin,
             policy=operating_policy(settings),
             work_limit=lambda: work_limit(settings.decision_s),
             telemetry=telemetry,

@@ -98,11 +98,12 @@ class OperatorProcess:
 
     def wait(self, holds: Callable[[], object], what: str, within_s: float = 2.0) -> float:
         """Wait until `holds`; return the seconds since the start, right to `within_s`."""
+        begun_s = time.monotonic()
         while True:
             asked_s = time.monotonic()
             if holds():
                 return time.monotonic() - self.started_s
-            if self._process.poll() is not None or asked_s - self.started_s > LIMIT_S:
+            if self._process.poll() is not None or asked_s - begun_s > LIMIT_S:
                 raise SystemExit(f"the operator {what}:\n{self._log.read_text()[-4000:]}")
             # To ask takes time of the operator's own or of its API server.
             time.sleep(min(within_s, max(0.05, 30 * (time.monotonic() - asked_s))))

@@ -34,4 +34,5 @@ def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with watches:
         watches.resync()
+        watches.begin()
         assert died.wait(10)
