@@ -8,7 +8,7 @@ import kopf
 import pytest
 
 from controller.handlers import Watches
-from controller.kube.gateway import Gateway
+from controller.kube.gateway import Gateway, Unavailable
 from controller.kube.store import ResourceStore
 
 
@@ -36,3 +36,19 @@ def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None
         watches.resync()
         watches.begin()
         assert died.wait(10)
+
+
+def test_nothing_is_watched_before_the_resources_could_be_read() -> None:
+    class Away(Empty):
+        def pages(self, *_: object) -> list[object]:
+            raise Unavailable("connection refused")
+
+    threads_before = threading.active_count()
+    watches = Watches(
+        cast("Gateway", Away()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=lambda: None
+    )
+    with watches:
+        with pytest.raises(Unavailable):
+            watches.resync()
+        watches.begin()
+        assert threading.active_count() == threads_before, "no watch, which would end for want of CRDs"

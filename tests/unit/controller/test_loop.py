@@ -31,12 +31,19 @@ class Scripted(Leadership):
         return self.told
 
 
-def a_loop(health: Health, *, resync: Callable[[], None], permit: Callable[[], None] = lambda: None) -> ControlLoop:
+def a_loop(
+    health: Health,
+    *,
+    resync: Callable[[], None],
+    watch: Callable[[], None] = lambda: None,
+    permit: Callable[[], None] = lambda: None,
+) -> ControlLoop:
     return ControlLoop(
         reader=Mock(),
         actuator=Mock(),
         reporter=Mock(),
         resync=resync,
+        watch=watch,
         policy=Policy(),
         telemetry=Telemetry(),
         health=health,
@@ -77,3 +84,26 @@ def test_a_replica_that_may_not_write_has_no_cycle_and_is_not_ready() -> None:
 
     assert health.problem() == "the lease was last renewed 9 s ago"
     resync.assert_not_called()
+
+
+def test_the_first_cycle_does_not_share_its_time_with_the_watches_which_begin_after_it_whatever_became_of_it() -> None:
+    happened: list[str] = []
+    stop = threading.Event()
+
+    def resync() -> None:
+        happened.append("read")
+        raise KubeError("429")
+
+    def watch() -> None:
+        happened.append("watch")
+        stop.set()
+
+    a_loop(Health(), resync=resync, watch=watch).run(stop)
+
+    assert happened == ["read", "watch"]
+
+
+def test_a_standby_watches_what_changes_until_it_leads() -> None:
+    watch = Mock()
+    a_loop(Health(), resync=Mock(), watch=watch).stand_by(threading.Event(), Scripted("standby"))
+    watch.assert_called_once()
