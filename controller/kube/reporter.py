@@ -12,6 +12,7 @@ from itertools import islice
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.explain import events
+from controller.core.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
@@ -121,28 +122,34 @@ class Reporter:
                     self._tell_verdict(resource, resource.status(), status)
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+        def status_of(state: PipelineState, own: PipelineDecision, old: Json) -> Json:
+            return pipeline_status(observation.snapshot, state, own, decision, old)
+
+        def write(case: tuple[PipelineState, PipelineDecision]) -> bool:
+            resource = observation.pipelines[case[1].key]
+            # Made once more, as the statuses of thousands would take more memory than all else.
+            return self._write(PIPELINES, resource, status_of(*case, resource.status()), decision.now_s)
+
         writable: set[PipelineKey] = set()
-        acting: list[tuple[PipelineKey, KeptResource, Json]] = []
-        others: list[tuple[float, PipelineKey, KeptResource, Json]] = []
+        acting: list[tuple[PipelineState, PipelineDecision]] = []
+        others: list[tuple[float, PipelineState, PipelineDecision]] = []
         for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
-            resource = observation.pipelines[own.key]
             # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
             if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
                 writable.add(own.key)
                 continue
-            old = resource.status()
-            status = pipeline_status(observation.snapshot, state, own, decision, old)
-            if not _worth_writing(old, status, decision.now_s):
+            old = observation.pipelines[own.key].status()
+            if not _worth_writing(old, status_of(state, own, old), decision.now_s):
                 writable.add(own.key)
             elif own.changes:
-                acting.append((own.key, resource, status))
+                acting.append((state, own))
             else:
-                others.append((written_at_s(old), own.key, resource, status))
+                others.append((written_at_s(old), state, own))
         # What is left over is due again in the next cycle, and before those that were written in this one.
         others.sort(key=lambda one: one[0])
-        due = [*acting, *((key, resource, status) for _, key, resource, status in others[:_MOST])]
-        written = self._threads.map(lambda one: self._write(PIPELINES, one[1], one[2], decision.now_s), due)
-        return frozenset(writable | {key for (key, _, _), done in zip(due, written, strict=True) if done})
+        due = [*acting, *((state, own) for _, state, own in others[:_MOST])]
+        written = self._threads.map(write, due)
+        return frozenset(writable | {own.key for (_, own), done in zip(due, written, strict=True) if done})
 
     def _write(self, kind: Resource, resource: KeptResource, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
