@@ -6,9 +6,10 @@ Transitions are those against the stored status, so a restart tells nothing twic
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
+from typing import TypeVar
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.explain import events
@@ -33,11 +34,12 @@ from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 TELLING_SHARE = 0.5
 """Of the interval, for telling resources that cannot be used so: however many there are, the others do not wait."""
+STATUS_SHARE = 0.2
+"""Likewise for statuses of pipelines that change nothing: all of thousands may have something to tell at once."""
 _PARALLEL = 8
-_MOST = 1000
-"""Statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once."""
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
 
@@ -58,7 +60,7 @@ class Reporter:
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
-        self._telling_s = TELLING_SHARE * interval_s
+        self._interval_s = interval_s
         self._clock = clock
         self._away = threading.Event()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
@@ -114,12 +116,18 @@ class Reporter:
             for found in invalid
             if (status := _invalid_status(kind, found, now_s)) != found.resource.status()
         )
-        until_s = self._clock() + self._telling_s
-        while self._clock() <= until_s and (some := list(islice(news, _PARALLEL))):
-            written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), some)
-            for (_, resource, status), done in zip(some, written, strict=True):
-                if done:
-                    self._tell_verdict(resource, resource.status(), status)
+        told = self._while_time(TELLING_SHARE, news, lambda one: self._write(one[0], one[1], one[2], now_s))
+        for (_, resource, status), done in told:
+            if done:
+                self._tell_verdict(resource, resource.status(), status)
+
+    def _while_time(self, share: float, cases: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+        """Write some of `cases`, and more as long as that share of the interval is not over; yield what was written."""
+        left, until_s = iter(cases), self._clock() + share * self._interval_s
+        while some := list(islice(left, _PARALLEL)):
+            yield from zip(some, self._threads.map(write, some), strict=True)
+            if self._clock() > until_s:
+                return
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
         def status_of(state: PipelineState, own: PipelineDecision, old: Json) -> Json:
@@ -145,11 +153,11 @@ class Reporter:
                 acting.append((state, own))
             else:
                 others.append((written_at_s(old), state, own))
+        written = zip(acting, self._threads.map(write, acting), strict=True)
         # What is left over is due again in the next cycle, and before those that were written in this one.
         others.sort(key=lambda one: one[0])
-        due = [*acting, *((state, own) for _, state, own in others[:_MOST])]
-        written = self._threads.map(write, due)
-        return frozenset(writable | {own.key for (_, own), done in zip(due, written, strict=True) if done})
+        rest = self._while_time(STATUS_SHARE, ((state, own) for _, state, own in others), write)
+        return frozenset(writable | {own.key for (_, own), done in chain(written, rest) if done})
 
     def _write(self, kind: Resource, resource: KeptResource, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
