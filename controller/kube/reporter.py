@@ -6,12 +6,14 @@ Transitions are those against the stored status, so a restart tells nothing twic
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
+from typing import TypeVar
 
 from controller.core.decision import Decision, HoldReason, PipelineDecision
 from controller.core.explain import events
+from controller.core.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
@@ -32,11 +34,12 @@ from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 TELLING_SHARE = 0.5
 """Of the interval, for telling resources that cannot be used so: however many there are, the others do not wait."""
+STATUS_SHARE = 0.2
+"""Likewise for statuses of pipelines that change nothing: all of thousands may have something to tell at once."""
 _PARALLEL = 8
-_MOST = 1000
-"""Statuses of pipelines that change nothing, per cycle: all of thousands may have something to tell at once."""
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
 
@@ -57,7 +60,7 @@ class Reporter:
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
-        self._telling_s = TELLING_SHARE * interval_s
+        self._interval_s = interval_s
         self._clock = clock
         self._away = threading.Event()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
@@ -113,36 +116,48 @@ class Reporter:
             for found in invalid
             if (status := _invalid_status(kind, found, now_s)) != found.resource.status()
         )
-        until_s = self._clock() + self._telling_s
-        while self._clock() <= until_s and (some := list(islice(news, _PARALLEL))):
-            written = self._threads.map(lambda one: self._write(one[0], one[1], one[2], now_s), some)
-            for (_, resource, status), done in zip(some, written, strict=True):
-                if done:
-                    self._tell_verdict(resource, resource.status(), status)
+        told = self._while_time(TELLING_SHARE, news, lambda one: self._write(one[0], one[1], one[2], now_s))
+        for (_, resource, status), done in told:
+            if done:
+                self._tell_verdict(resource, resource.status(), status)
+
+    def _while_time(self, share: float, cases: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+        """Write some of `cases`, and more as long as that share of the interval is not over; yield what was written."""
+        left, until_s = iter(cases), self._clock() + share * self._interval_s
+        while some := list(islice(left, _PARALLEL)):
+            yield from zip(some, self._threads.map(write, some), strict=True)
+            if self._clock() > until_s:
+                return
 
     def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+        def status_of(state: PipelineState, own: PipelineDecision, old: Json) -> Json:
+            return pipeline_status(observation.snapshot, state, own, decision, old)
+
+        def write(case: tuple[PipelineState, PipelineDecision]) -> bool:
+            resource = observation.pipelines[case[1].key]
+            # Made once more, as the statuses of thousands would take more memory than all else.
+            return self._write(PIPELINES, resource, status_of(*case, resource.status()), decision.now_s)
+
         writable: set[PipelineKey] = set()
-        acting: list[tuple[PipelineKey, KeptResource, Json]] = []
-        others: list[tuple[float, PipelineKey, KeptResource, Json]] = []
+        acting: list[tuple[PipelineState, PipelineDecision]] = []
+        others: list[tuple[float, PipelineState, PipelineDecision]] = []
         for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
-            resource = observation.pipelines[own.key]
             # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
             if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
                 writable.add(own.key)
                 continue
-            old = resource.status()
-            status = pipeline_status(observation.snapshot, state, own, decision, old)
-            if not _worth_writing(old, status, decision.now_s):
+            old = observation.pipelines[own.key].status()
+            if not _worth_writing(old, status_of(state, own, old), decision.now_s):
                 writable.add(own.key)
             elif own.changes:
-                acting.append((own.key, resource, status))
+                acting.append((state, own))
             else:
-                others.append((written_at_s(old), own.key, resource, status))
+                others.append((written_at_s(old), state, own))
+        written = zip(acting, self._threads.map(write, acting), strict=True)
         # What is left over is due again in the next cycle, and before those that were written in this one.
         others.sort(key=lambda one: one[0])
-        due = [*acting, *((key, resource, status) for _, key, resource, status in others[:_MOST])]
-        written = self._threads.map(lambda one: self._write(PIPELINES, one[1], one[2], decision.now_s), due)
-        return frozenset(writable | {key for (key, _, _), done in zip(due, written, strict=True) if done})
+        rest = self._while_time(STATUS_SHARE, ((state, own) for _, state, own in others), write)
+        return frozenset(writable | {own.key for (_, own), done in chain(written, rest) if done})
 
     def _write(self, kind: Resource, resource: KeptResource, status: Json, now_s: float) -> bool:
         """Write `status` if it says anything new; return whether the resource is there to be acted on."""
