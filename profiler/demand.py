@@ -49,7 +49,12 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     expected = math.fsum(
         weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
     ) / math.fsum(weights)
-    return min(ENVELOPE * highest, max(0.0, expected))
+    return min(ENVELOPE * highest, max(0.0, _without_rounding_errors(expected)))
+
+
+def _without_rounding_errors(load: float) -> float:
+    """A load that stays the same is expected to be the very same: in words, what is next to 15.45 is 15.4 or 15.5."""
+    return float(f"{load:.10g}")
 
 
 def growth(samples: Samples, horizon_s: float, chance: float, share: float = GROWTH_SHARE) -> float:

@@ -12,9 +12,11 @@ def every_15_s(*loads: float) -> list[tuple[float, float]]:
     return [(15.0 * cycle, load) for cycle, load in enumerate(loads)]
 
 
-def test_a_constant_load_is_expected_to_stay() -> None:
-    samples = every_15_s(*[300.0] * 20)
-    assert forecast(samples, samples[-1][0], 45.0) == pytest.approx(300.0)
+@pytest.mark.parametrize("load", [300.0, 15.45, 19.25, 0.1])
+def test_a_constant_load_is_expected_to_stay_the_very_same(load: float) -> None:
+    for cycles in range(1, 21):
+        samples = [(1_795_331_678.7 + 22.3 * cycle, load) for cycle in range(cycles)]
+        assert forecast(samples, samples[-1][0], 45.0) == load
 
 
 def test_a_pipeline_without_a_past_is_expected_to_stay_as_it_is() -> None:
