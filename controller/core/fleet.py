@@ -9,7 +9,7 @@ from controller.core.ledger import EPSILON, entries
 from controller.core.memory import PoolMemory
 from controller.core.policy import Policy
 from controller.core.problem import NO_REPLICAS, pool_problem
-from controller.core.snapshot import Planned, PoolState, Snapshot
+from controller.core.snapshot import Planned, PoolState, Snapshot, strays_per_hour
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
@@ -110,7 +110,7 @@ def _problem(
     keys = {case.key for case in group}
     others = [case for case in cases if case.key not in keys]
     held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
-    held_per_hour += sum(pool.strays_per_hour for pool in pools.values())
+    held_per_hour += strays_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = [(case.spec, case.current) for case in others]
     placed = [(case.spec, case.current) for case in cases]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller.core.snapshot import PipelineState, PoolState, TargetMissing
+from controller.core.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, strays_per_hour
 from controller.core.spec import PlacementKey
 from controller.core.totals import Replicas
 from optimizer.model import PipelineKey, PoolName
@@ -38,7 +38,7 @@ class Entry:
 
     def taken(self, desired: int) -> int:
         """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
-        return max(desired, self.existing) + self.terminating
+        return most_replicas(desired, self.existing, self.terminating)
 
 
 class Ledger:
@@ -64,7 +64,7 @@ class Ledger:
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
         self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
-        self._strays_per_hour = sum(pool.strays_per_hour for pool in pools.values())
+        self._strays_per_hour = strays_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials

@@ -1,7 +1,7 @@
 """Everything a cycle may look at, taken at one moment. Values only; `controller.kube.reader` and the simulated
 cluster make it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from controller.core.memory import PipelineMemory, PoolMemory
@@ -51,9 +51,19 @@ class TargetState:
     serving: tuple[ServingReplica, ...] = ()
 
     @property
+    def taken(self) -> int:
+        """Return the most replicas that are there while nothing else is asked for."""
+        return most_replicas(self.desired, self.existing, self.terminating)
+
+    @property
     def leaving(self) -> int:
         """Return how many of those that serve are on nodes that are to go soon."""
         return sum(replica.leaving for replica in self.serving)
+
+
+def most_replicas(desired: int, existing: int, terminating: int) -> int:
+    """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
+    return max(desired, existing) + terminating
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +176,11 @@ class PoolState:
         reason to give up the replicas on it. Those that stay pending are.
         """
         return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
+
+
+def strays_per_hour(pools: Iterable[PoolState]) -> float:
+    """Return what the strays of all `pools` cost."""
+    return sum(pool.strays_per_hour for pool in pools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

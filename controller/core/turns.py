@@ -21,7 +21,7 @@ from controller.core.fleet import FleetPlan, affordable, planned_together
 from controller.core.guards import out_of_bounds
 from controller.core.policy import Policy
 from controller.core.problem import NO_REPLICAS, pool_problem
-from controller.core.snapshot import Planned, PoolState
+from controller.core.snapshot import Planned, PoolState, strays_per_hour
 from controller.core.spec import PlacementKey
 from controller.core.totals import PoolTotals
 from optimizer.allocate import allocate
@@ -293,7 +293,7 @@ class Room:
     ) -> None:
         self._pools = pools
         self._totals = PoolTotals()
-        self._per_hour = sum(pool.strays_per_hour for pool in pools.values())
+        self._per_hour = strays_per_hour(pools.values())
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for case in cases:
             self.hold(case, planned[case.key].plan.replicas() if case.key in planned else case.current)

@@ -45,7 +45,6 @@ class Strays:
                         continue
                     seen[spec.uid, key] = last
                     if last is not target or not in_snapshot:
-                        count = max(last.desired, last.existing + last.terminating)
-                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += count
+                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += last.taken
         self._seen = seen
         return strays

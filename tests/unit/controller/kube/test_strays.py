@@ -17,7 +17,7 @@ def targets(replicas: dict[PlacementKey, TargetState | TargetMissing], *specs: P
 
 def seen(strays: Strays) -> None:
     strays.valid_before([SPEC], [])
-    found = strays.count([SPEC], [], targets({VAD: a_target(6), ENCODER: a_target(2, existing=3, terminating=1)}))
+    found = strays.count([SPEC], [], targets({VAD: a_target(6), ENCODER: a_target(3, existing=2, terminating=1)}))
     assert found == {}
 
 
