@@ -36,6 +36,31 @@ _STAGE_QUANTITIES = {
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
 """Fleets up to this size have series of their stages: some thirty for each pipeline."""
+_FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
+    ("pipelines", f"Pipelines served; of more than {DETAILED}, no series of stages", []),
+    ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
+    ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
+    ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
+    ("pipeline_sla_seconds", "The latency promised", _PIPELINE),
+    ("pipeline_spend_per_hour", "USD per hour of what exists", _PIPELINE),
+    ("pipeline_cost_per_hour", "USD per hour of the plan", _PIPELINE),
+    ("pipeline_budget_per_hour", "USD per hour that may be spent", _PIPELINE),
+    ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
+    ("metrics_source", "Where the numbers of a pipeline come from: 1", [*_PIPELINE, "source"]),
+    ("metrics_age_seconds", "Time since a pipeline's demand was last seen", _PIPELINE),
+    ("metrics_margin", "What a demand that is not seen is multiplied by", _PIPELINE),
+    ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
+    ("stage_utilization", "Busy share of the replicas", _STAGE),
+    ("stage_arrival_rate", "Items offered to the stage per second", _STAGE),
+    ("stage_latency_seconds", "95th percentile of waiting and service", _STAGE),
+    ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
+    ("stage_replicas_desired", "Replicas decided", _PLACEMENT),
+    ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
+    ("pool_instances", "Instances in use", ["pool"]),
+    ("pool_limit", "Instances that may be used", ["pool"]),
+    ("pool_unavailable", "1 while the pool is planned without, else 0", ["pool"]),
+    ("placement_unavailable", "1 while the placement is planned without by itself", _PLACEMENT),
+)
 PARTS = ("read", "decide", "status", "apply")
 """What a cycle does, in this order."""
 
@@ -115,7 +140,7 @@ class Telemetry:
 
 
 class _Fleet(Collector):
-    """The series of the last decision: they are made when it comes, so that it need not be kept beside the next one."""
+    """The series of the last decision: taken when it comes, so that it need not be kept beside the next one."""
 
     def __init__(self) -> None:
         self._families = _Families()
@@ -139,46 +164,24 @@ class _Fleet(Collector):
 
 
 class _Families:
-    """The families of one decision."""
+    """The families of one decision; what a scrape needs of them beside the numbers is made when one comes."""
 
     def __init__(self) -> None:
-        self._families = {
-            name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-            for name, text, labels in (
-                ("pipelines", f"Pipelines served; of more than {DETAILED}, no series of stages", []),
-                ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
-                ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
-                ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
-                ("pipeline_sla_seconds", "The latency promised", _PIPELINE),
-                ("pipeline_spend_per_hour", "USD per hour of what exists", _PIPELINE),
-                ("pipeline_cost_per_hour", "USD per hour of the plan", _PIPELINE),
-                ("pipeline_budget_per_hour", "USD per hour that may be spent", _PIPELINE),
-                ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
-                ("metrics_source", "Where the numbers of a pipeline come from: 1", [*_PIPELINE, "source"]),
-                ("metrics_age_seconds", "Time since a pipeline's demand was last seen", _PIPELINE),
-                ("metrics_margin", "What a demand that is not seen is multiplied by", _PIPELINE),
-                ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
-                ("stage_utilization", "Busy share of the replicas", _STAGE),
-                ("stage_arrival_rate", "Items offered to the stage per second", _STAGE),
-                ("stage_latency_seconds", "95th percentile of waiting and service", _STAGE),
-                ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
-                ("stage_replicas_desired", "Replicas decided", _PLACEMENT),
-                ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
-                ("pool_instances", "Instances in use", ["pool"]),
-                ("pool_limit", "Instances that may be used", ["pool"]),
-                ("pool_unavailable", "1 while the pool is planned without, else 0", ["pool"]),
-                ("placement_unavailable", "1 while the placement is planned without by itself", _PLACEMENT),
-            )
-        }
+        self._series: dict[str, list[tuple[list[str], float]]] = {name: [] for name, _, _ in _FAMILIES}
 
     def set(self, name: str, labels: list[str], value: Reading | None) -> None:
         """Add a series, unless there is no number."""
         if isinstance(value, int | float):
-            self._families[name].add_metric(labels, value)
+            self._series[name].append((labels, value))
 
     def all(self) -> Iterator[GaugeMetricFamily]:
         """Yield the families that have series."""
-        yield from (family for family in self._families.values() if family.samples)
+        for name, text, labels in _FAMILIES:
+            if self._series[name]:
+                family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
+                for values, value in self._series[name]:
+                    family.add_metric(values, value)
+                yield family
 
     def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float, *, detailed: bool) -> None:
         """Add the series of one pipeline; those of its stages where `detailed`."""
