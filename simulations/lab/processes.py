@@ -94,18 +94,20 @@ class Processes:
 
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
         """Start `command`; its first item is the program's path."""
+        return _starter.submit(self._start, name, command).result()
+
+    def _start(self, name: str, command: Sequence[str | Path]) -> Child:
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"{name}.log"
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
         with log.open("wb") as output:
-            process = _starter.submit(
-                subprocess.Popen,
+            process = subprocess.Popen(
                 [*launcher, *map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C at the terminal is for us; we then stop them in order
-            ).result()
+            )
         child = Child(name, process, log)
         self._children.append(child)
         return child
@@ -122,8 +124,10 @@ class Processes:
 
     def stop(self) -> None:
         """Stop all, the last started first; calling it again does nothing."""
+        _starter.submit(lambda: None).result()  # whoever was interrupted in `start` has left it going on there
         while self._children:
-            self._children.pop().stop()
+            self._children[-1].stop()
+            self._children.pop()
 
     def __enter__(self) -> Self:
         return self

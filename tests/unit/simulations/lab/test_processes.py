@@ -1,3 +1,4 @@
+import _thread
 import os
 import signal
 import socket
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,6 +69,25 @@ def test_a_program_that_does_not_exist_is_named(processes: Processes) -> None:
     child = processes.start("part", [Path("/no/such/program")])
     with pytest.raises(ProcessError, match="cannot run /no/such/program: No such file or directory"):
         child.wait_until(lambda: False, timeout_s=10)
+
+
+def test_a_program_whose_start_was_interrupted_is_stopped_as_well(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    begin = subprocess.Popen
+
+    def interrupted(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+        _thread.interrupt_main()  # Ctrl-C while the program is being started
+        begun.append(begin(command, **how))
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(processes, FOREVER)
+    processes.stop()
+    (process,) = begun
+    assert not psutil.pid_exists(process.pid)
 
 
 def test_programs_stop_in_the_reverse_of_the_order_of_starting(tmp_path: Path) -> None:
