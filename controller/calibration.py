@@ -35,15 +35,16 @@ def work_limit(decision_s: float, *, solve: Callable[[], int] | None = None) -> 
 
     `solve` answers a question and returns the units that it took; by default one of twelve pipelines on two scarce
     pools. It is asked once to be compiled and then `RUNS` times, of which the fastest counts: the others were
-    disturbed. The limit is rounded down to a power of two, so that two starts on one machine mostly agree.
+    disturbed. Its seconds are those of the processor: other threads take in thousands of resources meanwhile. The limit
+    is rounded down to a power of two, so that two starts on one machine mostly agree.
     """
     solve = solve or reference()
     solve()
     best = 0.0
     for _ in range(RUNS):
-        started_s = time.perf_counter()
+        started_s = time.thread_time()
         units = solve()
-        best = max(best, units / max(time.perf_counter() - started_s, 1e-9))
+        best = max(best, units / max(time.thread_time() - started_s, 1e-9))
     return 1 << max(0, math.floor(math.log2(max(1.0, best * decision_s))))
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+from controller.allocator import tidied_afterwards
 from controller.core.containment import decide_contained
 from controller.core.decision import Decision, Hold, PipelineDecision
 from controller.core.explain import reason_sentence
@@ -91,7 +92,8 @@ class ControlLoop:
             self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
             started_s = time.monotonic()
             try:
-                self.cycle()
+                with tidied_afterwards():
+                    self.cycle()
             except KubeError as error:
                 _LOG.error("this cycle changes nothing: %s", error)
                 self._failed(str(error), started_s)
@@ -118,11 +120,11 @@ class ControlLoop:
         for key, error in contained.failed.items():
             _LOG.error("%s is left as it is: a mistake in Sluice", key, exc_info=error)
         observation, decision = observation.of(contained), contained.decision
-        self._record(observation, decision)
+        news = self._record(observation, decision)
         # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose
         # status cannot be written is gone, or the server is; it is left as it is.
         with self._timed("status"):
-            writable = self._reporter.report(observation, decision)
+            writable = self._reporter.report(observation, decision, news)
         self._reader.remember(observation, decision)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
@@ -157,8 +159,11 @@ class ControlLoop:
         self._telemetry.failed(time.monotonic() - started_s)
         self._health.not_ready(problem)
 
-    def _record(self, observation: Observation, decision: Decision) -> None:
-        """Log the decision when a pipeline's has changed, with all it was made from unless the fleet is large."""
+    def _record(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+        """Log the decision when a pipeline's has changed, with all it was made from unless the fleet is large.
+
+        Return the pipelines whose decision has changed.
+        """
         gists = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
         changed = [
             pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != gists[pipeline.key]
@@ -171,6 +176,7 @@ class ControlLoop:
             # Made by who writes it down: text for people has no use for it.
             record = partial(decision_record, observation.snapshot, decision) if whole else None
             _RECORDS.info("%s%s", words, more, extra={"record": record})
+        return frozenset(pipeline.key for pipeline in changed)
 
 
 def _gist(decision: PipelineDecision) -> object:

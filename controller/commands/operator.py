@@ -118,6 +118,7 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
+    from controller.allocator import hold_little
     from controller.calibration import work_limit
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
@@ -136,6 +137,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
 
     set_up_logging(settings.log_format)
     sys.setrecursionlimit(DEEPEST)
+    hold_little()
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None

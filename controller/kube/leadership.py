@@ -71,8 +71,14 @@ class Leadership:
         return not self._released and self._state.may_write(self._clock())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until this replica may write for the first time, at most `timeout_s`; return whether it may."""
-        return self._leading.wait(timeout_s)
+        """Wait until this replica may write for the first time; return whether it may.
+
+        At most `timeout_s`, and then, where the lease is its own by now, until that has settled: at most twice the time
+        that this takes.
+        """
+        if self._leading.wait(timeout_s):
+            return True
+        return self._state.began_s is not None and self._leading.wait(2 * self._state.terms.settle_s)
 
     def standing(self) -> str:
         """Return what this replica is, in words, while it does not lead; why it could not be told, if so.

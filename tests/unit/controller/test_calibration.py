@@ -12,7 +12,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long each question takes, the one that is compiled first."""
     took = [5.0, 0.4, 0.2, 0.1, 0.3, 0.2]
     times: Iterator[float] = iter([edge for each in took[1:] for edge in (100.0, 100.0 + each)])
-    monkeypatch.setattr("controller.calibration.time.perf_counter", lambda: next(times))
+    monkeypatch.setattr("controller.calibration.time.thread_time", lambda: next(times))
     return took
 
 

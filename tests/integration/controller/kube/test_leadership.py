@@ -96,6 +96,15 @@ def test_a_lease_that_nobody_holds_is_taken_at_once_and_kept(
     assert (lease.spec.lease_duration_seconds, lease.metadata.labels) == (2, {"app": "sluice"})
 
 
+def test_who_has_taken_the_lease_is_waited_for_until_it_may_write(
+    stand: Start, leases: client.CoordinationV1Api, namespace: str
+) -> None:
+    first = stand("a_1")
+    until(lambda: "a_1" in first.standing())
+    assert first.wait(0.0)
+    assert first.leads()
+
+
 def test_a_clean_end_lets_the_next_one_lead_without_waiting(
     stand: Start, leases: client.CoordinationV1Api, namespace: str
 ) -> None:
