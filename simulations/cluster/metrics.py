@@ -10,7 +10,7 @@ from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
 from simulations.cluster.disturbances import Disturbances, Noise
-from simulations.cluster.expressions import SUMMARY_WINDOW_S, Counter, Level, Pods
+from simulations.cluster.expressions import SUMMARY_WINDOW_S, Counter, Pods
 from simulations.cluster.queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
 from simulations.cluster.readings import OnDemand, placement_readings
 from simulations.cluster.scrapes import Window, quantiles
@@ -20,6 +20,8 @@ from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
 from simulations.policies.base import IngressReading, ReplicaReading
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
+_SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
+"""The counters whose rates tell of a replica."""
 _NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
 
 
@@ -50,7 +52,7 @@ class Metrics:
                 rates = told.ingress_window(query.window_s).rates[0, OFFERED + 1 :]
                 if math.isnan(rates[-1]):
                     return _NO_SERIES
-                buckets = dict(zip((*told.ingress_bounds_s, math.inf), np.cumsum(rates).tolist(), strict=True))
+                buckets = dict(zip((*told.ingress_bounds_s.tolist(), math.inf), np.cumsum(rates).tolist(), strict=True))
                 found = histogram_quantile(query.share, buckets)
                 if isinstance(found, Absence):
                     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the query gives 'NaN'")
@@ -101,26 +103,19 @@ class Metrics:
         shown = [pod for pod in ready if not self._disturbances.hides(pipeline, pod.name)]
         told = self._told[pipeline].replicas(window_s)
         noise = self._disturbances.noise(pipeline, f"replicas of {placement.target}", self._now_s)
-        exact = _factors(None, 7)
+        concurrency = placement.prior.concurrency
         readings = []
         for pod in shown:
-            own, level, p95_s = told[pod.number]
-            if math.isnan(own[Counter.ARRIVED]):
+            arrived, completed, busy_s, queued, in_service, sessions, p95_s = told[pod.number]
+            if math.isnan(arrived):
                 continue
             assert pod.ready_s is not None
-            factor = exact if noise is None else _factors(noise, 7)
-            readings.append(
-                ReplicaReading(
-                    ready_since_s=pod.ready_s,
-                    arrival_rate_rps=own[Counter.ARRIVED] * factor[0],
-                    completion_rate_rps=own[Counter.COMPLETED] * factor[1],
-                    utilization=own[Counter.BUSY_S] / placement.prior.concurrency * factor[2],
-                    queued=level[Level.QUEUED] * factor[3],
-                    in_service=level[Level.IN_SERVICE] * factor[4],
-                    sessions=level[Level.SESSIONS] * factor[5],
-                    latency_p95_s=None if math.isnan(p95_s) else p95_s * factor[6],
-                )
+            p95 = None if math.isnan(p95_s) else p95_s
+            # By position: it is made for every pod and tick.
+            own = ReplicaReading(
+                pod.ready_s, arrived, completed, busy_s / concurrency, queued, in_service, sessions, p95
             )
+            readings.append(own if noise is None else _noisy(own, noise))
         return tuple(readings)
 
     def ingress(self, key: PipelineKey, window_s: float) -> IngressReading | None:
@@ -132,7 +127,8 @@ class Metrics:
         offered_rps = float(window.rates[0, OFFERED])
         if math.isnan(offered_rps):
             return None
-        factor = _factors(self._disturbances.noise(key, "ingress", self._now_s), 4)
+        noise = self._disturbances.noise(key, "ingress", self._now_s)
+        factor = [1.0] * 4 if noise is None else [noise.factor() for _ in range(4)]
         counts = window.increases[:, OFFERED + 1 :]
         p50_s, p95_s = (float(quantiles(share, told.ingress_bounds_s, counts)[0]) for share in (0.5, 0.95))
         streams = float(window.means[0, 0]) if told.pipeline.unit is DemandUnit.STREAMS else 0.0
@@ -153,20 +149,20 @@ class _Told:
         self._now_s = now_s
         self._numbers = [number for number, pod in enumerate(serving.pods) if not pod.gone and not pod.leaving]
         self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
-        self._each: dict[float, dict[int | None, tuple[list[float], list[float], float]]] = {}
+        self._each: dict[float, dict[int | None, tuple[float, ...]]] = {}
 
     def window(self, pods: Sequence[Pod], window_s: float) -> Window:
         """Return what these pods, which serve, say."""
         numbers = [pod.number for pod in pods if pod.number is not None]
         return self._replicas.window(numbers, self._now_s, window_s)
 
-    def replicas(self, window_s: float) -> Mapping[int | None, tuple[list[float], list[float], float]]:
-        """Return rates (by `Counter`), mean levels and p95 of the latency of all pods that serve, by their numbers."""
+    def replicas(self, window_s: float) -> Mapping[int | None, tuple[float, ...]]:
+        """Return what all pods that serve say, by their numbers: rates of `_SAID`, mean `Level`s, p95 latency."""
         if window_s not in self._each:
             window = self._replicas.window(self._numbers, self._now_s, window_s)
             p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :])
-            columns = window.rates[:, : len(Counter)].tolist(), window.means.tolist(), p95_s.tolist()
-            self._each[window_s] = dict(zip(self._numbers, zip(*columns, strict=True), strict=True))
+            columns = np.concatenate([window.rates[:, _SAID], window.means, p95_s[:, np.newaxis]], axis=1)
+            self._each[window_s] = dict(zip(self._numbers, map(tuple, columns.tolist()), strict=True))
         return self._each[window_s]
 
     def ingress_window(self, window_s: float) -> Window:
@@ -174,5 +170,8 @@ class _Told:
         return self._ingress.window([0], self._now_s, window_s)
 
 
-def _factors(noise: Noise | None, count: int) -> list[float]:
-    return [1.0] * count if noise is None else [noise.factor() for _ in range(count)]
+def _noisy(reading: ReplicaReading, noise: Noise) -> ReplicaReading:
+    ready_since_s, *values, p95_s = reading
+    told = [value * noise.factor() for value in values]
+    factor = noise.factor()  # with or without a latency
+    return ReplicaReading._make((ready_since_s, *told, None if p95_s is None else p95_s * factor))

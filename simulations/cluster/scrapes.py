@@ -112,10 +112,10 @@ class _Part:
         """Return one of the sums of `Samples.sums`, over the samples in the window."""
         columns = self.newest.levels.shape[1]
         own = slice(block * columns, (block + 1) * columns)
-        within: Floats = self.newest.sums[self.numbers, own]
+        within: Floats = self.newest.sums[:, own][self.numbers]
         if self.earlier is not None:
             known = self.numbers < len(self.earlier.sums)
-            within[known] -= self.earlier.sums[self.numbers[known], own]
+            within[known] -= self.earlier.sums[:, own][self.numbers[known]]
         return within
 
 

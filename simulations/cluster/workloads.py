@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
@@ -73,30 +74,24 @@ class Workload:
     def target_state(self, pool: Pool) -> TargetState:
         """Return what the API server tells of it, which runs on `pool`; its times have whole seconds."""
         staying, announced = self.staying(), pool.announced()
+        pending, starting, serving = [], [], []
+        for pod in staying:
+            if pod.ready_s is not None:
+                leaving = pod.node is not None and pod.node.index in announced
+                serving.append(_serving(pod.name, leaving, pod.deletion_cost))
+            elif pod.bound_s is not None:
+                since_s = math.floor(pod.bound_s)
+                starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
+            else:
+                pending.append(PendingReplica(name=pod.name, since_s=math.floor(pod.created_s), reason=pod.reason))
         return TargetState(
             desired=self.desired,
             existing=len(staying),
-            ready=sum(pod.ready_s is not None for pod in staying),
+            ready=len(serving),
             terminating=len(self.pods) - len(staying),
-            pending=tuple(
-                PendingReplica(name=pod.name, since_s=math.floor(pod.created_s), reason=pod.reason)
-                for pod in staying
-                if pod.node is None
-            ),
-            starting=tuple(
-                PendingReplica(name=pod.name, since_s=math.floor(pod.bound_s), reason="ContainersNotReady")
-                for pod in staying
-                if pod.bound_s is not None and pod.ready_s is None
-            ),
-            serving=tuple(
-                ServingReplica(
-                    name=pod.name,
-                    leaving=pod.node is not None and pod.node.index in announced,
-                    deletion_cost=pod.deletion_cost,
-                )
-                for pod in staying
-                if pod.ready_s is not None
-            ),
+            pending=tuple(pending),
+            starting=tuple(starting),
+            serving=tuple(serving),
             resource_version=str(self.version),
         )
 
@@ -277,6 +272,11 @@ class Workloads:
             pod.ready_s = now_s
             self.changes += 1
             self._servers.begin(pod)
+
+
+@lru_cache(maxsize=4096)  # every policy asks anew at every tick, about pods that are mostly as they were
+def _serving(name: str, leaving: bool, deletion_cost: int) -> ServingReplica:
+    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost)
 
 
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:

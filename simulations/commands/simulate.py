@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from controller.commands.findings import refused
+
 if TYPE_CHECKING:
     from simulations.results import Experiment
     from simulations.scenario import Scenario
@@ -75,7 +77,6 @@ def simulate(
 
     Exit status: 0 done; 1 the scenario is invalid, or asks for what is not simulated; 2 wrong usage.
     """
-    from controller.commands.findings import refused
     from simulations.policies.catalogue import POLICIES
     from simulations.scenario import InvalidScenario, load_scenario
 
@@ -126,7 +127,6 @@ def _run(
     seeds: Sequence[int] | None,
     jobs: int,
 ) -> "Experiment":
-    from controller.commands.findings import refused
     from simulations.cluster.refusals import check_simulated
     from simulations.engine.self_checks import self_checks
     from simulations.experiment import planned_runs, run_and_bound

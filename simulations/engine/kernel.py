@@ -827,8 +827,8 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
         for queue in (stage, len(c.stage) + stage):
             while s.queue[queue].n > 0:
                 place = _place(s.queue[queue].head, mask)
-                if s.item[place].settled == 0:
-                    break
+                if s.item[place].arrival_s + patience_s >= now_s:
+                    break  # although it may be settled: where a slice ends must not decide whether it is served here
                 s.item[place].holds -= 1
                 s.queue[queue].head = s.visit[stage, place].behind
                 s.queue[queue].n -= 1

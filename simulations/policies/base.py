@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from controller.core.decision import ChangeReason, Decision, PipelineDecision, PoolDecision, ReplicaChange
-from controller.core.ledger import Ledger
+from controller.core.decision import ChangeReason, Decision, PipelineDecision, ReplicaChange
+from controller.core.ledger import entries
 from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.profile import LatencySource, PipelineProfile
@@ -121,34 +121,22 @@ class Rival(Protocol):
 def decision_of(snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy) -> RivalDecision:
     """Return the decision that asks for `desired` replicas, within each placement's declared bounds.
 
-    Placements that are not named keep what they have. Nothing is known of plan or profile, nobody is turned away.
+    Placements that are not named keep what they have. Nothing is known of pools, plan or profile, nobody is turned
+    away.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    pipelines = tuple(_pipeline_decision(state, desired, ledger) for state in snapshot.pipelines)
-    for pipeline in pipelines:
-        ledger.ask(pipeline.key, pipeline.desired)
     return RivalDecision(
         now_s=snapshot.now_s,
         policy=policy,
-        pipelines=pipelines,
-        pools=tuple(
-            PoolDecision(
-                name=name,
-                in_use=ledger.in_use(name),
-                planned=ledger.instances(name),
-                limit=pool.limit,
-                zones=pool.zones,
-                shadow_price_per_hour=None,
-                memory=pool.memory,
-            )
-            for name, pool in sorted(snapshot.pools.items())
-        ),
+        pipelines=tuple(_pipeline_decision(state, desired, snapshot.pools) for state in snapshot.pipelines),
+        pools=(),
         plan=None,
         reason=reason,
     )
 
 
-def _pipeline_decision(state: PipelineState, wanted: Mapping[PlacementName, int], ledger: Ledger) -> PipelineDecision:
+def _pipeline_decision(
+    state: PipelineState, wanted: Mapping[PlacementName, int], pools: Mapping[PoolName, PoolState]
+) -> PipelineDecision:
     spec = state.spec
     desired: dict[PlacementKey, int] = {}
     changes: list[ReplicaChange] = []
@@ -193,7 +181,7 @@ def _pipeline_decision(state: PipelineState, wanted: Mapping[PlacementName, int]
         rules=(),
         desired=desired,
         unconstrained=desired,
-        spend_per_hour=ledger.observed_per_hour(spec.key),
+        spend_per_hour=sum(entry.observed_per_hour for entry in entries(state, pools).values()),
         admissible=None,
         memory=state.memory,
     )

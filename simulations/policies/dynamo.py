@@ -13,7 +13,7 @@ original's default, ARIMA, is replaced by its Kalman filter. The reactive loop i
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -105,8 +105,8 @@ class LatencyRegression:
         while len(self._samples) > self.settings.load_samples:
             self._samples.popleft()
 
-    def estimate(self, items: float) -> float | None:
-        """Return the latency with `items` at the worker; None with too few samples, or all alike."""
+    def line(self) -> Callable[[float], float] | None:
+        """Return the latency by the items at the worker; None with too few samples, or all alike."""
         count = len(self._samples)
         if count < self.settings.load_min_observations:
             return None
@@ -116,7 +116,7 @@ class LatencyRegression:
         if spread <= 0:
             return None
         slope = sum((x - mean_x) * (y - mean_y) for x, y in self._samples) / spread
-        return mean_y + slope * (items - mean_x)
+        return lambda items: mean_y + slope * (items - mean_x)
 
 
 def throughput_replicas(demand_rps: float, *, engine_rps: float, least_s: float, target_s: float, least: int) -> int:
@@ -133,19 +133,17 @@ def load_replicas(
     One more when every worker is above the target; one fewer when each, with the load of one spread over the others,
     stays within `sensitivity` of what the target leaves for the queue.
     """
-    estimates = [regression.estimate(items) for items in loads]
-    own_s = regression.estimate(0.0)
-    known = [estimate for estimate in estimates if estimate is not None]
-    if not loads or own_s is None or len(known) < len(loads):
+    estimate = regression.line()
+    if not loads or estimate is None:
         return None
     count = len(loads)
-    if all(estimate > target_s for estimate in known):
+    if all(estimate(items) > target_s for items in loads):
         return count + 1
+    own_s = estimate(0.0)
     room_s = sensitivity * (target_s - own_s)
     if count > 1 and room_s > 0:
         spread = count / (count - 1)
-        after = [regression.estimate(items * spread) for items in loads]
-        if all(estimate is not None and estimate - own_s < room_s for estimate in after):
+        if all(estimate(items * spread) - own_s < room_s for items in loads):
             return count - 1
     return count
 
@@ -229,7 +227,7 @@ class Dynamo:
             self._components[work.name] = component
         if offered_rps is not None:
             component.offered.append(offered_rps)
-        for replica in work.replicas:
+        for replica in work.replicas if self._settings.load_scaling else ():
             if replica.completion_rate_rps > 0:
                 items = replica.queued + replica.in_service
                 component.regression.observe(items, items / replica.completion_rate_rps)  # Little's law

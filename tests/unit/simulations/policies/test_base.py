@@ -40,9 +40,7 @@ def test_a_workload_that_is_not_there_is_left_alone() -> None:
     assert decision.pipelines[0].changes == ()
 
 
-def test_spend_and_pools_are_those_of_the_books() -> None:
+def test_spend_is_that_of_the_books() -> None:
     world = a_detailed(a_state(replicas={VAD: a_target(4, terminating=2), ENCODER: 1}))
     decision = decision_of(world, {(CAPTIONS, *VAD): 9}, "why", Policy())
     assert decision.pipelines[0].spend_per_hour == 6 * 0.5 / 4 + 1.0  # terminating replicas cost until they have left
-    cpu = next(pool for pool in decision.pools if pool.name == "cpu")
-    assert (cpu.in_use, cpu.planned) == (1.5, 3)
