@@ -30,7 +30,7 @@ Counts = NDArray[np.int64]
 
 _PACKING_WORK = 1_000_000
 _ATTEMPTS = ROUNDS + SUM_ROUNDS + 4  # what one pipeline may need, and some for others that it makes room for
-_PLANS: Remembered[tuple[PipelinePlan, tuple[StageOptions, ...]]] = Remembered(2048)
+_PLANS: Remembered[tuple[PipelinePlan, tuple[StageOptions, ...]]] = Remembered(256)
 
 
 def allocate(

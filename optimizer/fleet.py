@@ -96,9 +96,10 @@ class Remembered(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """Return the value kept for `key`, or None."""
-        if key in self._values:
+        value = self._values.get(key)
+        if value is not None:
             self._values.move_to_end(key)
-        return self._values.get(key)
+        return value
 
     def put(self, key: Hashable, value: V) -> V:
         """Keep `value` for `key` and return it; what was not asked for longest is forgotten."""
@@ -108,7 +109,7 @@ class Remembered(Generic[V]):
         return value
 
 
-_CASES: Remembered[Case] = Remembered(2048)
+_CASES: Remembered[Case] = Remembered(512)
 
 
 class Fleet:

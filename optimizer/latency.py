@@ -7,6 +7,7 @@ who joins within that time, or by the table, whichever is more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -286,10 +287,10 @@ class _Pinned:
         if routing is not Routing.STICKY or not load.sessions:
             return cls(fullest, fullest, streams)
         at = (replicas > 0) & (load.sessions * share >= _LEAST_OF_A_STREAM)
-        mean = load.sessions * share[at] / replicas[at]
-        count = np.ceil(load.sessions * share[at] - _WHOLE)
-        most, least = np.ceil(count / replicas[at] - _WHOLE), np.floor(count / replicas[at] + _WHOLE)
-        items = np.where(most > least, (count - least * replicas[at]) * most / count, 1.0)
+        held, among = load.sessions * share[at], replicas[at]
+        mean, count = held / among, np.ceil(held - _WHOLE)
+        most, least = np.ceil(count / among - _WHOLE), np.floor(count / among + _WHOLE)
+        items = np.where(most > least, (count - least * among) * most / count, 1.0)
         decides = (items > 1 - percentile / 100) | (least == 0)
         typical = fullest.copy()
         fullest[at] = most / mean
@@ -305,7 +306,7 @@ def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[
     for k, placement in enumerate(placements):
         sizes = np.array(placement.batch_sizes, dtype=np.int64)
         position = np.minimum(np.searchsorted(sizes, limits[:, k]), len(sizes) - 1)
-        if not np.array_equal(sizes[position], limits[:, k]):  # a limit that was measured rather than planned
+        if np.any(sizes[position] != limits[:, k]):  # a limit that was measured rather than planned
             sizes, position = np.unique(limits[:, k], return_inverse=True)
         kind[:, k] = len(kinds) + position
         kinds += [(placement, batch) for batch in sizes.tolist()]
@@ -548,23 +549,37 @@ def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array,
     The number that joins within the wait is Poisson's. Those of a batch that fills come evenly spread.
     """
     law, wait_s = placement.service, placement.batch_wait_s
+    size, log_factorial, delay, square = _places(batch)
     rate = np.maximum(joins_rps, 1e-12)[:, None]
-    others = np.arange(batch)  # who else is in a batch
-    log_factorial = np.cumsum(np.log(np.maximum(others, 1)))
-    chance = np.exp(others * np.log(rate * wait_s) - rate * wait_s - log_factorial)
+    others, joined = size - 1.0, rate * wait_s
+    chance = np.exp(others * np.log(joined) - joined - log_factorial)
     filled_s = np.maximum(1 - np.cumsum(chance, axis=1)[:, :-1], 0.0).sum(axis=1) / rate[:, 0]  # or the wait, if less
-    chance[:, -1] = np.maximum(1 - chance[:, :-1].sum(axis=1), 0.0)
-    full = chance[:, -1]
+    chance[:, -1] = full = np.maximum(1 - chance[:, :-1].sum(axis=1), 0)
     window = np.full(chance.shape, wait_s)
-    window[:, -1] = np.clip((filled_s - wait_s * (1 - full)) / np.maximum(full, 1e-12), 0.0, wait_s)
-    size = others + 1.0
+    window[:, -1] = np.minimum(np.maximum((filled_s - wait_s * (1 - full)) / np.maximum(full, 1e-12), 0.0), wait_s)
     items = size * chance  # large batches have more items to ask
     items /= items.sum(axis=1, keepdims=True)
-    # The first waits for all of the window, others for what is left of it.
-    delay, square = (1 + 1 / size) / 2, (1 + 2 / size) / 3
-    left = others / (batch - 1)
-    delay[-1], square[-1] = left.mean(), (left**2).mean()
     service_s = law.fixed_s + law.per_item_s * size
     mean = (items * (window * delay + service_s)).sum(axis=1)
     second = window**2 * square + 2 * window * delay * service_s + service_s**2 * (1 + law.cv**2)
     return mean, np.maximum((items * second).sum(axis=1) - mean**2, 0.0)
+
+
+@lru_cache(maxsize=64)
+def _places(batch: int) -> tuple[Array, Array, Array, Array]:
+    """Return what batches of 1 to `batch` items are, whatever the load.
+
+    Their sizes, the logarithm of the factorial of how many follow the first item, and the parts of the window that an
+    item of theirs waits and of its square. The first waits for all of the window, others for what is left of it; the
+    largest batch is full, and its items come evenly spread.
+    """
+    others = np.arange(batch, dtype=np.float64)
+    size: Array = others + 1.0
+    delay, square = (1 + 1 / size) / 2, (1 + 2 / size) / 3
+    left = others / (batch - 1)
+    delay[-1], square[-1] = left.mean(), (left**2).mean()
+    log_factorial: Array = np.cumsum(np.log(np.maximum(others, 1.0)))
+    places = size, log_factorial, delay, square
+    for each in places:
+        each.setflags(write=False)
+    return places

@@ -30,7 +30,7 @@ _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
 _MANY_RUNNING = 4  # with more, all get one batch limit: what one of them does hardly shows
 _CENTS = 9  # decimals at which two costs are the same
-_MEMO_BYTES = 96 * 2**20
+_MEMO_BYTES = 24 * 2**20
 
 
 class Mixing(Enum):
@@ -487,7 +487,10 @@ class _Answers:
 def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
     """Return the allocations to consider, what runs now among them if asked for."""
     stage = ask.stage
-    current = np.clip([p.current for p in stage.placements], bounds.lowest, bounds.highest).astype(np.int64)
+    current = [
+        min(max(p.current, low), high)
+        for p, low, high in zip(stage.placements, bounds.lowest, bounds.highest, strict=True)
+    ]
     need = _need(stage, ask.load, bounds)
     parts: list[_Part] = []
     for block in _blocks(bounds):
@@ -501,9 +504,9 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
             cheapest = np.array(block.row)
             cheapest[block.placement] = numbers[np.argmax(left_out > 0)] + 1
             coarse_from = float(cheapest @ np.array(bounds.prices_per_hour))
-        now = int(current[block.placement])
-        if keep_current and len(numbers) and numbers[0] < now < numbers[-1]:
-            numbers = np.union1d(numbers, [now])
+            now = current[block.placement]
+            if keep_current and numbers[0] < now < numbers[-1]:
+                numbers = np.union1d(numbers, [now])
         rows = np.empty((len(numbers), len(current)), dtype=np.int64)
         rows[:] = block.row
         rows[:, block.placement] = numbers
@@ -514,7 +517,7 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
         parts = _by_running(np.unique(everything, axis=0))
     elif keep_current and not any(np.any(np.all(part.replicas == current, axis=1)) for part in parts):
         number = 1 + max(part.block for part in parts)
-        parts.append(_Part(current[None, :], number, tuple(bool(count) for count in current)))
+        parts.append(_Part(np.array([current], dtype=np.int64), number, tuple(count > 0 for count in current)))
     enough = (replace(p, replicas=p.replicas[p.replicas.sum(axis=1) >= need.floor]) for p in parts)
     return [part for part in enough if len(part.replicas)]
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.case import TOLERANCE, Case, Walk
+from optimizer.compiled import compiled
 from optimizer.composition import shape_of
 from optimizer.evaluate import stage_load
 from optimizer.fleet import MIXED_PAIRS, Answer, Fleet
@@ -41,6 +42,8 @@ class _Refusal:
     room: Counts
     budget_per_hour: float
     mixing: Mixing
+    exact: bool
+    at_cost: bool
 
     def covers(self, share: float, room: Counts, budget_per_hour: float, mixing: Mixing) -> bool:
         """Return whether the refusal answers this question too."""
@@ -50,6 +53,11 @@ class _Refusal:
             and (mixing is Mixing.OVERFLOW or self.mixing is Mixing.ANY)
             and bool(np.all(room <= self.room))
         )
+
+    def repeated(self, share: float, room: Counts, budget_per_hour: float, exact: bool) -> bool:
+        """Return whether this very question was refused, perhaps with less mixing: overflow alone has no way again."""
+        asked = self.share, self.budget_per_hour, self.exact
+        return self.at_cost and asked == (share, budget_per_hour, exact) and np.array_equal(room, self.room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +72,7 @@ class _Asked:
 
 
 class Question:
-    """A pipeline of a fleet, and what may be asked about it. Remembers tables and refusals, holds no other state.
+    """A pipeline of a fleet, and what may be asked about it. Remembers tables, cases and refusals: no other state.
 
     `asked` counts the answers looked for, which is what bounds the work of those who ask.
     """
@@ -76,6 +84,7 @@ class Question:
         self._pairs = sum(comb(len(stage.placements), 2) for stage in pipeline.stages)
         self._fleet = fleet
         self._tables: dict[tuple[int, float, Mixing, bool, tuple[int, ...]], StageOptions] = {}
+        self._cases: dict[tuple[float, Mixing], Case] = {}
         self._refused: list[_Refusal] = []
         self._order = list(range(len(pipeline.stages)))
         self._serial = shape_of([(stage.name, stage.after) for stage in pipeline.stages]).serial
@@ -105,6 +114,7 @@ class Question:
         if plain and any(no.covers(share, room, budget_per_hour, mixing) for no in self._refused):
             return None
         self.asked += 1
+        at_cost = plain and pool_prices is None
         answer = self._answer(
             self._asked(share, frozenset(lifted), room, latency_s),
             budget_per_hour,
@@ -112,9 +122,10 @@ class Question:
             money_price=money_price,
             mixing=mixing,
             exact=exact,
+            overflow=not (at_cost and any(no.repeated(share, room, budget_per_hour, exact) for no in self._refused)),
         )
         if plain and answer is None:
-            self._refused.append(_Refusal(share, room.copy(), budget_per_hour, mixing))
+            self._refused.append(_Refusal(share, room.copy(), budget_per_hour, mixing, exact, at_cost))
         return answer
 
     def strain(self, share: float, room: Counts, budget_per_hour: float) -> float:
@@ -224,8 +235,9 @@ class Question:
         money_price: float,
         mixing: Mixing,
         exact: bool,
+        overflow: bool,
     ) -> Answer | None:
-        if not self._stuck(asked, budget_per_hour):
+        if overflow and not self._stuck(asked, budget_per_hour):
             case = self._case(asked, Mixing.OVERFLOW)
             walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
             if walk is not None:
@@ -289,22 +301,32 @@ class Question:
     def _first_row(self, asked: "_Asked", index: int, budget_per_hour: float) -> tuple[Counts, float] | None:
         """Return what a stage takes at least, of each pool and of money; None where it cannot be served by itself."""
         table = self._table(asked, index, Mixing.OVERFLOW)
-        usable = np.all(table.use <= asked.room, axis=1) & (table.cost_per_hour <= budget_per_hour + TOLERANCE)
-        # With joins only the mean is sure to be no more than the whole.
-        least_s = table.percentile_s if self._serial else np.minimum(table.mean_s, table.percentile_s)
-        usable &= least_s <= asked.latency_s * (1 + _SLACK)
-        if not usable.any():
-            return None
-        return np.asarray(table.use[usable].min(axis=0), dtype=np.int64), float(table.cost_per_hour[usable].min())
+        use = np.empty_like(asked.room)
+        cost = _least(
+            table.use,
+            table.cost_per_hour,
+            table.percentile_s,
+            # With joins only the mean is sure to be no more than the whole.
+            table.percentile_s if self._serial else table.mean_s,
+            asked.room,
+            budget_per_hour + TOLERANCE,
+            asked.latency_s * (1 + _SLACK),
+            use,
+        )
+        return (use, cost) if cost < inf else None
 
     def _case(self, asked: "_Asked", mixing: Mixing) -> Case:
-        case = self._fleet.case(self.pipeline, asked.share, mixing)
+        key = asked.share, mixing
+        case = self._cases.get(key) or self._fleet.case(self.pipeline, asked.share, mixing)
         if asked.stages is not self.pipeline.stages:
             tables = tuple(self._table(asked, index, mixing) for index in range(len(asked.stages)))
             case = replace(case, tables=tables, prices=tuple(table.objective_per_hour for table in tables))
         if case.latency_s != asked.latency_s:
             case = case.for_latency(asked.latency_s)
-        return case.within(asked.room)
+        case = case.within(asked.room)
+        if asked.stages is self.pipeline.stages:
+            self._cases[key] = case  # with its tables flat, once it is searched
+        return case
 
     def _stage(self, stage: Stage, demand: Demand, lifted: frozenset[Limit]) -> Stage:
         if Limit(kind=LimitKind.BOUNDS, name=stage.name) not in lifted:
@@ -338,6 +360,34 @@ class Question:
     def _highest(stage: Stage, supply: Supply) -> tuple[int, ...]:
         """Return how many replicas there may be: all that a table takes from the limits of the pools."""
         return tuple(min(p.max_replicas, supply.most(p)) for p in stage.placements)
+
+
+@compiled
+def _least(
+    use: Counts,
+    cost: Array,
+    latency: Array,
+    other_latency: Array,
+    room: Counts,
+    most_cost: float,
+    most_latency: float,
+    least_use: Counts,
+) -> float:
+    """Return the least cost of the rows within all limits, infinite where there are none.
+
+    What these take at least of each pool is written to `least_use`. One of the latencies within its limit is enough.
+    """
+    least = np.inf
+    for row in range(len(cost)):
+        usable = cost[row] <= most_cost and min(latency[row], other_latency[row]) <= most_latency
+        for pool in range(len(room)):
+            usable = usable and use[row, pool] <= room[pool]
+        if usable:
+            for pool in range(len(room)):
+                taken = use[row, pool]
+                least_use[pool] = taken if least == np.inf else min(least_use[pool], taken)
+            least = min(least, cost[row])
+    return least
 
 
 def _serve(case: Case, budget_per_hour: float, *, exact: bool) -> Walk | None:

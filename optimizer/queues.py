@@ -182,15 +182,23 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
 
 def _rank_of_first(sessions: Counts) -> Counts:
     """Return for each item how many sessions appeared before its own."""
-    n = len(sessions)
-    if sessions.min() < 0 or sessions.max() > 4 * n + 1024:
+    if sessions.min() < 0 or sessions.max() > 4 * len(sessions) + 1024:
         _, sessions = np.unique(sessions, return_inverse=True)
-    first = np.full(int(sessions.max()) + 1, n, dtype=np.int64)
-    first[sessions[::-1]] = np.arange(n - 1, -1, -1)  # of equal indices the last one written stays
-    new = np.zeros(n + 1, dtype=np.int64)
-    new[first] = 1
-    new[n] = 0
-    return np.asarray((np.cumsum(new) - 1)[first[sessions]])
+    ranks = np.empty(len(sessions), dtype=np.int64)
+    _rank(sessions, np.full(int(sessions.max()) + 1, -1, dtype=np.int64), ranks)
+    return ranks
+
+
+@compiled
+def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
+    """Write the rank of each item's session to `ranks`; `known` has -1 for each session."""
+    count = 0
+    for item in range(len(sessions)):
+        session = sessions[item]
+        if known[session] < 0:
+            known[session] = count
+            count += 1
+        ranks[item] = known[session]
 
 
 def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
@@ -378,6 +386,7 @@ def _serve_least_loaded(
     due = np.full(replicas, np.inf)  # when something happens at a replica
     load = np.zeros(replicas)  # what is inside for the replica's weight
     credit = np.zeros(replicas)
+    weight = 1.0 / relative
     first_due = np.inf
     for i in range(n + 1):
         now = arrivals[i] if i < n else np.inf
@@ -428,8 +437,8 @@ def _serve_least_loaded(
         richest, total = -np.inf, 0.0
         for r in range(replicas):
             if load[r] == lowest:
-                credit[r] += 1.0 / relative[r]
-                total += 1.0 / relative[r]
+                credit[r] += weight[r]
+                total += weight[r]
                 if credit[r] > richest:
                     richest, chosen = credit[r], r
         credit[chosen] -= total

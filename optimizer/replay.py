@@ -52,15 +52,12 @@ class Replayed:
 
     `latency_s` is from the entry to the last stage at the SLA's percentile, over the `items` that were not dropped on
     the way and came after the warm-up; nine of ten replays of another luck differ by no more than `half_width_s`.
-    `stage_mean_s` and `stage_latency_s` are of the time in each stage, in the order of the pipeline's stages.
     """
 
     latency_s: float
     mean_s: float
     half_width_s: float
     items: int
-    stage_mean_s: tuple[float, ...]
-    stage_latency_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +138,7 @@ def _replay(
 ) -> Replayed | None:
     # An item that passes a rare branch passes every more frequent one: at a join the scarcest branch decides.
     luck = _units(len(entering.arrivals_s), seed, 3)
-    done, means, percentiles = _through(pipeline, groups, entering, luck, seed)
+    done = _through(pipeline, groups, entering, luck, seed)
     seen = entering.measured & (luck < _leaving(pipeline))
     if not seen.any():
         return None
@@ -151,8 +148,6 @@ def _replay(
         mean_s=float(times.mean()),
         half_width_s=_half_width(times, pipeline.sla.percentile),
         items=len(times),
-        stage_mean_s=tuple(means),
-        stage_latency_s=tuple(percentiles),
     )
 
 
@@ -317,12 +312,11 @@ def _through(
     entering: _Entering,
     luck: Array,
     seed: int,
-) -> tuple[Array, list[float], list[float]]:
-    """Return when each item has left the last stages (as far as it came), and mean and percentile of each stage."""
-    arrivals, sessions, measured = entering.arrivals_s, entering.sessions, entering.measured
+) -> Array:
+    """Return when each item has left the last stages, as far as it came."""
+    arrivals, sessions = entering.arrivals_s, entering.sessions
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
     left: dict[StageName, Array] = {}
-    means, percentiles = [], []
     for stage, own in zip(pipeline.stages, groups, strict=True):
         at = arrivals
         for k, name in enumerate(stage.after):
@@ -339,18 +333,13 @@ def _through(
         )
         capacity = [group.replicas * group.capacity_rps for group, _ in own]
         factor = sum(c * f for c, (_, f) in zip(capacity, own, strict=True)) / sum(capacity)
-        took = went - came
         if factor != 1:
-            took *= factor
-            went = came + took
+            went = came + (went - came) * factor
         after = np.full(len(arrivals), np.nan)
         after[order] = went
         left[stage.name] = after
-        kept = took[measured[order]]
-        means.append(float(kept.mean()) if len(kept) else math.nan)
-        percentiles.append(_percentile(kept, pipeline.sla.percentile) if len(kept) else math.nan)
     ends = [left[stage.name] for stage in _last(pipeline)]
-    return np.max(ends, axis=0) if len(ends) > 1 else ends[0], means, percentiles
+    return np.max(ends, axis=0) if len(ends) > 1 else ends[0]
 
 
 def _percentile(times: Array, percentile: float) -> float:

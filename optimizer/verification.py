@@ -88,9 +88,12 @@ def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Verdict | None
     The demand is rounded up to three digits first, so that loads that hardly differ need one replay; where that misses
     the SLA the exact demand is replayed.
     """
+    return _verdict(pipeline, share) if doubted(fleet, pipeline, share) else None
+
+
+def _verdict(pipeline: Pipeline, share: Share) -> Verdict | None:
     answer = share.answer
-    if answer is None or not doubted(fleet, pipeline, share):
-        return None
+    assert answer is not None
     placed = tuple(
         (stage.name, placement.pool, int(replicas), int(batch))
         for stage, table, row in zip(pipeline.stages, answer.case.tables, answer.choice, strict=True)
@@ -134,7 +137,7 @@ def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[Pipelin
         share = shares[pipeline.key]
         if not doubted(fleet, pipeline, share):
             continue
-        verdict = verdict_of(fleet, pipeline, share)
+        verdict = _verdict(pipeline, share)
         if verdict is None or not verdict.keeps(pipeline.sla.latency_s):
             found[pipeline.key] = Miss(pipeline=pipeline, verdict=verdict)
     return found
@@ -191,7 +194,7 @@ def _rounded_up(demand: Demand) -> Demand:
     return replace(demand, entry_rate_rps=rate, sessions=sessions)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _replayed(pipeline: Pipeline, placed: tuple[_Placed, ...]) -> Verdict | None:
     """Replay a plan once: one that has not changed need not be replayed again."""
     seen = replay(

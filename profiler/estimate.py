@@ -8,6 +8,7 @@ with replicas but without a reading makes the stage's reading absent, because a 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from optimizer.model import PoolName, ServiceLaw, Sla, StageName
 from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
@@ -261,9 +262,18 @@ def _stage_readings(stage: StageInput) -> dict[Quantity, Reading]:
     return {quantity: _stage_reading(quantity, serving) for quantity in Quantity}
 
 
+_NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready")
+
+
+@lru_cache(maxsize=1024)
+def _of_pool(pool: PoolName, absence: Absence) -> Absence:
+    """Return an absence that says of which pool it is: the same object each time, as a fleet has tens of thousands."""
+    return Absence(reason=absence.reason, detail=f"pool {pool}: {absence.detail}".rstrip(": "))
+
+
 def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Reading:
     if not serving:
-        return Absence(reason=AbsenceReason.MISSING, detail="no replica is ready")
+        return _NONE_READY
     parts: list[_Part] = []
     idle: Absence | None = None
     for placement in serving:
@@ -273,7 +283,7 @@ def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Rea
         elif reading.reason is AbsenceReason.NO_TRAFFIC:
             idle = reading
         else:
-            return Absence(reason=reading.reason, detail=f"pool {placement.pool}: {reading.detail}".rstrip(": "))
+            return _of_pool(placement.pool, reading)
     if not parts:
         assert idle is not None
         return idle

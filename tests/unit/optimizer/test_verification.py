@@ -32,8 +32,6 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Latency], l
                 mean_s=latency_s / 2,
                 half_width_s=half_width_s,
                 items=1,
-                stage_mean_s=(),
-                stage_latency_s=(),
             )
 
         monkeypatch.setattr(verification, "replay", replay)
