@@ -1,13 +1,15 @@
 """How a command refuses files: one line for each mistake."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
 
-from controller.resources.validation import Finding
+if TYPE_CHECKING:
+    from controller.resources.validation import Finding
 
 
-def refused(findings: Iterable[Finding]) -> click.exceptions.Exit:
+def refused(findings: Iterable["Finding"]) -> click.exceptions.Exit:
     """Print the findings, one line each, to standard error, and return the exit to raise."""
     for finding in findings:
         click.echo(str(finding), err=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from controller.commands.findings import refused
+
 if TYPE_CHECKING:
     from controller.commands.plan_request import LoadRange, PlanRequest
 
@@ -73,7 +75,6 @@ def plan(
     Exit status: 0 the SLA can be met (with a range: at some load of it; with --frontier: the load can be carried),
     1 it cannot (the plan is printed all the same) or the manifests are invalid, 2 wrong usage.
     """
-    from controller.commands.findings import refused
     from controller.commands.plan_request import ask, specs_of
     from controller.resources.validation import validate_files
     from optimizer.model import Composition

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from controller.commands.findings import refused
 from controller.resources.validation import validate_files
 
 
@@ -17,12 +18,11 @@ def validate(files: tuple[Path, ...]) -> None:
     Prints one line for each mistake: file:line: field: value: rule. Exit status: 0 valid, 1 not, 2 wrong usage.
     """
     result = validate_files(files)
-    for finding in result.findings:
-        click.echo(str(finding), err=True)
     if result.findings:
+        refusal = refused(result.findings)
         count = len(result.findings)
         click.echo(f"{count} mistake{'s' if count > 1 else ''}", err=True)
-        raise click.exceptions.Exit(1)
+        raise refusal
     count = len(result.pipelines) + len(result.pools)
     others = f", {result.others} of other kinds not checked" if result.others else ""
     click.echo(f"{count} resource{'' if count == 1 else 's'} valid{others}")

@@ -8,7 +8,7 @@ from controller.core.snapshot import PipelineState, PoolState
 from controller.core.spec import Rule, RuleMetric, StageSpec
 from optimizer.model import PoolName, StageName
 from profiler.profile import PipelineProfile, StageProfile
-from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import MISSING, Absence, Quantity, Reading
 
 QUANTITIES: Mapping[RuleMetric, Quantity] = {
     RuleMetric.P95: Quantity.LATENCY_P95,
@@ -77,10 +77,9 @@ def _holds(rule: Rule, reading: float) -> bool:
 
 
 def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading:
-    missing = Absence(reason=AbsenceReason.MISSING)
     if rule.metric is None:
-        return state.rule_readings.get((profile.name, rule.name), missing)
-    return profile.readings.get(QUANTITIES[rule.metric], missing)
+        return state.rule_readings.get((profile.name, rule.name), MISSING)
+    return profile.readings.get(QUANTITIES[rule.metric], MISSING)
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:

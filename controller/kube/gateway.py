@@ -40,7 +40,7 @@ _SILENCE_S = 1.0
 _LONGEST_WAIT_S = 30.0
 """A server that asks to be left alone for longer than this is asked again all the same."""
 _SILENT = "the API server did not answer a moment ago"
-PAGE = 500  # objects per answer of a list: bounds memory on both sides
+PAGE = 200  # objects per answer of a list: bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
 _Answer = TypeVar("_Answer")

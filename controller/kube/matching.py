@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from controller.kube.gateway import Json
 
-_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
+_METADATA = ("name", "creationTimestamp", "deletionTimestamp")
 _ANNOTATIONS = ("prometheus.io/", "controller.kubernetes.io/")
-_STATUS = ("phase", "reason", "message", "podIP", "conditions")
+_STATUS = ("phase", "podIP")
+_CONDITIONS = ("Ready", "PodScheduled")
+_CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses")
-_CONTAINER = ("name", "ready", "state")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,12 +104,17 @@ def kept_pod(pod: Json) -> KeptPod:
         "spec": _parts(pod.get("spec") or {}, ("nodeName",)),
         "status": {
             **_parts(status, _STATUS),
-            **{kind: [_parts(one, _CONTAINER) for one in status.get(kind) or []] for kind in _CONTAINERS},
+            "conditions": [
+                _parts(one, _CONDITION) for one in status.get("conditions") or [] if one["type"] in _CONDITIONS
+            ],
+            **{
+                kind: [_parts(one, ("state",)) for one in status.get(kind) or [] if _waits(one)] for kind in _CONTAINERS
+            },
         },
     }
     return KeptPod(
         name=metadata["name"],
-        namespace=metadata.get("namespace", ""),
+        namespace=sys.intern(metadata.get("namespace", "")),
         labels=_shared(metadata.get("labels") or {}),
         text=json.dumps(kept, separators=(",", ":")).encode(),
     )
@@ -141,6 +147,10 @@ def kept_workload(workload: Json) -> Workload:
         ),
         resource_version=workload["metadata"]["resourceVersion"],
     )
+
+
+def _waits(container: Json) -> bool:
+    return "waiting" in (container.get("state") or {})
 
 
 def _parts(document: Json, names: tuple[str, ...]) -> Json:

@@ -6,7 +6,7 @@ Transitions are those against the stored status, so a restart tells nothing twic
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
@@ -38,7 +38,7 @@ T = TypeVar("T")
 TELLING_SHARE = 0.5
 """Of the interval, for telling resources that cannot be used so: however many there are, the others do not wait."""
 STATUS_SHARE = 0.2
-"""Likewise for statuses of pipelines that change nothing: all of thousands may have something to tell at once."""
+"""Likewise for statuses of pipelines that change nothing: to look at all of thousands can take longer than a cycle."""
 _PARALLEL = 8
 _VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
 
@@ -63,16 +63,21 @@ class Reporter:
         self._interval_s = interval_s
         self._clock = clock
         self._away = threading.Event()
+        self._looked_at_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
         """End the reporter's threads."""
         self._threads.shutdown(cancel_futures=True)
 
-    def report(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
+    def report(
+        self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
+    ) -> frozenset[PipelineKey]:
         """Write the status of everything that can be used, and return the pipelines that may be acted on.
 
-        Left out are those whose status could not be written because they are gone or the server does not answer.
+        Left out are those whose status could not be written because they are gone or the server does not answer, and
+        those that change nothing and have to wait: of thousands, some are looked at in each cycle. `news` are the
+        pipelines about which something else was decided than before: they are first.
         """
         snapshot, now_s = observation.snapshot, decision.now_s
         self._away.clear()
@@ -80,10 +85,10 @@ class Reporter:
             resource = observation.pools[pool.name]
             old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
-            if self._write(POOLS, resource, status, now_s):
+            if self._write(POOLS, resource, old, status, now_s):
                 self._tell_verdict(resource, old, status)
         self._forget_all_but(observation)
-        return self._report_pipelines(observation, decision)
+        return self._report_pipelines(observation, decision, news)
 
     def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
         """Record Events: for what was decided about those pipelines, and for every change that could not be made.
@@ -111,15 +116,15 @@ class Reporter:
         now_s = observation.snapshot.now_s
         kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools))
         news = (
-            (kind, found.resource, status)
+            (kind, found.resource, old, status)
             for kind, invalid in kinds
             for found in invalid
-            if (status := _invalid_status(kind, found, now_s)) != found.resource.status()
+            if (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
         )
-        told = self._while_time(TELLING_SHARE, news, lambda one: self._write(one[0], one[1], one[2], now_s))
-        for (_, resource, status), done in told:
+        told = self._while_time(TELLING_SHARE, news, lambda one: self._write(*one, now_s))
+        for (_, resource, old, status), done in told:
             if done:
-                self._tell_verdict(resource, resource.status(), status)
+                self._tell_verdict(resource, old, status)
 
     def _while_time(self, share: float, cases: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
         """Write some of `cases`, and more as long as that share of the interval is not over; yield what was written."""
@@ -129,47 +134,42 @@ class Reporter:
             if self._clock() > until_s:
                 return
 
-    def _report_pipelines(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
-        def status_of(state: PipelineState, own: PipelineDecision, old: Json) -> Json:
-            return pipeline_status(observation.snapshot, state, own, decision, old)
-
+    def _report_pipelines(
+        self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
+    ) -> frozenset[PipelineKey]:
         def write(case: tuple[PipelineState, PipelineDecision]) -> bool:
             resource = observation.pipelines[case[1].key]
-            # Made once more, as the statuses of thousands would take more memory than all else.
-            return self._write(PIPELINES, resource, status_of(*case, resource.status()), decision.now_s)
+            old = resource.status()
+            status = pipeline_status(observation.snapshot, *case, decision, old)
+            return self._write(PIPELINES, resource, old, status, decision.now_s)
 
         writable: set[PipelineKey] = set()
         acting: list[tuple[PipelineState, PipelineDecision]] = []
-        others: list[tuple[float, PipelineState, PipelineDecision]] = []
+        others: list[tuple[PipelineState, PipelineDecision]] = []
         for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
             # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
             if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
                 writable.add(own.key)
-                continue
-            old = observation.pipelines[own.key].status()
-            if not _worth_writing(old, status_of(state, own, old), decision.now_s):
-                writable.add(own.key)
-            elif own.changes:
-                acting.append((state, own))
             else:
-                others.append((written_at_s(old), state, own))
+                (acting if own.changes else others).append((state, own))
         written = zip(acting, self._threads.map(write, acting), strict=True)
-        # What is left over is due again in the next cycle, and before those that were written in this one.
-        others.sort(key=lambda one: one[0])
-        rest = self._while_time(STATUS_SHARE, ((state, own) for _, state, own in others), write)
-        return frozenset(writable | {own.key for (_, own), done in chain(written, rest) if done})
+        others.sort(key=lambda case: (case[1].key not in news, self._looked_at_s.get(case[1].spec.uid, float("-inf"))))
+        rest = self._while_time(STATUS_SHARE, others, write)
+        for (_, own), done in chain(written, rest):
+            self._looked_at_s[own.spec.uid] = decision.now_s  # or those that fail would be first every time
+            if done:
+                writable.add(own.key)
+        return frozenset(writable)
 
-    def _write(self, kind: Resource, resource: KeptResource, status: Json, now_s: float) -> bool:
-        """Write `status` if it says anything new; return whether the resource is there to be acted on."""
-        old, name = resource.status(), resource.name
-        if not _worth_writing(old, status, now_s):
+    def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> bool:
+        """Write `status` if it says more than the `old` one; return whether the resource is there to be acted on."""
+        name = resource.name
+        if not worth_writing(old, status, now_s - written_at_s(old)) or not (patch := merge_patch(old, status)):
             return True
         if self._away.is_set():  # thousands of requests would each wait for the time limit
             return False
         try:
-            written = self._gateway.patch_status(
-                kind, resource.namespace or None, name, resource.uid, merge_patch(old, status)
-            )
+            written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
         except NotFound:
             self._stores[kind].remove(resource.whole())
             return False
@@ -210,16 +210,13 @@ class Reporter:
     def _forget_all_but(self, observation: Observation) -> None:
         invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
         everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
-        self._events.forget_all_but({resource.uid for resource in everything})
+        present = {resource.uid for resource in everything}
+        self._events.forget_all_but(present)
+        self._looked_at_s = {uid: at_s for uid, at_s in self._looked_at_s.items() if uid in present}
 
 
-def _invalid_status(kind: Resource, found: InvalidObject, now_s: float) -> Json:
-    old, generation = found.resource.status(), found.resource.generation
-    return invalid_status(old, generation, _VERDICT[kind], found.reason, found.problem, now_s)
-
-
-def _worth_writing(old: Json, status: Json, now_s: float) -> bool:
-    return worth_writing(old, status, now_s - written_at_s(old)) and bool(merge_patch(old, status))
+def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:
+    return invalid_status(old, found.resource.generation, _VERDICT[kind], found.reason, found.problem, now_s)
 
 
 def _verdicts(status: Json) -> dict[str, str]:

@@ -4,7 +4,9 @@ Whatever is newer wins, so the order in which the feeders come does not matter.
 """
 
 import json
+import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -83,9 +85,9 @@ class Store(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:
-    """One of Sluice's own resources: which one it is, and all of it as JSON.
+    """One of Sluice's own resources: which one it is, and all of it as compressed JSON.
 
-    There can be thousands: as objects of Python they would take five times the memory. `namespace` is empty for
+    There can be thousands: as objects of Python they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds.
     """
 
@@ -93,11 +95,11 @@ class KeptResource:
     generation: int
     namespace: str
     name: str
-    text: bytes
+    packed: bytes
 
     def whole(self) -> Json:
         """Return the resource as the API has it, but for what the server keeps for its own bookkeeping."""
-        resource: Json = json.loads(self.text)
+        resource: Json = json.loads(zlib.decompress(self.packed))
         return resource
 
     def status(self) -> Json:
@@ -113,9 +115,9 @@ def kept_resource(resource: Json) -> KeptResource:
     return KeptResource(
         uid=metadata["uid"],
         generation=metadata["generation"],
-        namespace=metadata.get("namespace", ""),
+        namespace=sys.intern(metadata.get("namespace", "")),
         name=metadata["name"],
-        text=json.dumps(rest, separators=(",", ":")).encode(),
+        packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
     )
 
 
@@ -125,10 +127,16 @@ class ResourceStore(Store[KeptResource]):
     def __init__(self) -> None:
         super().__init__(kept_resource)
 
+    def put(self, resource: Json) -> None:
+        """Take in an object unless it is known as it is, as nearly all of a repeated list are."""
+        known = self._objects.get(_key(resource))
+        if known is None or known[0] < _version(resource):
+            super().put(resource)
+
 
 def _key(resource: Json) -> Key:
     metadata = resource["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+    return sys.intern(metadata.get("namespace", "")), metadata["name"]
 
 
 def _version(resource: Json) -> int:

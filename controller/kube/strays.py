@@ -19,7 +19,7 @@ class Strays:
 
     def __init__(self) -> None:
         self._valid: Mapping[str, PipelineSpec] = {}
-        self._seen: Mapping[tuple[str, PlacementKey], TargetState] = {}
+        self._taken: Mapping[tuple[str, PlacementKey], int] = {}
 
     def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
         """Return what the pipelines that are invalid now asked for last; `specs` are those of the valid ones."""
@@ -32,19 +32,19 @@ class Strays:
     ) -> Mapping[PoolName, Mapping[int, int]]:
         """Return the strays of each pool, by how many of their kind fill an instance. `targets` has those of all."""
         strays: dict[PoolName, Counter[int]] = {}
-        seen: dict[tuple[str, PlacementKey], TargetState] = {}
+        taken: dict[tuple[str, PlacementKey], int] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for stage in spec.stages:
                 for placement in stage.placements:
-                    key = stage.name, placement.pool
-                    target = targets[spec.key, key]
-                    last = target
-                    if isinstance(target, TargetMissing):
-                        last = self._seen.get((spec.uid, key), target) if target.unreadable else target
-                    if isinstance(last, TargetMissing):
+                    key = spec.uid, (stage.name, placement.pool)
+                    target = targets[spec.key, key[1]]
+                    if not isinstance(target, TargetMissing):
+                        taken[key] = target.taken
+                    elif target.unreadable and key in self._taken:
+                        taken[key] = self._taken[key]
+                    else:
                         continue
-                    seen[spec.uid, key] = last
-                    if last is not target or not in_snapshot:
-                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += last.taken
-        self._seen = seen
+                    if isinstance(target, TargetMissing) or not in_snapshot:
+                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += taken[key]
+        self._taken = taken
         return strays

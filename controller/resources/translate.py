@@ -1,4 +1,9 @@
-"""Resources -> domain values: defaults that depend on other fields resolved, text turned into numbers in base units."""
+"""Resources -> domain values: defaults that depend on other fields resolved, text turned into numbers in base units.
+
+Names that thousands of pipelines share are interned: one copy each.
+"""
+
+from sys import intern
 
 from controller.core.spec import (
     DemandUnit,
@@ -26,7 +31,7 @@ from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageNam
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
     """Return what `resource` asks for. It must have been checked: see `controller.resources.parsing`."""
     metadata, spec = resource.metadata, resource.spec
-    namespace = metadata.namespace or "default"
+    namespace = intern(metadata.namespace or "default")
     return PipelineSpec(
         key=PipelineKey(f"{namespace}/{metadata.name}"),
         namespace=namespace,
@@ -72,8 +77,8 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
 def _stage(stages: list[Stage], index: int) -> StageSpec:
     stage = stages[index]
     return StageSpec(
-        name=StageName(stage.name),
-        after=tuple(StageName(name) for name in takes_from(stages, index)),
+        name=StageName(intern(stage.name)),
+        after=tuple(StageName(intern(name)) for name in takes_from(stages, index)),
         pass_ratio=float(stage.pass_ratio),
         routing=_routing(stage),
         queue_limit=stage.queue_limit,
@@ -108,7 +113,7 @@ def _rule(rule: ThresholdRule) -> Rule:
 def _placement(placement: Placement) -> PlacementSpec:
     time, batching = placement.service_time, placement.batching
     prior = model.Placement(
-        pool=PoolName(placement.pool),
+        pool=PoolName(intern(placement.pool)),
         service=ServiceLaw(fixed_s=duration_s(time.fixed), per_item_s=duration_s(time.per_item), cv=float(time.cv)),
         min_replicas=placement.replicas.min,
         max_replicas=placement.replicas.max,
@@ -121,7 +126,7 @@ def _placement(placement: Placement) -> PlacementSpec:
     )
     target = placement.target
     return PlacementSpec(
-        target=Target(api_version=target.api_version, kind=target.kind, name=target.name),
+        target=Target(api_version=intern(target.api_version), kind=intern(target.kind), name=target.name),
         prior=prior,
         startup_s=duration_s(placement.startup),
         source=time.source,

@@ -9,9 +9,9 @@ own: four Deployments, three or more ready pods and a status per pipeline, ten p
 
     first start     from the start of the process to the first decision and to the last of all first statuses
     steady          a cycle in which nothing has changed, and what it wrote
-    noisy           a cycle in which every reading has moved by up to 5 %
     restart         from the start of the process to the first decision with nothing changed, and what was written
     one change      from the change of one pipeline to the patch of its Deployment, in cycles
+    noisy           a cycle in which every reading has moved by up to 5 %
 """
 
 import argparse
@@ -267,16 +267,6 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     scraped_s = time.monotonic()
     exposition = operator.exposition()
     scraped_s = time.monotonic() - scraped_s
-    operator.noise.write_text(str(NOISE))
-    noisy = operator.measured(cycles)
-    print(f"  noisy: {noisy}", file=sys.stderr)
-    operator.noise.write_text("0")
-    while True:  # what the noise has led to
-        before = maker.versions(fleet)
-        maker.play_pods(fleet)
-        operator.wait_cycles(6)
-        if not changed(before, maker.versions(fleet)):
-            break
     peak_mib = operator.mib("VmHWM")
     operator.end()
 
@@ -299,6 +289,10 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     )
     change_s = time.monotonic() - changed_s
     change_cycles = operator.cycles() - begun
+    maker.play_pods(fleet)
+    operator.noise.write_text(str(NOISE))
+    noisy = operator.measured(cycles)
+    print(f"  noisy: {noisy}", file=sys.stderr)
     peak_mib = max(peak_mib, operator.mib("VmHWM"))
     operator.end()
     versions = maker.versions(fleet)
@@ -339,9 +333,9 @@ def report(row: Row) -> None:
         f"settled in cycle {row.settled_cycles}"
     )
     print(f"  steady cycle  {cycle_words(row.steady)}; {row.steady_writes} objects written")
-    print(f"  noisy cycle   {cycle_words(row.noisy)}")
     print(f"  restart       decision after {row.restart_decision_s:.1f} s; {row.restart_writes} objects written")
     print(f"  one change    patched after {row.change_s:.1f} s, {row.change_cycles:g} cycles completed before")
+    print(f"  noisy cycle   {cycle_words(row.noisy)}")
     print(
         f"  at most {row.peak_mib:.0f} MiB; {row.series} series of its own, {row.exposition_mib:.1f} MiB in "
         f"{row.exposition_s:.2f} s; {row.events} Events in all",

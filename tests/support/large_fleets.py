@@ -17,7 +17,7 @@ from typing import Any
 from kubernetes import client, config
 
 from controller.kube.gateway import DEPLOYMENTS, NODES, PIPELINES, PODS, POOLS, Gateway, Resource
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.samples import MISSING, PlacementSamples, Quantity, Reading
 from profiler.sources.base import ReadAnswer, ReadRequest
 
 Json = dict[str, Any]
@@ -247,7 +247,6 @@ class SyntheticMetrics:
         def moved(value: float) -> float:
             return value * draw.uniform(1 - noise, 1 + noise) if noise else value
 
-        missing = Absence(reason=AbsenceReason.MISSING)
         scalars = {key: moved(float(query)) for key, query in request.scalars.items()}
         placements = {}
         for target in request.placements:
@@ -255,11 +254,11 @@ class SyntheticMetrics:
             readings: dict[Quantity, Reading] = {
                 Quantity.ARRIVAL_RATE: rate,
                 Quantity.COMPLETION_RATE: rate,
-                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]) if self._tails else missing,
-                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]) if self._tails else missing,
+                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]) if self._tails else MISSING,
+                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]) if self._tails else MISSING,
                 Quantity.UTILIZATION: moved(_BUSY),
                 Quantity.QUEUE_DEPTH: 0.0,
-                Quantity.SESSIONS: missing,
+                Quantity.SESSIONS: MISSING,
             }
             placements[target.pipeline, target.stage, target.pool] = PlacementSamples(
                 readings=readings if target.pods else {}

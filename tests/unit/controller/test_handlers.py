@@ -1,7 +1,9 @@
 """The watches end aloud: whoever relies on them hears of it."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from typing import Any, cast
 
 import kopf
@@ -52,3 +54,38 @@ def test_nothing_is_watched_before_the_resources_could_be_read() -> None:
             watches.resync()
         watches.begin()
         assert threading.active_count() == threads_before, "no watch, which would end for want of CRDs"
+
+
+def test_what_a_long_list_leaves_behind_is_cleared_within_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Any] = []
+    monkeypatch.setattr(kopf.on, "event", lambda *_, **__: handlers.append)
+    left: list[weakref.ref[Any]] = []
+
+    async def listing(**_: Any) -> None:
+        for number in range(1000):
+            knot = Knot()  # as a worker of kopf is when it ends
+            left.append(weakref.ref(knot))
+            del knot
+            metadata = {"name": f"pool-{number}", "uid": "u", "generation": 1, "resourceVersion": "1"}
+            await handlers[0](event={"type": None, "object": {"metadata": metadata}})
+
+    monkeypatch.setattr(kopf, "operator", listing)
+    died = threading.Event()
+    watches = Watches(
+        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+    )
+    gc.disable()
+    try:
+        with watches:
+            watches.resync()
+            watches.begin()
+            assert died.wait(10)
+        assert len(left) == 1000
+        assert sum(knot() is not None for knot in left) < 500
+    finally:
+        gc.enable()
+
+
+class Knot:
+    def __init__(self) -> None:
+        self.self = self

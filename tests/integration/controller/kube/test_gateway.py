@@ -13,6 +13,7 @@ from waiting import until
 from controller.core.spec import Target
 from controller.kube.gateway import (
     NODES,
+    PAGE,
     PODS,
     Conflict,
     Forbidden,
@@ -25,8 +26,6 @@ from simulations.lab.control_plane import ControlPlane
 from simulations.lab.fault_proxy import Refuse, Stall
 
 pytestmark = pytest.mark.lab
-
-PAGE = 500
 
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
 

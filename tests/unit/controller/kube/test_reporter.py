@@ -97,10 +97,19 @@ class World:
             clock=lambda: next(looks),
         )
 
+    def add(self, *names: str) -> None:
+        """Create pipelines that have no status yet."""
+        for name in names:
+            metadata = {**self.log.objects["captions"]["metadata"], "name": name, "uid": f"uid-{name}"}
+            self.log.objects[name] = {**self.log.objects["captions"], "metadata": metadata}
+            self.pipelines.put(self.log.objects[name])
+
     def observation(self, snapshot: Snapshot) -> Observation:
         return Observation(
             snapshot=snapshot,
-            pipelines={CAPTIONS: self.pipelines.snapshot()["speech", "captions"]},
+            pipelines={
+                state.spec.key: self.pipelines.snapshot()["speech", state.spec.name] for state in snapshot.pipelines
+            },
             pools={name: self.pools.snapshot()["", name] for name in snapshot.pools},
             invalid_pipelines=(),
             invalid_pools=(),
@@ -182,10 +191,7 @@ def test_an_unusable_resource_is_told_once(world: World) -> None:
 
 
 def test_many_unusable_resources_are_told_in_the_time_that_others_can_spare(world: World) -> None:
-    for name in map(str, range(30)):
-        metadata = {"name": name, "namespace": "speech", "uid": name, "generation": 1, "resourceVersion": "1"}
-        world.log.objects[name] = {**world.log.objects["captions"], "metadata": metadata}
-        world.pipelines.put(world.log.objects[name])
+    world.add(*map(str, range(30)))
     told = []
     for _ in range(4):
         resources = [r for (_, name), r in world.pipelines.snapshot().items() if name != "captions"]
@@ -199,21 +205,27 @@ def test_of_more_statuses_than_there_is_time_for_every_one_has_its_turn(
 ) -> None:
     monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)  # in 3 s, of 2
     names = ("a", "b", "c")
-    for name in names:
-        metadata = {**world.log.objects["captions"]["metadata"], "name": name, "uid": f"uid-{name}"}
-        world.log.objects[name] = {**world.log.objects["captions"], "metadata": metadata}
-        world.pipelines.put(world.log.objects[name])
+    world.add(*names)
     for cycle in range(6):
         # A minute later all have something else to tell: what was only observed.
         states = [a_state(a_spec(name=name), demand=1.0 + cycle % 2, replicas={VAD: 1, ENCODER: 1}) for name in names]
         snapshot = a_snapshot(*states, now_s=NOW_S + 61 * cycle)
-        stored = world.pipelines.snapshot()
-        observation = replace(
-            world.observation(snapshot),
-            pipelines={state.spec.key: stored["speech", state.spec.name] for state in states},
-        )
-        world.reporter.report(observation, decide(snapshot, Policy()))
+        world.reporter.report(world.observation(snapshot), decide(snapshot, Policy()))
     assert [name for name in world.log.patches if name in names] == [*"abcabc"]
+
+
+def test_what_was_decided_anew_is_told_before_what_was_only_observed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)
+    monkeypatch.setattr("controller.kube.reporter.STATUS_SHARE", 0.0)
+    names = ("a", "b", "c")
+    world.add(*names)
+    states = [a_state(a_spec(name=name), demand=1.0, replicas={VAD: 1, ENCODER: 1}) for name in names]
+    snapshot = a_snapshot(*states, now_s=NOW_S)
+    told = world.reporter.report(world.observation(snapshot), decide(snapshot, Policy()), news={states[2].spec.key})
+    assert world.log.patches[-1] == "c"
+    assert told == {states[2].spec.key}
 
 
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:

@@ -44,6 +44,16 @@ def test_a_deletion_that_the_watch_missed_is_swept_by_the_next_list() -> None:
     assert names(store) == ["captions"]
 
 
+def test_a_list_that_repeats_what_is_known_leaves_it_as_it_is() -> None:
+    store = ResourceStore()
+    store.put(an_object("captions", 4))
+    known = store.get(("speech", "captions"))
+    store.resync([a_listing(9, an_object("captions", 4))])
+    assert store.get(("speech", "captions")) is known
+    store.resync([a_listing(12, an_object("captions", 11, mode="Paused"))])
+    assert store.snapshot()["speech", "captions"].whole()["spec"] == {"mode": "Paused"}
+
+
 def test_an_object_created_after_the_list_was_taken_survives_the_sweep() -> None:
     store = ResourceStore()
     store.put(an_object("young", 10))
