@@ -5,13 +5,17 @@ Of the C library's allocators only glibc's is told anything; others are left alo
 
 import ctypes
 import gc
+import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 _LARGE_BYTES = 128 * 1024
 _ARENAS = 2
+_COMPILER = "libllvmlite"
+_CODE = "r-xp"
 
 
 @cache
@@ -49,6 +53,22 @@ def tidied_afterwards() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return the free pages of all arenas to the machine (malloc_trim(3))."""
+    """Return the free pages of all arenas, and the pages of the compiler's code (malloc_trim(3), madvise(2)).
+
+    To load compiled functions takes the compiler, tens of MiB of it, and nothing does so again. What is called after
+    all comes back from its file, page by page.
+    """
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
+        for begin, end in _compiler_code():
+            library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
+
+
+def _compiler_code() -> Iterator[tuple[int, int]]:
+    """Yield where the compiler's code is mapped: only what nobody can write to, so that its file has all of it."""
+    with suppress(FileNotFoundError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, permissions, *_, name = line.split()
+            if permissions == _CODE and _COMPILER in name:
+                begin, _, end = addresses.partition("-")
+                yield int(begin, 16), int(end, 16)

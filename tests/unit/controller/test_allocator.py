@@ -38,6 +38,33 @@ def test_memory_that_was_freed_goes_back_to_the_machine() -> None:
     assert int(done.stdout) > 50 * 1024
 
 
+COMPILER = """
+import re
+from pathlib import Path
+from controller.allocator import give_back
+from numba import njit
+
+def resident_kib():
+    maps = re.split(r"\\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    return sum(int(re.search(r"Rss: +([0-9]+)", each)[1]) for each in maps if "libllvmlite" in each)
+
+one = njit(lambda x: x + 1)
+assert one(1) == 2
+before = resident_kib()
+give_back()
+print(before - resident_kib())
+two = njit(lambda x: x + 2)
+assert one(1) == 2 and two(1) == 3 and one(1.5) == 2.5
+"""
+
+
+@pytest.mark.skipif(_glibc() is None, reason="only glibc's allocator is told anything")
+def test_the_compiler_is_given_back_and_works_when_it_is_called_again() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILER], capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) > 20 * 1024
+
+
 class _Knot:
     def __init__(self) -> None:
         self.self = self
