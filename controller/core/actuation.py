@@ -202,7 +202,11 @@ def _carried(
 
 
 def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """Give up just enough for one replica of `wanted`, or nothing where that is not possible."""
+    """Give up just enough for one replica of `wanted`, or nothing where that is not possible.
+
+    Never the last one of a stage that serves: what replaces it starts only when it has gone, and nothing would serve
+    until then.
+    """
     before = dict(ledger.after)
     givers = moves if limit.name is not None else [move]
     while _refused_afterwards(move, wanted, ledger):
@@ -212,6 +216,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             for key, final in giver.aim.final.items()
             if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
             and ledger.after.get((giver.key, key), 0) > final
+            and not (giver.ready(key) and _left_share(giver, key, ledger) <= 0)
         ]
         if not excess:
             ledger.after.update(before)

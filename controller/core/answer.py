@@ -3,15 +3,17 @@
 from collections.abc import Mapping
 
 from controller.core.actuation import Outcomes, deletion_costs
+from controller.core.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.assessment import Assessment
 from controller.core.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.guards import Aim
 from controller.core.ledger import Ledger
 from controller.core.memory import PipelineMemory, PoolMemory
+from controller.core.policy import Policy
 from controller.core.snapshot import Planned, Snapshot, TargetMissing
 from controller.core.spec import Mode, PlacementKey
 from optimizer.model import PoolName
-from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import Rung
 
 
@@ -24,18 +26,19 @@ def pipeline_decision(
     spend_per_hour: float,
     excused_until_s: float | None,
     now_s: float,
+    policy: Policy,
     planned: Planned | None = None,
     awaits_turn: bool = False,
 ) -> PipelineDecision:
     """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
-    demand = case.demand.demand
-    admissible = None if demand is None else _admissible(case, plan)
+    by_plan = admitted_by_plan(case, plan)
+    meanwhile = admitted_meanwhile(case, plan, desired, by_plan, policy=policy, now_s=now_s)
     return PipelineDecision(
         spec=case.spec,
         observed=case.demand.observed,
         forecast=case.demand.forecast,
-        demand=demand,
+        demand=case.demand.demand,
         demand_before=case.state.memory.demand,
         profile=case.profile,
         plan=plan,
@@ -48,8 +51,9 @@ def pipeline_decision(
         desired=desired,
         unconstrained=aim.wanted,
         spend_per_hour=spend_per_hour,
-        admissible=admissible,
-        memory=_memory(case, plan, aim, excused_until_s, admissible),
+        admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
+        admitted_meanwhile=meanwhile,
+        memory=_memory(case, plan, aim, excused_until_s, by_plan),
         metrics=_metrics_use(case, now_s),
         planned=planned,
     )
@@ -68,21 +72,8 @@ def _metrics_use(case: Assessment, now_s: float) -> MetricsUse:
     )
 
 
-def _admissible(case: Assessment, plan: PipelinePlan) -> float | None:
-    """Return the demand beyond which to shed, None where that helps nobody.
-
-    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away; nor is a pool that
-    does not exist, whose replicas may well serve.
-    """
-    if plan.served_fraction >= 1 or (plan.served_fraction <= 0 and case.pools_missing):
-        return None
-    if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
-        return None
-    return case.planned_demand * plan.served_fraction
-
-
 def _memory(
-    case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, admissible: float | None
+    case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, by_plan: float | None
 ) -> PipelineMemory:
     batches = case.state.memory.batches
     if case.acting and aim.follows_plan:
@@ -116,7 +107,7 @@ def _memory(
         contests=case.contests,
         metrics_lost=case.demand.loss,
         failures=case.failures,
-        admissible=admissible,
+        admissible=by_plan,
     )
 
 

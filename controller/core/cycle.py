@@ -51,6 +51,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
                 spend_per_hour=ledger.observed_per_hour(case.key),
                 excused_until_s=excused[case.key],
                 now_s=snapshot.now_s,
+                policy=policy,
             )
             for case in cases
         ),

@@ -137,7 +137,8 @@ class PipelineDecision:
     this cycle expects, all in the pipeline's unit, None while no demand was ever seen. `spend_per_hour` is
     max(desired, existing) × price, terminating replicas included, before the changes. `desired` is every placement's
     replicas after the changes; `unconstrained` what plan and rules want there, before tolerance and step limits.
-    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published).
+    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published);
+    `admitted_meanwhile` is it while replicas are to come that will serve more (None: there are none, or nobody knows).
     `planned` is what a large fleet keeps for the next cycle.
     """
 
@@ -158,6 +159,7 @@ class PipelineDecision:
     memory: PipelineMemory
     metrics: MetricsUse = field(default_factory=MetricsUse)
     planned: Planned | None = None
+    admitted_meanwhile: float | None = None
 
     @property
     def key(self) -> PipelineKey:

@@ -250,6 +250,9 @@ def _corrections(decision: PipelineDecision) -> Iterator[str]:
 
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
     plan = decision.plan
+    if decision.admissible is not None and decision.admissible == decision.admitted_meanwhile:
+        admitted = demand_words(decision.spec, decision.admissible)
+        yield f"the ingress admits {admitted} until the replicas that are to come serve"
     if plan is None:
         yield "there is no plan"
         return
@@ -258,7 +261,7 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
     else:
         served = f"{plan.served_fraction:.0%} of the demand"
         yield f"limited by {plan.limited_by}: {served} can be served within the SLA"
-        if decision.admissible is not None:
+        if decision.admissible is not None and decision.admissible != decision.admitted_meanwhile:
             yield f"the ingress admits {demand_words(decision.spec, decision.admissible)}"
         if plan.required_budget_per_hour is not None:
             yield f"the whole demand within the SLA takes {money_needed(plan.required_budget_per_hour)}"

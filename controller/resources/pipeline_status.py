@@ -188,7 +188,9 @@ class PipelineStatus(Part):
     served_fraction: Number | None = None
     """The largest share of the demand that can be served within the SLA."""
     admissible: Number | None = None
-    """Demand that can be served within the SLA, in the pipeline's unit: the ingress sheds the rest. Absent: all."""
+    """Demand that can be served within the SLA, in the pipeline's unit: the ingress sheds the rest. Absent: all.
+
+    While replicas start it is what those can serve that have started, where that is less."""
     stages: Annotated[list[StageStatus], ListMap(key="name"), Field(max_length=20)] = Field(default_factory=list)
     """The stages."""
     last_decision: DecisionStatus | None = None

@@ -19,7 +19,7 @@ from planning import Planner
 
 from controller.core.actuation import FIRST_TO_GO, deletion_costs
 from controller.core.cycle import decide
-from controller.core.decision import ChangeReason, PipelineDecision
+from controller.core.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.policy import Policy
 from controller.core.snapshot import ServingReplica, TargetState
 from controller.core.spec import PlacementKey, Target
@@ -172,3 +172,12 @@ class TestShortOfMoney:
         assert not self.decided(12.3, self.exchange(vad=2), latency_s=0.1).changes
         assert not self.decided(12.3, self.exchange(vad=2)).changes
         assert not self.decided(12.4, self.exchange(vad=3), latency_s=0.9).changes
+
+    def test_a_move_without_room_begins_with_what_it_leaves_but_for_the_last_that_serves(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        assert moves(self.decided(4.6, {VAD: 4, ENCODER_GPU: 2})) == {ENCODER_GPU: (2, 1)}
+        alone = self.decided(2.6, {VAD: 4, ENCODER_GPU: 1})
+        assert not alone.changes, "nothing would serve until the others have started"
+        assert HoldReason.AWAITING_CAPACITY in {hold.reason for hold in alone.holds}
