@@ -1,11 +1,11 @@
 """How much load is admitted where not all can be served: by the plan, and meanwhile, while replicas start."""
 
+import math
 from collections.abc import Mapping
-from math import inf
 
 from controller.core.assessment import Assessment
 from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem
+from controller.core.problem import GRAIN, pipeline_problem
 from controller.core.snapshot import TargetMissing, TargetState
 from controller.core.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.evaluate import predicted_latency_s
@@ -14,7 +14,8 @@ from optimizer.plan import LimitKind, PipelinePlan
 _SOON = 0.5
 """Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
 would stand idle beside streams that are turned away; sooner, they would be let in to none."""
-_HALVINGS = 8
+_GRAINS = 500
+"""How far below the plan's share to look: to less than a hundredth of it."""
 
 
 def admitted_by_plan(case: Assessment, plan: PipelinePlan) -> float | None:
@@ -82,7 +83,7 @@ def _slots(case: Assessment, there: Mapping[PlacementKey, TargetState], serving:
         if key not in there:
             return 0.0
         if slots is None:
-            return inf if serving[key] else 0.0
+            return math.inf if serving[key] else 0.0
         return slots * (serving[key] + there[key].terminating)
 
     return min(
@@ -92,20 +93,26 @@ def _slots(case: Assessment, there: Mapping[PlacementKey, TargetState], serving:
 
 
 def _carried(case: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
-    """Return the demand that `serving` carries within the SLA, None where that is `most`, or nothing at all."""
+    """Return the demand that `serving` carries within the SLA, None where that is `most`, or next to nothing.
+
+    It is a multiple of the grain: `most` moves from cycle to cycle, and what is published is not to move with it.
+    """
 
     def in_time(demand: float) -> bool:
         asked = pipeline_problem(case.spec, demand, profile=case.profile)
         latency_s = predicted_latency_s(asked, serving, case.state.memory.batches, composition=policy.composition)
         return latency_s is not None and latency_s <= case.spec.sla.latency_s
 
-    if in_time(most):
+    if most <= 0 or in_time(most):
         return None
-    carried, too_much = 0.0, most
-    for _ in range(_HALVINGS):
-        middle = (carried + too_much) / 2
-        if in_time(middle):
+    too_much = math.floor(math.log(most) / GRAIN) + 1
+    carried = too_much - _GRAINS
+    if not in_time(math.exp(carried * GRAIN)):
+        return None
+    while too_much - carried > 1:
+        middle = (carried + too_much) // 2
+        if in_time(math.exp(middle * GRAIN)):
             carried = middle
         else:
             too_much = middle
-    return carried or None
+    return math.exp(carried * GRAIN)

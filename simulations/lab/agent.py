@@ -85,7 +85,9 @@ class Agent:
             uid = manifest["metadata"]["uid"]
             pod = self._pods.get(uid)
             if kind == "DELETED":
+                # Not sooner: what is still told of a pod that has ended would be taken for a new one.
                 if pod is not None:
+                    del self._pods[uid]
                     pod.vanish()
             elif pod is None:
                 await self._adopt(_Pod(manifest))
@@ -99,7 +101,6 @@ class Agent:
             return
         self._pods[pod.uid] = pod
         pod.task = self._tasks.create_task(self._live(pod))
-        pod.task.add_done_callback(lambda _: self._pods.pop(pod.uid, None))
 
     async def _node_exists(self, name: str) -> bool:
         try:
