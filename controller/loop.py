@@ -186,4 +186,5 @@ def _gist(decision: PipelineDecision) -> object:
         return hold.reason, hold.stage
 
     limit = None if decision.plan is None else decision.plan.limited_by
-    return decision.changes, dict(decision.desired), frozenset(map(reason, decision.holds)), limit
+    sheds = decision.admissible is not None
+    return decision.changes, dict(decision.desired), frozenset(map(reason, decision.holds)), limit, sheds

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
-from controller.core.guards import Aim, late
+from controller.core.guards import Aim, late, out_of_bounds
 from controller.core.ledger import Ledger
 from controller.core.snapshot import ServingReplica, TargetMissing, TargetState
 from controller.core.spec import PlacementKey, Target
@@ -17,6 +17,7 @@ from optimizer.plan import Limit, LimitKind, PipelinePlan
 FIRST_TO_GO = -1_000_000_000
 """The deletion cost of pods that are chosen to go: far below what anybody else would write."""
 _SAME_SHARE = 1e-9
+_ENOUGH = 0.5
 _HEEDED = ("Deployment", "ReplicaSet")
 """Kinds whose controller heeds the deletion cost of pods."""
 
@@ -204,8 +205,8 @@ def _carried(
 def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
     """Give up just enough for one replica of `wanted`, or nothing where that is not possible.
 
-    Never the last one of a stage that serves: what replaces it starts only when it has gone, and nothing would serve
-    until then.
+    What replaces the last one of a stage that serves starts only when it has gone, and nothing serves until then: see
+    `_spared`.
     """
     before = dict(ledger.after)
     givers = moves if limit.name is not None else [move]
@@ -216,13 +217,28 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             for key, final in giver.aim.final.items()
             if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
             and ledger.after.get((giver.key, key), 0) > final
-            and not (giver.ready(key) and _left_share(giver, key, ledger) <= 0)
+            and not (giver.case.spec.priority >= move.case.spec.priority and _spared(giver, key, ledger))
         ]
         if not excess:
             ledger.after.update(before)
             return
         giver, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
         ledger.after[(giver.key, key)] -= 1
+
+
+def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
+    """Whether a replica is the last of its stage that serves, and serves well enough to do without what would follow.
+
+    It is not where items are late, where it breaks a bound, or where it carries less than half of what the stage needs.
+    """
+    keys = _placements(move, key[0], ledger)
+    serving = {other: min(move.ready(other), ledger.after[(move.key, other)]) for other in keys}
+    if serving[key] == 0 or sum(serving.values()) > 1:
+        return False
+    capacities = move.capacities(key[0])
+    needed, _ = _carried({other: move.aim.final[other] for other in keys}, capacities)
+    carried, _ = _carried(serving, capacities)
+    return not late(move.case) and not out_of_bounds(move.case) and carried >= _ENOUGH * needed
 
 
 def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:

@@ -9,12 +9,14 @@ from controller.core.problem import GRAIN, pipeline_problem
 from controller.core.snapshot import TargetMissing, TargetState
 from controller.core.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.evaluate import predicted_latency_s
+from optimizer.model import Placement
 from optimizer.plan import LimitKind, PipelinePlan
 
 _SOON = 0.5
 """Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
 would stand idle beside streams that are turned away; sooner, they would be let in to none."""
-_GRAINS = 500
+_STEP = 5 * GRAIN
+_STEPS = 100
 """How far below the plan's share to look: to less than a hundredth of it."""
 
 
@@ -40,62 +42,72 @@ def admitted_meanwhile(
     policy: Policy,
     now_s: float,
 ) -> float | None:
-    """Return the demand to admit until what is to come serves, None where that is no less than the plan's.
+    """Return the demand to admit until what is to come serves, None where nothing is to come, or nobody knows.
 
     While replicas of `desired` start, it is how many streams find a slot: one beyond that is refused by the stages
     anyway, after it was let in, and loses all its chunks. That is counted; no model is believed, whose error would turn
     away who could be served. Where `by_plan` turns some away in any case, it is also what the model says of the
-    replicas that serve, until they are those of the plan: of more, all would be late. Where nobody knows what
-    serves, nobody is turned away.
+    replicas that serve, until they are those of the plan: of more, all would be late.
     """
     targets = {key: case.state.target(*key) for key in case.spec.placement_keys()}
     if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
         return None
     there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
-    soon_s = now_s + _SOON * policy.interval_s
+    if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
+        return None
     serving = {
-        (stage.name, placement.pool): target.ready + _soon(placement, target, soon_s)
+        (stage.name, placement.pool): target.ready + _soon(placement, target, now_s, policy.interval_s)
         for stage in case.spec.stages
         for placement in stage.placements
         if (target := there.get((stage.name, placement.pool))) is not None
     }
+    held = {**serving}
+    if case.spec.unit is DemandUnit.STREAMS:
+        # Replicas on their way out take nothing new, but hold the streams that they have until the end.
+        held |= {key: serving[key] + there[key].terminating for key in serving if _prior(case, key).session_slots}
     limits: list[float] = []
     if case.spec.unit is DemandUnit.STREAMS and any(target.ready < desired[key] for key, target in there.items()):
-        slots = _slots(case, there, serving)
+        slots = _slots(case, {key: count + len(there[key].stranded) for key, count in held.items()})
         if slots < case.planned_demand:
             limits.append(slots)
-    if by_plan is not None and any(serving.get(key, 0) < count for key, count in plan.replicas().items()):
-        carried = _carried(case, serving, by_plan, policy)
-        if carried is not None:
-            limits.append(carried)
+    coming = case.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
+    if by_plan is not None and coming and (carried := _carried(case, held, by_plan, policy)) is not None:
+        limits.append(carried)
     return min(limits, default=None)
 
 
-def _soon(placement: PlacementSpec, target: TargetState, soon_s: float) -> int:
-    return sum(replica.since_s + placement.startup_s <= soon_s for replica in target.starting)
-
-
-def _slots(case: Assessment, there: Mapping[PlacementKey, TargetState], serving: Mapping[PlacementKey, int]) -> float:
-    """Return how many streams have or find a slot in every stage. Replicas on their way out hold theirs until the end,
-    and take nothing new."""
-
-    def held(key: PlacementKey, slots: int | None) -> float:
-        if key not in there:
-            return 0.0
-        if slots is None:
-            return math.inf if serving[key] else 0.0
-        return slots * (serving[key] + there[key].terminating)
-
-    return min(
-        sum(held((stage.name, placement.pool), placement.prior.session_slots) for placement in stage.placements)
-        for stage in case.spec.stages
+def _soon(placement: PlacementSpec, target: TargetState, now_s: float, interval_s: float) -> int:
+    """Return how many replicas start about now. One that is overdue may never serve."""
+    return sum(
+        now_s - interval_s <= replica.since_s + placement.startup_s <= now_s + _SOON * interval_s
+        for replica in target.starting
     )
+
+
+def _prior(case: Assessment, key: PlacementKey) -> Placement:
+    return next(
+        placement.prior
+        for stage in case.spec.stages
+        for placement in stage.placements
+        if (stage.name, placement.pool) == key
+    )
+
+
+def _slots(case: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
+    """Return how many streams find a slot in every stage. One that keeps nothing of a stream in memory refuses none."""
+    found = math.inf
+    for stage in case.spec.stages:
+        slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
+        there = {key: replicas.get(key, 0) for key in slots}
+        if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
+            found = min(found, sum(there[key] * (slots[key] or 0) for key in slots))
+    return found
 
 
 def _carried(case: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
     """Return the demand that `serving` carries within the SLA, None where that is `most`, or next to nothing.
 
-    It is a multiple of the grain: `most` moves from cycle to cycle, and what is published is not to move with it.
+    It is one of a grid of steps: `most` moves from cycle to cycle, and what is published is not to move with it.
     """
 
     def in_time(demand: float) -> bool:
@@ -105,14 +117,14 @@ def _carried(case: Assessment, serving: Mapping[PlacementKey, int], most: float,
 
     if most <= 0 or in_time(most):
         return None
-    too_much = math.floor(math.log(most) / GRAIN) + 1
-    carried = too_much - _GRAINS
-    if not in_time(math.exp(carried * GRAIN)):
+    too_much = math.floor(math.log(most) / _STEP) + 1
+    carried = too_much - _STEPS
+    if not in_time(math.exp(carried * _STEP)):
         return None
     while too_much - carried > 1:
         middle = (carried + too_much) // 2
-        if in_time(math.exp(middle * GRAIN)):
+        if in_time(math.exp(middle * _STEP)):
             carried = middle
         else:
             too_much = middle
-    return math.exp(carried * GRAIN)
+    return math.exp(carried * _STEP)

@@ -33,7 +33,7 @@ def pipeline_decision(
     """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
     desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
     by_plan = admitted_by_plan(case, plan)
-    meanwhile = admitted_meanwhile(case, plan, desired, by_plan, policy=policy, now_s=now_s)
+    meanwhile = None if awaits_turn else admitted_meanwhile(case, plan, desired, by_plan, policy=policy, now_s=now_s)
     return PipelineDecision(
         spec=case.spec,
         observed=case.demand.observed,

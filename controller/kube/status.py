@@ -94,8 +94,12 @@ def invalid_status(old: Json, generation: int, kind: str, reason: str, problem: 
     """Return the status of a resource that cannot be used: `old`, which the operator goes on from, and why."""
     verdict = ConditionValue(type=kind, status="False", reason=reason, message=problem)
     others = [condition for condition in old.get("conditions", []) if condition["type"] != kind]
+    # What was admitted while replicas started must not stay for as long as nobody decides; what the plan sheds must.
+    by_plan = (old.get("memory") or {}).get("admissible")
+    admissible = number(by_plan, rounding=ROUND_FLOOR) if isinstance(by_plan, int | float) else None
     return {
-        **old,
+        **{field: value for field, value in old.items() if field != "admissible"},
+        **({} if admissible is None else {"admissible": admissible}),
         "observedGeneration": generation,
         "conditions": [*_conditions((verdict,), old, generation, now_s), *others],
     }

@@ -173,7 +173,7 @@ class TestShortOfMoney:
         assert not self.decided(12.3, self.exchange(vad=2)).changes
         assert not self.decided(12.4, self.exchange(vad=3), latency_s=0.9).changes
 
-    def test_a_move_without_room_begins_with_what_it_leaves_but_for_the_last_that_serves(
+    def test_a_move_without_room_begins_with_what_it_leaves_but_for_the_last_that_serves_well(
         self, planner: Planner
     ) -> None:
         planner.wants({VAD: 4, ENCODER: 4})
@@ -181,3 +181,18 @@ class TestShortOfMoney:
         alone = self.decided(2.6, {VAD: 4, ENCODER_GPU: 1})
         assert not alone.changes, "nothing would serve until the others have started"
         assert HoldReason.AWAITING_CAPACITY in {hold.reason for hold in alone.holds}
+
+    def test_the_last_one_goes_where_items_are_late_or_it_carries_little_or_is_not_wanted(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        only = {VAD: 4, ENCODER_GPU: 1}
+        gone = {ENCODER_GPU: (1, 0)}
+        assert moves(self.decided(2.6, only, latency_s=0.9)) == gone
+        spec = a_spec(budget=2.6)
+        encoder = spec.stages[1]
+        bounded = replace(encoder.placements[1], prior=replace(encoder.placements[1].prior, max_replicas=0))
+        spec = replace(spec, stages=(spec.stages[0], replace(encoder, placements=(encoder.placements[0], bounded))))
+        assert moves(decide(a_snapshot(a_state(spec, replicas=only)), Policy()).pipelines[0]) == gone
+        planner.wants({VAD: 4, ENCODER: 6})
+        assert moves(self.decided(2.6, only)) == gone

@@ -170,6 +170,18 @@ def test_an_unusable_resource_keeps_what_was_remembered() -> None:
     assert len([each for each in status["conditions"] if each["type"] == "Ready"]) == 1
 
 
+def test_an_unusable_resource_sheds_what_its_plan_did_and_not_what_was_short_for_a_moment() -> None:
+    old = status_of(a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})))
+
+    def kept(by_plan: float | None) -> str | None:
+        before = {**old, "admissible": "0", "memory": {**old["memory"], "admissible": by_plan}}
+        found: str | None = invalid_status(before, 7, "Ready", "InvalidSpec", "spec", NOW_S + 60).get("admissible")
+        return found
+
+    assert kept(None) is None
+    assert kept(30.0) == "30"
+
+
 @pytest.mark.parametrize(("until_s", "verdict"), [(None, "True"), (NOW_S + 60, "False"), (NOW_S - 60, "Unknown")])
 def test_a_pool_that_cannot_deliver_says_so_until_it_has_proved_otherwise(until_s: float | None, verdict: str) -> None:
     memory = PoolMemory(unavailable_until_s=until_s, backoff_s=600.0, reason="pod-1: no nodes") if until_s else None
