@@ -15,6 +15,8 @@ from optimizer.plan import LimitKind, PipelinePlan
 _SOON = 0.5
 """Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
 would stand idle beside streams that are turned away; sooner, they would be let in to none."""
+_PATIENCE = 10.0
+"""SLAs: how long a stream that was let in waits for a slot."""
 _STEP = 5 * GRAIN
 _STEPS = 100
 """How far below the plan's share to look: to less than a hundredth of it."""
@@ -55,8 +57,9 @@ def admitted_meanwhile(
     there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
     if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
         return None
+    soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * case.spec.sla.latency_s)
     serving = {
-        (stage.name, placement.pool): target.ready + _soon(placement, target, now_s, policy.interval_s)
+        (stage.name, placement.pool): target.ready + _started(placement, target, now_s - policy.interval_s, soon_s)
         for stage in case.spec.stages
         for placement in stage.placements
         if (target := there.get((stage.name, placement.pool))) is not None
@@ -76,12 +79,9 @@ def admitted_meanwhile(
     return min(limits, default=None)
 
 
-def _soon(placement: PlacementSpec, target: TargetState, now_s: float, interval_s: float) -> int:
-    """Return how many replicas start about now. One that is overdue may never serve."""
-    return sum(
-        now_s - interval_s <= replica.since_s + placement.startup_s <= now_s + _SOON * interval_s
-        for replica in target.starting
-    )
+def _started(placement: PlacementSpec, target: TargetState, since_s: float, until_s: float) -> int:
+    """Return how many replicas are to start between the two times. One that is overdue may never serve."""
+    return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
 
 
 def _prior(case: Assessment, key: PlacementKey) -> Placement:

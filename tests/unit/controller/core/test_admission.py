@@ -78,6 +78,14 @@ def test_what_will_soon_have_started_counts(planner: Planner, ready_in_s: float,
     assert decided(planner, {ENCODER: starting}, spec=of_streams(startup_s=45)).admissible == admissible
 
 
+def test_what_starts_before_a_stream_gives_up_counts(planner: Planner) -> None:
+    starting = a_target(6, existing=3, ready=2, starting_since_s=[NOW_S - 25])
+    spec = of_streams(startup_s=45)
+    assert decided(planner, {ENCODER: starting}, spec=spec).admissible == 20
+    patient = replace(spec, sla=replace(spec.sla, latency_s=2.5))
+    assert decided(planner, {ENCODER: starting}, spec=patient).admissible == 30
+
+
 def test_a_stage_without_slots_refuses_nobody(planner: Planner) -> None:
     assert decided(planner, {VAD: a_target(4, ready=0), ENCODER: 6}, demand=59.0).admissible is None
 
