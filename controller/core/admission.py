@@ -9,7 +9,6 @@ from controller.core.problem import GRAIN, pipeline_problem
 from controller.core.snapshot import TargetMissing, TargetState
 from controller.core.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.evaluate import predicted_latency_s
-from optimizer.model import Placement
 from optimizer.plan import LimitKind, PipelinePlan
 
 _SOON = 0.5
@@ -58,16 +57,21 @@ def admitted_meanwhile(
     if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
         return None
     soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * case.spec.sla.latency_s)
-    serving = {
-        (stage.name, placement.pool): target.ready + _started(placement, target, now_s - policy.interval_s, soon_s)
-        for stage in case.spec.stages
-        for placement in stage.placements
-        if (target := there.get((stage.name, placement.pool))) is not None
+    placements = {
+        (stage.name, placement.pool): placement for stage in case.spec.stages for placement in stage.placements
     }
-    held = {**serving}
+    serving = {
+        key: target.ready + _started(placements[key], target, now_s - policy.interval_s, soon_s)
+        for key, target in there.items()
+    }
+    held = dict(serving)
     if case.spec.unit is DemandUnit.STREAMS:
         # Replicas on their way out take nothing new, but hold the streams that they have until the end.
-        held |= {key: serving[key] + there[key].terminating for key in serving if _prior(case, key).session_slots}
+        held |= {
+            key: count + there[key].terminating
+            for key, count in serving.items()
+            if placements[key].prior.session_slots is not None
+        }
     limits: list[float] = []
     if case.spec.unit is DemandUnit.STREAMS and any(target.ready < desired[key] for key, target in there.items()):
         slots = _slots(case, {key: count + len(there[key].stranded) for key, count in held.items()})
@@ -82,15 +86,6 @@ def admitted_meanwhile(
 def _started(placement: PlacementSpec, target: TargetState, since_s: float, until_s: float) -> int:
     """Return how many replicas are to start between the two times. One that is overdue may never serve."""
     return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
-
-
-def _prior(case: Assessment, key: PlacementKey) -> Placement:
-    return next(
-        placement.prior
-        for stage in case.spec.stages
-        for placement in stage.placements
-        if (stage.name, placement.pool) == key
-    )
 
 
 def _slots(case: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
