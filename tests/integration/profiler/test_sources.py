@@ -273,7 +273,8 @@ class TestEveryPreset:
         else:
             # Triton weights times by requests and batches not at all: what goes with them is inferred from the mean.
             batch = readings.get(Quantity.SERVED_BATCH, readings[Quantity.BATCH_SIZE])
-            assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=0.1)
+            tolerance = {"triton": 0.1}.get(preset, 0.06)
+            assert readings[Quantity.SERVICE_TIME] == pytest.approx(LAW.mean_s(batch), rel=tolerance)
 
     def test_the_batch_size_is_that_of_the_contract(self, settled: Settled, preset: Preset) -> None:
         own, contract = settled[preset][Quantity.BATCH_SIZE], settled["generic"][Quantity.BATCH_SIZE]
@@ -281,7 +282,7 @@ class TestEveryPreset:
             # A mean over time, in which long and hence large batches count for more, of thirty samples a pod.
             assert 0.6 * contract <= own <= 2 * contract
         else:
-            assert own == pytest.approx(contract, rel=0.1)
+            assert own == pytest.approx(contract, rel=0.03)
 
     def test_utilisation_is_the_busy_share_or_the_share_of_slots(self, settled: Settled, preset: Preset) -> None:
         contract = settled["generic"]
@@ -368,12 +369,12 @@ def test_the_sources_agree(everything: dict[str, Settled]) -> None:
 
 def within(preset: Preset, what: Quantity, value: float) -> Any:
     """What agrees with `value`. Waiting times on a busy machine differ within half a second; rates and times of service
-    do not. A queue that is mostly empty is seen in a few of thirty samples: means of them can be some items apart."""
+    do not. A queue that is mostly empty is seen in a few of thirty samples: means of them can be an item apart."""
     of_gauges = {Quantity.BATCH_SIZE, Quantity.PRESENT_BATCH, Quantity.UTILIZATION, Quantity.ARRIVAL_RATE}
     if what is Quantity.QUEUE_DEPTH:
-        return pytest.approx(value, rel=0.5, abs=1.5)
+        return pytest.approx(value, rel=0.5, abs=1.0)
     if preset == "vllm" and what in of_gauges:
-        return pytest.approx(value, rel=1.0)
+        return pytest.approx(value, rel=0.5)
     rates = {Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE, Quantity.SERVICE_TIME, Quantity.BATCH_SIZE}
     return pytest.approx(value, rel=0.05 if what in rates else 0.3)
 
