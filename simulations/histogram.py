@@ -1,6 +1,14 @@
-"""Latencies as the ingress exports them."""
+"""Latencies in buckets: as the ingress exports them, and the bounds that servers have."""
 
 from bisect import bisect_left
+
+WORKER_LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0, 10.0)
+"""Upper bounds of speech_stage_latency_seconds, as the lab's workers have it."""
+VLLM_FIRST_TOKEN_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+"""Upper bounds of vllm:time_to_first_token_seconds (vllm/v1/metrics/loggers.py)."""
 
 
 class LatencyHistogram:

@@ -12,16 +12,11 @@ import numpy as np
 
 from profiler.samples import Quantity
 from simulations.cluster.scrapes import Floats, Window, quantiles
+from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 SUMMARY_WINDOW_S = 60.0
 """What the latency summaries of Triton, as the lab's workers stand for it, look back on."""
-_VLLM_BOUNDS_S = np.array(
-    (
-        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-        *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-    )
-)
-"""Those of vllm:time_to_first_token_seconds."""
+_HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
 
 
 class Counter(IntEnum):
@@ -102,17 +97,20 @@ def _last(level: Level) -> Callable[[Pods], Floats]:
     return lambda pods: pods.window.last[:, level]
 
 
-def cumulative_buckets(pods: Pods) -> Floats:
-    """Cumulative rates by the worker's own bounds."""
-    return np.cumsum(pods.buckets(), axis=1)
+def _buckets(preset: str) -> Callable[[Pods], Floats]:
+    """Cumulative rates by a server's own bounds: between those that are counted by, items are taken to be even.
 
+    What is above all of those is taken to be below the server's next.
+    """
+    bounds_s = np.array(_HISTOGRAMS_S[preset])
 
-def _vllm_buckets(pods: Pods) -> Floats:
-    """Cumulative rates by vLLM's bounds: between those that the simulation counts by, items are taken to be even."""
-    own = np.concatenate([np.zeros((len(pods.buckets()), 1)), cumulative_buckets(pods)], axis=1)
-    edges = np.concatenate([[0.0], pods.bounds_s, [_VLLM_BOUNDS_S[-1]]])
-    bounds = np.concatenate([_VLLM_BOUNDS_S[:-1], edges[-1:], edges[-1:]])
-    return np.array([np.interp(bounds, edges, row) for row in own]).reshape(len(own), len(bounds))
+    def buckets(pods: Pods) -> Floats:
+        below = np.concatenate([np.zeros((len(pods.buckets()), 1)), np.cumsum(pods.buckets(), axis=1)], axis=1)
+        edges = np.concatenate([[0.0], pods.bounds_s])
+        told = [[*np.interp(bounds_s, edges, row[:-1], right=row[-1]), row[-1]] for row in below]
+        return np.array(told).reshape(len(below), len(bounds_s) + 1)
+
+    return buckets
 
 
 def _summary(quantile: float) -> Callable[[Pods], Floats]:
@@ -143,6 +141,7 @@ _SESSIONS: Mapping[Quantity, Expression] = {
     Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
     Quantity.MEMORY_USE: Expression(value=_last(Level.SESSIONS), over=Pods.slots),
 }
+_WORKER_BUCKETS, _VLLM_BUCKETS = _buckets("generic"), _buckets("vllm")
 _NOT_EXPORTED = Expression(value=lambda pods: np.full(len(pods.window.ages_s), np.nan))
 
 EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
@@ -150,10 +149,10 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.ARRIVAL_RATE: Expression(value=_rate(Counter.ARRIVED)),
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
-        Quantity.LATENCY_P95: Expression(value=cumulative_buckets),
-        Quantity.LATENCY_P95_FLOOR: Expression(value=cumulative_buckets),
-        Quantity.LATENCY_P95_CEILING: Expression(value=cumulative_buckets),
-        Quantity.LATENCY_P99: Expression(value=cumulative_buckets),
+        Quantity.LATENCY_P95: Expression(value=_WORKER_BUCKETS),
+        Quantity.LATENCY_P95_FLOOR: Expression(value=_WORKER_BUCKETS),
+        Quantity.LATENCY_P95_CEILING: Expression(value=_WORKER_BUCKETS),
+        Quantity.LATENCY_P99: Expression(value=_WORKER_BUCKETS),
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.BUSY_S), over=_rate(Counter.BATCHES)),
         Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
         Quantity.UTILIZATION: Expression(
@@ -183,10 +182,10 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.ARRIVAL_RATE: Expression(value=_vllm_arrivals),
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
-        Quantity.LATENCY_P95: Expression(value=_vllm_buckets),
-        Quantity.LATENCY_P95_FLOOR: Expression(value=_vllm_buckets),
-        Quantity.LATENCY_P95_CEILING: Expression(value=_vllm_buckets),
-        Quantity.LATENCY_P99: Expression(value=_vllm_buckets),
+        Quantity.LATENCY_P95: Expression(value=_VLLM_BUCKETS),
+        Quantity.LATENCY_P95_FLOOR: Expression(value=_VLLM_BUCKETS),
+        Quantity.LATENCY_P95_CEILING: Expression(value=_VLLM_BUCKETS),
+        Quantity.LATENCY_P99: Expression(value=_VLLM_BUCKETS),
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
         Quantity.BATCH_SIZE: Expression(
             value=_mean(Level.IN_SERVICE), over=lambda pods: pods.window.busy_shares[:, Level.IN_SERVICE]
@@ -203,7 +202,6 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
 }
 
 
-def upper_bounds_s(preset: str, pods: Pods) -> Floats:
+def upper_bounds_s(preset: str) -> Floats:
     """Return the upper bounds that a preset's histograms have, +Inf last."""
-    own = _VLLM_BOUNDS_S if preset == "vllm" else pods.bounds_s
-    return np.append(own, np.inf)
+    return np.append(_HISTOGRAMS_S[preset], np.inf)

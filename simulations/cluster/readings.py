@@ -87,7 +87,7 @@ def placement_readings(
 
     @cache  # a preset has several quantiles of the same histogram
     def summed(value: Callable[[Pods], Floats]) -> Buckets | Absence:
-        bounds, values = upper_bounds_s(stage.preset, pods).tolist(), value(pods)
+        bounds, values = upper_bounds_s(stage.preset).tolist(), value(pods)
         buckets = {
             name: dict(zip(bounds, values[row].tolist(), strict=True))
             for row, name in shown

@@ -5,6 +5,8 @@ follows), N sessions or requests of the schedule, C items that can be under way 
 their number, from 1, and kept at number mod C. -1 stands for none.
 """
 
+import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 from controller.core.spec import DemandUnit, PipelineSpec
 from optimizer.model import Routing
 from simulations.engine.draws import gamma_constants
+from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 from simulations.schedule import Schedule, chunk_phases
 from simulations.scoring import LOST_AFTER_SLAS
 
@@ -20,8 +23,25 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Records = NDArray[np.void]
 
-LATENCY_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0, 10.0)
-"""Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them."""
+_FINENESS = 1.1
+
+
+def _finer(bounds_s: set[float]) -> tuple[float, ...]:
+    """Return the bounds, and between two of them as many as it takes to be no farther apart than `_FINENESS`."""
+    made: list[float] = []
+    for low_s, high_s in pairwise(sorted(bounds_s)):
+        parts = math.ceil(math.log(high_s / low_s) / math.log(_FINENESS))
+        made += [low_s, *(low_s * (high_s / low_s) ** (part / parts) for part in range(1, parts))]
+    return (*made, max(bounds_s))
+
+
+_LONGEST_S = 10.0
+LATENCY_BOUNDS_S = _finer({bound_s for bound_s in (*WORKER_LATENCY_S, *VLLM_FIRST_TOKEN_S) if bound_s <= _LONGEST_S})
+"""Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them.
+
+Every histogram that a server exports is read off them, to ten seconds; they are so fine because some servers tell
+percentiles of the latencies themselves.
+"""
 
 DEFAULT_QUEUE_LIMIT = 512
 CELL_SHIFT = 47

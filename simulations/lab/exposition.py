@@ -14,18 +14,15 @@ from typing import Literal
 
 from typing_extensions import override
 
+from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+
 Preset = Literal["generic", "triton", "vllm"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_STAGE_LATENCY_S = (0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 5.0, 10.0)
 _STAGE_BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
 
 # vllm/v1/metrics/loggers.py
-_VLLM_FIRST_TOKEN_S = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
-    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
 _VLLM_REQUEST_S = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -112,8 +109,8 @@ class GenericExposition(Exposition):
         super().__init__(pipeline, stage)
         self._arrivals = self._items = self._batches = 0
         self._busy_s = 0.0
-        self._latency = Histogram(_STAGE_LATENCY_S)
-        self._queue_wait = Histogram(_STAGE_LATENCY_S)
+        self._latency = Histogram(WORKER_LATENCY_S)
+        self._queue_wait = Histogram(WORKER_LATENCY_S)
         self._batch_size = Histogram(_STAGE_BATCH)
 
     @override
@@ -219,7 +216,7 @@ class VllmExposition(Exposition):
         self._latency = Histogram(_VLLM_REQUEST_S)
         self._queue_wait = Histogram(_VLLM_REQUEST_S)
         self._inference = Histogram(_VLLM_REQUEST_S)
-        self._first_token = Histogram(_VLLM_FIRST_TOKEN_S)
+        self._first_token = Histogram(VLLM_FIRST_TOKEN_S)
         self._iteration_tokens = Histogram(_VLLM_ITERATION_TOKENS)
 
     @override

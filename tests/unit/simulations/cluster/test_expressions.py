@@ -1,5 +1,7 @@
 """The presets' expressions over simulated pods: none missing, and each with the number that its PromQL has."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ from profiler.samples import Quantity
 from profiler.sources.presets import Combine, load_presets
 from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, Pods, upper_bounds_s
 from simulations.cluster.scrapes import ScrapeHistory
+from simulations.engine.state import LATENCY_BOUNDS_S
+from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 PRESETS = load_presets()
 BOUNDS_S = np.array([0.05, 0.1, 0.2])
@@ -91,10 +95,16 @@ def test_an_expression_has_the_number_that_its_promql_has(preset: str, quantity:
 def test_the_histograms_have_the_bounds_of_the_preset() -> None:
     for preset in ("generic", "vllm"):
         buckets = EXPRESSIONS[preset][Quantity.LATENCY_P95].value(pods())[0]
-        bounds = upper_bounds_s(preset, pods())
+        bounds = upper_bounds_s(preset)
         assert len(bounds) == len(buckets)
         assert buckets[-1] == pytest.approx(20.0)
         assert buckets[np.flatnonzero(bounds == 0.1)[0]] == pytest.approx(10.0)
+
+
+def test_every_histogram_can_be_read_off_the_latencies_that_replicas_count() -> None:
+    for bounds_s in (WORKER_LATENCY_S, VLLM_FIRST_TOKEN_S):
+        assert {bound_s for bound_s in bounds_s if bound_s <= 10} <= set(LATENCY_BOUNDS_S)
+    assert max(high_s / low_s for low_s, high_s in pairwise(LATENCY_BOUNDS_S)) <= 1.1
 
 
 def test_what_a_server_does_not_export_is_not_there() -> None:
