@@ -187,9 +187,9 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
             return None
         if rate_rps > _FALLING_BEHIND * completions_rps or not _service_settled(profile):
             return None
-        if (_number(profile.readings.get(Quantity.UTILIZATION)) or 0.0) > _HIGHEST_UTILIZATION:
-            return None
         part = running.placements[profile.pool]
+        if part.batch == 1 and (_number(profile.readings.get(Quantity.UTILIZATION)) or 0.0) > _HIGHEST_UTILIZATION:
+            return None
         sessions = running.load.sessions
         predicted = _modelled(
             replace(

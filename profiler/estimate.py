@@ -22,6 +22,10 @@ FACTOR_BOUNDS = (0.5, 2.0)
 """Measured over prior service time is believed within these bounds; beyond them something else is wrong."""
 MIN_ITEMS = 30.0
 """Fewer items than these within the window correct nothing."""
+_LEAST_DAMPING = 0.05
+_BOUNDED = 1.5
+"""How much narrower the batches between 1 and the limit are, near it, than if all were one or the other: fitted, with
+the way in which both bounds of the variance meet, to simulated servers (`tests/oracle/test_service_times.py`)."""
 LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
 
 
@@ -163,7 +167,7 @@ def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float
     samples = placement.samples
     completions_rps = samples.of(Quantity.COMPLETION_RATE)
     service_s = samples.of(Quantity.SERVICE_TIME)
-    batch = _served_batch(samples, placement.prior)
+    batch = _served_batch(samples, placement.prior, placement.batch_limit)
     if isinstance(completions_rps, Absence) or isinstance(service_s, Absence) or isinstance(batch, Absence):
         return None
     if completions_rps * window_s < MIN_ITEMS or service_s <= 0:
@@ -171,11 +175,11 @@ def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float
     return service_s / placement.prior.mean_s(min(float(placement.batch_limit), max(1.0, batch)))
 
 
-def _served_batch(samples: PlacementSamples, law: ServiceLaw) -> Reading:
+def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Reading:
     """Return the batch size that an item is served in, on average over items."""
     served, mean = samples.of(Quantity.SERVED_BATCH), samples.of(Quantity.BATCH_SIZE)
     if not isinstance(served, Absence):
-        return served
+        return served if isinstance(mean, Absence) else _forming(served, mean, law, limit)
     present = samples.of(Quantity.PRESENT_BATCH)
     if isinstance(present, Absence) or isinstance(mean, Absence) or mean <= 0:
         return mean
@@ -187,6 +191,26 @@ def _served_batch(samples: PlacementSamples, law: ServiceLaw) -> Reading:
     if weight <= 0:
         return present
     return (mean * mean + variance - 2 * slope * mean * variance) / weight
+
+
+def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
+    """Return the mean batch over items where `served` is that of batches which form while services of one length run.
+
+    A batch is what came during the service before it. That service varies by itself, and with its own batch, which
+    varied for the same reason: for λ items/s and services (a + b·n)·G with mean(G) = 1 and var(G) = cv² the variance
+    of the batch is λ·mean(S) + λ²·var(S), in which var(S) holds the variance again. It is bounded, since a batch is
+    from 1 to `limit` items.
+    """
+    others = min(mean, limit) - 1
+    if others <= 0 or mean <= 0:
+        return served
+    slope = law.per_item_s * mean / law.mean_s(mean)  # by how much the service grows with the batch, both in shares
+    varied = 1 + law.cv * law.cv
+    free = ((served - mean) * mean + (law.cv * others) ** 2) / max(_LEAST_DAMPING, 1 - slope * slope * varied)
+    most = (limit - mean) * others / _BOUNDED
+    if free <= 0 or most <= 0:
+        return min(served, float(limit))
+    return mean + 1 / math.hypot(1 / free, 1 / most) / mean
 
 
 def _measured_pass_ratio(

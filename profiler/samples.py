@@ -72,7 +72,8 @@ class Quantity(Enum):
     """Mean items per batch."""
     SERVED_BATCH = "servedBatch"
     """The batch size that SERVICE_TIME belongs to, where it is not BATCH_SIZE: servers that add up durations per item
-    weight a batch by its items."""
+    weight a batch by its items. As it were if all services were equally long: what their variation adds is the model's
+    to say."""
     PRESENT_BATCH = "presentBatch"
     """The batch size that an item meets at any moment of its service, where only a gauge tells it: BATCH_SIZE is then
     the mean over the time in which any item is served, and long batches count for more in both."""
