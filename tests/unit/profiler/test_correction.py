@@ -82,6 +82,8 @@ def corrected(
     now_s: float = NOW_S,
     interval_s: float = INTERVAL_S,
     replicas: int = 4,
+    batch: int = 1,
+    service: ServiceLaw = LAW,
     **law: Any,
 ) -> StageProfile:
     profiles = placements or (on(CPU),)
@@ -100,9 +102,9 @@ def corrected(
         latency=latency,
         placements={
             profile.pool: RunningPlacement(
-                placement=Placement(pool=profile.pool, service=LAW, **law),
+                placement=Placement(pool=profile.pool, service=service, **law),
                 replicas=replicas,
-                batch=1,
+                batch=batch,
                 throughput=throughput,
             )
             for profile in profiles
@@ -199,6 +201,17 @@ class TestLatencyFactor:
     )
     def test_what_cannot_be_compared_teaches_nothing(self, slow: PlacementProfile) -> None:
         assert corrected(slow).latency_correction is None
+
+    def test_a_batch_server_that_is_always_busy_may_be_far_from_its_limit(self) -> None:
+        law = ServiceLaw(fixed_s=0.05, per_item_s=0.001, cv=0.3)
+        placement = Placement(pool=CPU, service=law, batch_sizes=(16,))
+        load = StageLoad(rate_rps=400.0)
+        predicted = predict(load, placement, 4, batch=16, routing=Routing.LEAST_LOADED, percentile=95)
+        assert predicted is not None
+        slow = on(CPU, rate_rps=400.0, utilization=0.97, latency_p95=1.5 * predicted.percentile_s)
+        seen = corrected(slow, service=law, batch=16, batch_sizes=(16,))
+        assert seen.latency_correction is not None
+        assert seen.latency_correction.factor > 1
 
     def test_rates_that_cannot_be_added_up_teach_nothing(self) -> None:
         absurd = {Quantity.ARRIVAL_RATE: 1e308, Quantity.COMPLETION_RATE: 1e308}
