@@ -3,7 +3,7 @@
     python -m simulations.training [--policy NAME]… [--candidates N] [--jobs N]
 
 For each policy: its documented settings and a random sample of the combinations in `SPACES`, `CANDIDATES` in all, each
-run on every training scenario with the scenarios' first seed. `best` says which one wins. The answer, its scores and
+run on every training scenario with all of its seeds. `best` says which one wins. The answer, its scores and
 the hashes of what was read go to `simulations/policies/trained.json`; policies that are not named stay as they are.
 """
 
@@ -132,7 +132,7 @@ def candidates(family: Family[Any], *, count: int) -> list[Any]:
 
 
 def score(results: Sequence[RunResult], documented: Sequence[RunResult]) -> Score:
-    """Return the score of settings from their runs and those of the documented ones, one per training scenario.
+    """Return the score of settings from their runs and those of the documented ones, one per training load and seed.
 
     Windows of a scenario that scored none count as missed.
     """
@@ -156,16 +156,17 @@ def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) ->
     """Return what the data file says of a policy: the best of `count` settings, its score, and all that was tried."""
     family = POLICIES[name]
     tried = candidates(family, count=count)
-    by_scenario = [
+    by_load = [
         run_all(
             scenario,
-            [RunRequest(policy=name, seed=_seed(scenario), settings=settings) for settings in tried],
+            [RunRequest(policy=name, seed=seed, settings=settings) for settings in tried],
             jobs=jobs,
             progress=_tell,
         )
         for scenario in scenarios
+        for seed in scenario.file.seeds
     ]
-    runs = list(zip(*by_scenario, strict=True))
+    runs = list(zip(*by_load, strict=True))
     scores = [score(results, runs[0]) for results in runs]
     winner = best(scores)
     return {
@@ -183,11 +184,6 @@ def training_scenarios() -> list[Scenario]:
     """Return the bundled training scenarios."""
     folder = Path(str(resources.files("simulations.scenarios")))
     return [load_scenario(folder / name / "training.yaml") for name in SCENARIOS]
-
-
-def _seed(scenario: Scenario) -> int:
-    """The one seed that settings are tried with: several would divide the search by their number."""
-    return scenario.file.seeds[0]
 
 
 def _differing(family: Family[Any], settings: Any) -> dict[str, Any]:
@@ -221,7 +217,7 @@ def _write(path: Path, name: str, entry: Mapping[str, Any], scenarios: Sequence[
     entries = {**before, name: entry}
     document = {
         "objective": OBJECTIVE,
-        "seeds": {scenario.file.name: _seed(scenario) for scenario in scenarios},
+        "seeds": {scenario.file.name: list(scenario.file.seeds) for scenario in scenarios},
         "scenarios": {scenario.file.name: dict(provenance(scenario, ()).sha256) for scenario in scenarios},
         "policies": {known: entries[known] for known in POLICIES if known in entries},
     }

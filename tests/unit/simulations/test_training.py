@@ -81,7 +81,7 @@ def test_no_training_scenario_is_reported_on() -> None:
 def test_what_is_bundled_tells_which_loads_it_was_found_on() -> None:
     bundled = json.loads((Path(catalogue.__file__).parent / TRAINED).read_text())
     scenarios = training_scenarios()
-    assert bundled["seeds"] == {scenario.file.name: scenario.file.seeds[0] for scenario in scenarios}
+    assert bundled["seeds"] == {scenario.file.name: list(scenario.file.seeds) for scenario in scenarios}
     assert bundled["scenarios"] == {s.file.name: dict(provenance(s, ()).sha256) for s in scenarios}
 
 
@@ -103,5 +103,5 @@ def test_what_is_found_is_written_down_beside_what_was_there(tmp_path: Path, mon
     assert entry["settings"]["target_utilization"] == min(tried)
     assert entry["documented"]["relative_cost"] == 1.0
     assert set(written["scenarios"]) == {"steady-training", "bursty-training", "daily-training"}
-    assert written["seeds"] == {"steady-training": 11, "bursty-training": 11, "daily-training": 11}
+    assert written["seeds"] == {f"{name}-training": [11, 12] for name in ("steady", "bursty", "daily")}
     assert all(len(own["captions.yaml"]) == 64 for own in written["scenarios"].values())
