@@ -57,9 +57,7 @@ def admitted_meanwhile(
     if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
         return None
     soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * case.spec.sla.latency_s)
-    placements = {
-        (stage.name, placement.pool): placement for stage in case.spec.stages for placement in stage.placements
-    }
+    placements = case.spec.placements()
     serving = {
         key: target.ready + _started(placements[key], target, now_s - policy.interval_s, soon_s)
         for key, target in there.items()

@@ -110,9 +110,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
     books = _Books.of(snapshot)
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
-        placements = {
-            (stage.name, placement.pool): placement for stage in state.spec.stages for placement in stage.placements
-        }
+        placements = state.spec.placements()
         for key, target in _targets(state):
             pool = snapshot.pools.get(key[1])
             if pool is None:
@@ -152,15 +150,11 @@ class _Books:
         }
         draining: set[PoolName] = set()
         for state in snapshot.pipelines:
-            per_instance = {
-                (stage.name, placement.pool): placement.prior.per_instance
-                for stage in state.spec.stages
-                for placement in stage.placements
-            }
+            placements = state.spec.placements()
             for key, target in _targets(state):
                 if key[1] in free:
                     placed = target.existing - len(target.pending) - len(target.stranded)
-                    free[key[1]] -= placed / per_instance[key]
+                    free[key[1]] -= placed / placements[key].prior.per_instance
                     if target.terminating:
                         draining.add(key[1])
         return cls(free=free, draining=frozenset(draining))

@@ -145,6 +145,10 @@ class PipelineSpec:
         """Return every placement, in the order declared."""
         return tuple((stage.name, placement.pool) for stage in self.stages for placement in stage.placements)
 
+    def placements(self) -> Mapping[PlacementKey, PlacementSpec]:
+        """Return every placement by its key, in the order declared."""
+        return {(stage.name, placement.pool): placement for stage in self.stages for placement in stage.placements}
+
     @property
     def items_per_unit_s(self) -> float:
         """Return the items per second at the entry that one unit of demand offers."""
