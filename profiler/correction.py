@@ -188,6 +188,7 @@ def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tai
         if rate_rps > _FALLING_BEHIND * completions_rps or not _service_settled(profile):
             return None
         part = running.placements[profile.pool]
+        # A server with batches is busy nearly all the time from well below its limit on.
         if part.batch == 1 and (_number(profile.readings.get(Quantity.UTILIZATION)) or 0.0) > _HIGHEST_UTILIZATION:
             return None
         sessions = running.load.sessions

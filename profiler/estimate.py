@@ -23,6 +23,7 @@ FACTOR_BOUNDS = (0.5, 2.0)
 MIN_ITEMS = 30.0
 """Fewer items than these within the window correct nothing."""
 _LEAST_DAMPING = 0.05
+"""Where batches grow by nearly all that the service grows by, the free variance has no bound of its own."""
 _BOUNDED = 1.5
 """How much narrower the batches between 1 and the limit are, near it, than if all were one or the other: fitted, with
 the way in which both bounds of the variance meet, to simulated servers (`tests/oracle/test_service_times.py`)."""
@@ -201,15 +202,14 @@ def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
     of the batch is λ·mean(S) + λ²·var(S), in which var(S) holds the variance again. It is bounded, since a batch is
     from 1 to `limit` items.
     """
-    others = min(mean, limit) - 1
-    if others <= 0 or mean <= 0:
+    if not 1 < mean < limit:
         return served
     slope = law.per_item_s * mean / law.mean_s(mean)  # by how much the service grows with the batch, both in shares
     varied = 1 + law.cv * law.cv
-    free = ((served - mean) * mean + (law.cv * others) ** 2) / max(_LEAST_DAMPING, 1 - slope * slope * varied)
-    most = (limit - mean) * others / _BOUNDED
-    if free <= 0 or most <= 0:
-        return min(served, float(limit))
+    free = ((served - mean) * mean + (law.cv * (mean - 1)) ** 2) / max(_LEAST_DAMPING, 1 - slope * slope * varied)
+    if free <= 0:
+        return served
+    most = (limit - mean) * (mean - 1) / _BOUNDED
     return mean + 1 / math.hypot(1 / free, 1 / most) / mean
 
 

@@ -28,10 +28,10 @@ LAW = ServiceLaw(fixed_s=0.05, cv=1.0)
 LOAD = StageLoad(rate_rps=0.0)
 
 
-def modelled_s(rate_rps: float, replicas: int = 4) -> float:
-    placement = Placement(pool=CPU, service=LAW)
+def modelled_s(rate_rps: float, replicas: int = 4, *, service: ServiceLaw = LAW, batch: int = 1) -> float:
+    placement = Placement(pool=CPU, service=service, batch_sizes=(batch,))
     load = StageLoad(rate_rps=rate_rps)
-    predicted = predict(load, placement, replicas, batch=1, routing=Routing.LEAST_LOADED, percentile=95)
+    predicted = predict(load, placement, replicas, batch=batch, routing=Routing.LEAST_LOADED, percentile=95)
     assert predicted is not None
     return predicted.percentile_s
 
@@ -204,11 +204,8 @@ class TestLatencyFactor:
 
     def test_a_batch_server_that_is_always_busy_may_be_far_from_its_limit(self) -> None:
         law = ServiceLaw(fixed_s=0.05, per_item_s=0.001, cv=0.3)
-        placement = Placement(pool=CPU, service=law, batch_sizes=(16,))
-        load = StageLoad(rate_rps=400.0)
-        predicted = predict(load, placement, 4, batch=16, routing=Routing.LEAST_LOADED, percentile=95)
-        assert predicted is not None
-        slow = on(CPU, rate_rps=400.0, utilization=0.97, latency_p95=1.5 * predicted.percentile_s)
+        p95_s = 1.5 * modelled_s(400.0, service=law, batch=16)
+        slow = on(CPU, rate_rps=400.0, utilization=0.97, latency_p95=p95_s)
         seen = corrected(slow, service=law, batch=16, batch_sizes=(16,))
         assert seen.latency_correction is not None
         assert seen.latency_correction.factor > 1
