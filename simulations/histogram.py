@@ -1,4 +1,4 @@
-"""Latencies in buckets: as the ingress exports them, and the bounds that servers have."""
+"""Latencies in buckets: as the ingress exports them, and as servers tell them."""
 
 from bisect import bisect_left
 
@@ -9,6 +9,8 @@ VLLM_FIRST_TOKEN_S = (
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 """Upper bounds of vllm:time_to_first_token_seconds (vllm/v1/metrics/loggers.py)."""
+TRITON_SUMMARY_S = 60.0
+"""What the summaries of Triton, as the lab's workers stand for it, look back on."""
 
 
 class LatencyHistogram:

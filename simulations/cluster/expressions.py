@@ -14,8 +14,6 @@ from profiler.samples import Quantity
 from simulations.cluster.scrapes import Floats, Window, quantiles
 from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
-SUMMARY_WINDOW_S = 60.0
-"""What the latency summaries of Triton, as the lab's workers stand for it, look back on."""
 _HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
 
 
@@ -45,7 +43,7 @@ class Level(IntEnum):
 class Pods:
     """The pods of one placement: their samples over the stage's window, and what their server was started with.
 
-    `summary` are their samples over SUMMARY_WINDOW_S; `bounds_s` are those of the latency buckets.
+    `summary` are their samples over TRITON_SUMMARY_S; `bounds_s` are those of the latency buckets.
     """
 
     window: Window
@@ -105,7 +103,8 @@ def _buckets(preset: str) -> Callable[[Pods], Floats]:
     bounds_s = np.array(_HISTOGRAMS_S[preset])
 
     def buckets(pods: Pods) -> Floats:
-        below = np.concatenate([np.zeros((len(pods.buckets()), 1)), np.cumsum(pods.buckets(), axis=1)], axis=1)
+        counted = pods.buckets()
+        below = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
         edges = np.concatenate([[0.0], pods.bounds_s])
         told = [[*np.interp(bounds_s, edges, row[:-1], right=row[-1]), row[-1]] for row in below]
         return np.array(told).reshape(len(below), len(bounds_s) + 1)

@@ -10,13 +10,14 @@ from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
 from simulations.cluster.disturbances import Disturbances, Noise
-from simulations.cluster.expressions import SUMMARY_WINDOW_S, Counter, Pods
+from simulations.cluster.expressions import Counter, Pods
 from simulations.cluster.queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
 from simulations.cluster.readings import OnDemand, placement_readings
 from simulations.cluster.scrapes import Window, quantiles
 from simulations.cluster.serving import OFFERED, Serving
 from simulations.cluster.workloads import Pod, Workload
 from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
+from simulations.histogram import TRITON_SUMMARY_S
 from simulations.policies.base import IngressReading, ReplicaReading
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
@@ -81,7 +82,7 @@ class Metrics:
             prior = placement.prior
             pods = Pods(
                 window=told.window(reporting, stage.metrics_window_s),
-                summary=told.window(reporting, SUMMARY_WINDOW_S),
+                summary=told.window(reporting, TRITON_SUMMARY_S),
                 bounds_s=_BOUNDS_S,
                 concurrency=prior.concurrency,
                 batch_limit=prior.batch_sizes[-1],

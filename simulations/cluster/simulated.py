@@ -23,7 +23,6 @@ from profiler.samples import Reading
 from simulations import ledger
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.disturbances import Disturbances
-from simulations.cluster.expressions import SUMMARY_WINDOW_S
 from simulations.cluster.metrics import Metrics
 from simulations.cluster.nodes import Pool, reclaimed_nodes
 from simulations.cluster.queries import ActiveStreams, parse_query
@@ -32,6 +31,7 @@ from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.serving import Serving
 from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
 from simulations.engine.pipeline import PipelineEngine
+from simulations.histogram import TRITON_SUMMARY_S
 from simulations.ledger import Observation
 from simulations.load import item_seed, pipeline_schedules
 from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
@@ -105,7 +105,7 @@ class SimulatedCluster:
             for _, query in queries(pipeline)
         }
         longest_s = max(
-            SUMMARY_WINDOW_S,
+            TRITON_SUMMARY_S,
             window_s or 0.0,
             *(stage.metrics_window_s for pipeline in (*self.pipelines, *patched) for stage in pipeline.stages),
             *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),

@@ -31,7 +31,7 @@ def _finer(bounds_s: set[float]) -> tuple[float, ...]:
     made: list[float] = []
     for low_s, high_s in pairwise(sorted(bounds_s)):
         parts = math.ceil(math.log(high_s / low_s) / math.log(_FINENESS))
-        made += [low_s, *(low_s * (high_s / low_s) ** (part / parts) for part in range(1, parts))]
+        made += np.geomspace(low_s, high_s, parts, endpoint=False).tolist()
     return (*made, max(bounds_s))
 
 

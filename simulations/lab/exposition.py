@@ -14,7 +14,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+from simulations.histogram import TRITON_SUMMARY_S, VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 Preset = Literal["generic", "triton", "vllm"]
 
@@ -30,7 +30,6 @@ _VLLM_REQUEST_S = (
 _VLLM_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 _TRITON_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-_TRITON_SUMMARY_WINDOW_S = 60.0
 _TRITON_SUMMARY_SAMPLES = 2000  # bounds what one scrape has to sort
 
 
@@ -189,7 +188,7 @@ class TritonExposition(Exposition):
 
     def _summary(self, now_s: float) -> list[str]:
         """Quantiles over a sliding window, NaN while it is empty; sum and count over all time, as Triton has them."""
-        while self._recent and self._recent[0][0] < now_s - _TRITON_SUMMARY_WINDOW_S:
+        while self._recent and self._recent[0][0] < now_s - TRITON_SUMMARY_S:
             self._recent.popleft()
         latencies_s = sorted(latency_s for _, latency_s in self._recent)
         name = "nv_inference_request_summary_us"
