@@ -25,7 +25,7 @@ ROUNDS = 5
 MARGIN = 0.985
 """A tightened target aims this much below the SLA, so that it is reached in one round more often than not."""
 
-_WORK_NS, _MOST_WORK_NS = 7e6, 25e6
+_WORK_NS, _MOST_WORK_NS = 3e6, 25e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
 """What an item costs in a stage, and what a replica adds where the least loaded is looked for: sets how many items."""
 _PRECISION = 0.02
@@ -92,6 +92,7 @@ def replay(
     *,
     items: int | None = None,
     arrivals_s: Array | None = None,
+    decides_s: float | None = None,
     seed: int = 1,
 ) -> Replayed | None:
     """Return what the pipeline's demand experiences on `replicas` with the batch limits `batches`.
@@ -100,8 +101,8 @@ def replay(
     dropped. `replicas` default to 0, `batches` to the placement's largest. `arrivals_s` is a trace of arrivals at the
     entry, ascending, of which the first 200,000 are taken; without one the arrivals are made: requests by a renewal
     process of the demand's rate and dispersion, the items of streams at even intervals from random phases. `items` is
-    how many to make; by default as many as a
-    few milliseconds allow, more where they say little. The limits of session slots are not replayed.
+    how many to make; by default as many as a few milliseconds allow, more where they say little: with `decides_s` only
+    where that latency is within what they leave open. The limits of session slots are not replayed.
     """
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
     demand, visits = pipeline.demand, pipeline.visit_ratios
@@ -125,8 +126,11 @@ def replay(
     answer = _replay(pipeline, groups, _arrivals(demand, count, drain_s, seed), seed)
     if answer is None or answer.latency_s <= 0:  # too short for the times at which it happens
         return answer
+    precise_s = _PRECISION * answer.latency_s
+    if decides_s is not None:  # the farther from it, the less need be known
+        precise_s = max(precise_s, abs(answer.latency_s - decides_s))
     # Under a high load times depend on one another for long: then it takes more of them to say as much.
-    wanted = count * min((answer.half_width_s / (_PRECISION * answer.latency_s)) ** 2, 100.0)
+    wanted = count * min((answer.half_width_s / precise_s) ** 2, 100.0)
     more = int(min(wanted, _affordable(pipeline, groups, _MOST_WORK_NS)))
     if more < 1.25 * count:
         return answer

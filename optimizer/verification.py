@@ -201,5 +201,6 @@ def _replayed(pipeline: Pipeline, placed: tuple[_Placed, ...]) -> Verdict | None
         pipeline,
         {(stage, pool): replicas for stage, pool, replicas, _ in placed},
         {(stage, pool): batch for stage, pool, _, batch in placed},
+        decides_s=pipeline.sla.latency_s,
     )
     return None if seen is None else Verdict(latency_s=seen.latency_s, half_width_s=seen.half_width_s)

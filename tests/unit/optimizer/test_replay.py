@@ -53,6 +53,17 @@ def test_a_replay_tells_how_far_luck_may_take_it() -> None:
     assert 20 <= sum(within) <= 30
 
 
+def test_a_replay_is_no_longer_than_it_takes_to_tell_whether_a_latency_is_kept() -> None:
+    pipeline, replicas = a_pipeline(exponential("a"), rate_rps=90), {(StageName("a"), PoolName("cpu")): 1}
+    usual = replay(pipeline, replicas, {})
+    assert usual is not None
+    near, far = (replay(pipeline, replicas, {}, decides_s=factor * usual.latency_s) for factor in (1.0, 3.0))
+    assert near is not None
+    assert far is not None
+    assert far.items < near.items == usual.items
+    assert far.latency_s == pytest.approx(usual.latency_s, abs=far.half_width_s + usual.half_width_s)
+
+
 def test_a_join_waits_for_its_slowest_branch_and_forks_start_together() -> None:
     stages = (sure("a", 0.01), sure("b", 0.03, "a"), sure("c", 0.001, "a"), sure("d", 0.005, "b", "c"))
     answer = seen(a_pipeline(*stages, rate_rps=0.0), 1, 1, 1, 1)

@@ -22,7 +22,8 @@ def replaying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Latency], l
     asked: list[Pipeline] = []
 
     def use(latency: Latency) -> list[Pipeline]:
-        def replay(pipeline: Pipeline, replicas: Any, batches: Any) -> Replayed:
+        def replay(pipeline: Pipeline, replicas: Any, batches: Any, *, decides_s: float) -> Replayed:
+            assert decides_s == pipeline.sla.latency_s
             asked.append(pipeline)
             composed_s = predicted_latency_s(pipeline, replicas, batches, composition=Composition.RSS)
             assert composed_s is not None
