@@ -7,7 +7,6 @@ who joins within that time, or by the table, whichever is more.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from optimizer.batching import (
     own_distribution,
     time_in_stage,
 )
+from optimizer.compiled import compiled
 from optimizer.model import Placement, Routing
 from optimizer.tails import gamma_quantile, mixture_percentile
 
@@ -229,16 +229,11 @@ def predict_all(
     its replicas do not hold the load's sessions.
     """
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
-    running = replicas > 0
     kinds, kind = _kinds(placements, limits)
     offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
-    capacity = offered.sum(axis=1)
-    utilization = np.full(len(replicas), np.inf)
-    np.divide(load.rate_rps, capacity, out=utilization, where=capacity > 0)
-    share_of = np.divide(offered, capacity[:, None], out=np.zeros(offered.shape), where=capacity[:, None] > 0)
-    pinned = _Pinned.of(load, routing, replicas, share_of, percentile)
-    carried = utilization * pinned.fullest.max(axis=1, initial=1.0) <= UTILIZATION_CEILING
-    row, column = np.nonzero(running & carried[:, None])
+    pinned = load.sessions or 0.0 if routing is Routing.STICKY else 0.0
+    utilization, carried, share, typical, streams = _spread(replicas, offered, load.rate_rps, pinned, percentile / 100)
+    row, column = np.nonzero(share)
     part = _Parts(
         load=load,
         routing=routing,
@@ -246,57 +241,81 @@ def predict_all(
         kinds=tuple(kinds),
         kind=kind[row, column],
         replicas=replicas[row, column],
-        utilization=utilization[row] * pinned.typical[row, column],
-        streams=pinned.streams[row, column],
+        utilization=typical[row, column],
+        streams=streams[row, column],
     )
-    shares = np.zeros((len(placements), len(replicas)))
-    means, quantiles, errors = np.zeros_like(shares), np.zeros_like(shares), np.zeros_like(shares)
+    mean, quantile, error = np.zeros((3, len(replicas)))
     if len(row):
-        shares[column, row] = share_of[row, column]
-        means[column, row], quantiles[column, row] = part.latency()
-        errors[column, row] = part.error()
-    mean, quantile = (shares * means).sum(axis=0), quantiles.max(axis=0, initial=0.0)
-    mixed = np.nonzero((np.count_nonzero(running, axis=1) > 1) & carried)[0]
-    if len(mixed):
-        quantile[mixed] = mixture_percentile(shares[:, mixed], quantiles[:, mixed], means[:, mixed], percentile)
+        means, quantiles = part.latency()
+        _gather(row, share[row, column], means, quantiles, part.error(), mean, quantile, error)
+        mixed = np.nonzero(np.count_nonzero(share, axis=1) > 1)[0]
+        if len(mixed):
+            of_each = np.zeros((2, *share.shape))
+            of_each[:, row, column] = quantiles, means
+            tails, middles = of_each[:, mixed].transpose(0, 2, 1)
+            quantile[mixed] = mixture_percentile(share[mixed].T, tails, middles, percentile)
     ok = carried & _slots_suffice(load, placements, replicas, mean * load.latency_factor)
     return Predictions(
         mean_s=np.where(ok, mean * load.latency_factor, np.inf),
         percentile_s=np.where(ok, quantile * load.latency_factor, np.inf),
         utilization=utilization,
-        error=errors.max(axis=0, initial=0.0),
+        error=error,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """Streams that stay with their replica, shape (allocations, placements): the fullest bounds what is carried.
+@compiled
+def _spread(
+    replicas: Counts, offered: Array, rate_rps: float, streams_pinned: float, below: float
+) -> tuple[Array, NDArray[np.bool_], Array, Array, Array]:
+    """Return how the load is spread over `offered` capacities, shape (allocations, placements) as that of `replicas`.
 
-    `fullest` is its load over the mean one. `typical` is that of the replicas which decide the percentile: the fullest,
-    unless they have too few of the items; `streams` is how many these hold. All 1 where nothing is pinned.
+    For each allocation: utilization, and whether it is carried. For each placement: its share of the work (nothing
+    where it is not carried), the utilization of the replicas that decide the percentile, and the streams of one.
+
+    Streams that stay with their replica are spread as evenly as whole streams can be. The fullest replicas bound what
+    is carried; they decide the percentile, too, unless they have too few of the items.
     """
+    count, placements = replicas.shape
+    utilization, carried = np.full(count, np.inf), np.zeros(count, np.bool_)
+    share, typical, streams = np.zeros(replicas.shape), np.zeros(replicas.shape), np.ones(replicas.shape)
+    for row in range(count):
+        capacity = 0.0
+        for k in range(placements):
+            capacity += offered[row, k]
+        if capacity <= 0.0:
+            continue
+        utilization[row] = rate_rps / capacity
+        fullest = 1.0
+        for k in range(placements):
+            among = replicas[row, k]
+            typical[row, k] = utilization[row]
+            if among <= 0:
+                continue
+            share[row, k] = offered[row, k] / capacity
+            held = streams_pinned * share[row, k]
+            if streams_pinned <= 0.0 or held < _LEAST_OF_A_STREAM:
+                continue
+            whole = np.ceil(held - _WHOLE)
+            most, least = np.ceil(whole / among - _WHOLE), np.floor(whole / among + _WHOLE)
+            items = (whole - least * among) * most / whole if most > least else 1.0
+            streams[row, k] = most if items > 1 - below or least == 0 else least
+            typical[row, k] *= streams[row, k] * among / held
+            fullest = max(fullest, most * among / held)
+        carried[row] = utilization[row] * fullest <= UTILIZATION_CEILING
+        if not carried[row]:
+            share[row] = 0.0
+    return utilization, carried, share, typical, streams
 
-    fullest: Array
-    typical: Array
-    streams: Array
 
-    @classmethod
-    def of(cls, load: StageLoad, routing: Routing, replicas: Counts, share: Array, percentile: float) -> "_Pinned":
-        """Return how `load.sessions` are spread: as evenly as whole streams can be."""
-        fullest, streams = np.ones(replicas.shape), np.ones(replicas.shape)
-        if routing is not Routing.STICKY or not load.sessions:
-            return cls(fullest, fullest, streams)
-        at = (replicas > 0) & (load.sessions * share >= _LEAST_OF_A_STREAM)
-        held, among = load.sessions * share[at], replicas[at]
-        mean, count = held / among, np.ceil(held - _WHOLE)
-        most, least = np.ceil(count / among - _WHOLE), np.floor(count / among + _WHOLE)
-        items = np.where(most > least, (count - least * among) * most / count, 1.0)
-        decides = (items > 1 - percentile / 100) | (least == 0)
-        typical = fullest.copy()
-        fullest[at] = most / mean
-        streams[at] = np.where(decides, most, least)
-        typical[at] = streams[at] / mean
-        return cls(fullest, typical, streams)
+@compiled
+def _gather(
+    row: Counts, share: Array, means: Array, quantiles: Array, errors: Array, mean: Array, quantile: Array, error: Array
+) -> None:
+    """Add up the means of each row by `share`, and write the largest percentiles and errors."""
+    for part in range(len(row)):
+        mean[row[part]] += share[part] * means[part]
+        quantile[row[part]] = max(quantile[row[part]], quantiles[part])
+        error[row[part]] = max(error[row[part]], errors[part])
 
 
 def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
@@ -544,42 +563,43 @@ class _Parts:
 
 
 def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
-    """Return mean and variance of an item's time where its batch waits to fill and then starts.
+    """Return mean and variance of an item's time where its batch waits to fill and then starts."""
+    law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
+    _fill(joins_rps, placement.batch_wait_s, batch, law.fixed_s, law.per_item_s, law.cv, mean, variance)
+    return mean, variance
 
-    The number that joins within the wait is Poisson's. Those of a batch that fills come evenly spread.
+
+@compiled
+def _fill(
+    joins_rps: Array, wait_s: float, batch: int, fixed_s: float, per_item_s: float, cv: float, mean: Array, var: Array
+) -> None:
+    """Write mean and variance of the time of items whose batch of at most `batch` > 1 waits to fill.
+
+    The number that joins the first within the wait is Poisson's. The first waits for all of it, others for what is left
+    of it. The items of a batch that fills come evenly spread, over the time that it takes to.
     """
-    law, wait_s = placement.service, placement.batch_wait_s
-    size, log_factorial, delay, square = _places(batch)
-    rate = np.maximum(joins_rps, 1e-12)[:, None]
-    others, joined = size - 1.0, rate * wait_s
-    chance = np.exp(others * np.log(joined) - joined - log_factorial)
-    filled_s = np.maximum(1 - np.cumsum(chance, axis=1)[:, :-1], 0.0).sum(axis=1) / rate[:, 0]  # or the wait, if less
-    chance[:, -1] = full = np.maximum(1 - chance[:, :-1].sum(axis=1), 0)
-    window = np.full(chance.shape, wait_s)
-    window[:, -1] = np.minimum(np.maximum((filled_s - wait_s * (1 - full)) / np.maximum(full, 1e-12), 0.0), wait_s)
-    items = size * chance  # large batches have more items to ask
-    items /= items.sum(axis=1, keepdims=True)
-    service_s = law.fixed_s + law.per_item_s * size
-    mean = (items * (window * delay + service_s)).sum(axis=1)
-    second = window**2 * square + 2 * window * delay * service_s + service_s**2 * (1 + law.cv**2)
-    return mean, np.maximum((items * second).sum(axis=1) - mean**2, 0.0)
-
-
-@lru_cache(maxsize=64)
-def _places(batch: int) -> tuple[Array, Array, Array, Array]:
-    """Return what batches of 1 to `batch` items are, whatever the load.
-
-    Their sizes, the logarithm of the factorial of how many follow the first item, and the parts of the window that an
-    item of theirs waits and of its square. The first waits for all of the window, others for what is left of it; the
-    largest batch is full, and its items come evenly spread.
-    """
-    others = np.arange(batch, dtype=np.float64)
-    size: Array = others + 1.0
-    delay, square = (1 + 1 / size) / 2, (1 + 2 / size) / 3
-    left = others / (batch - 1)
-    delay[-1], square[-1] = left.mean(), (left**2).mean()
-    log_factorial: Array = np.cumsum(np.log(np.maximum(others, 1.0)))
-    places = size, log_factorial, delay, square
-    for each in places:
-        each.setflags(write=False)
-    return places
+    for row in range(len(joins_rps)):
+        rate = max(joins_rps[row], 1e-12)
+        log_joined = np.log(rate * wait_s)
+        log_chance, below, filled_s = -rate * wait_s, 0.0, 0.0
+        items, first, second = 0.0, 0.0, 0.0
+        for others in range(batch):
+            size = others + 1.0
+            service_s = fixed_s + per_item_s * size
+            if size < batch:
+                log_chance += log_joined - np.log(others) if others else 0.0
+                chance = np.exp(log_chance)
+                below += chance
+                filled_s += max(1 - below, 0.0) / rate  # until it is full, or for the wait if that is less
+                window_s, delay, square = wait_s, (1 + 1 / size) / 2, (1 + 2 / size) / 3
+            else:
+                chance = max(1 - below, 0.0)
+                window_s = (filled_s - wait_s * (1 - chance)) / max(chance, 1e-12)
+                window_s = min(max(window_s, 0.0), wait_s)
+                delay, square = 0.5, (2 * size - 1) / (6 * (size - 1))
+            weight = size * chance  # large batches have more items to ask
+            items += weight
+            first += weight * (window_s * delay + service_s)
+            second += weight * (window_s**2 * square + 2 * window_s * delay * service_s + service_s**2 * (1 + cv**2))
+        mean[row] = first / items
+        var[row] = max(second / items - mean[row] ** 2, 0.0)
