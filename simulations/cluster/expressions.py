@@ -95,19 +95,29 @@ def _last(level: Level) -> Callable[[Pods], Floats]:
     return lambda pods: pods.window.last[:, level]
 
 
+def upper_bounds_s(preset: str) -> Floats:
+    """Return the upper bounds that a preset's histograms have, +Inf last."""
+    return np.append(_HISTOGRAMS_S[preset], np.inf)
+
+
 def _buckets(preset: str) -> Callable[[Pods], Floats]:
     """Cumulative rates by a server's own bounds: between those that are counted by, items are taken to be even.
 
     What is above all of those is taken to be below the server's next.
     """
-    bounds_s = np.array(_HISTOGRAMS_S[preset])
+    bounds_s = upper_bounds_s(preset)
 
     def buckets(pods: Pods) -> Floats:
         counted = pods.buckets()
         below = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
         edges = np.concatenate([[0.0], pods.bounds_s])
-        told = [[*np.interp(bounds_s, edges, row[:-1], right=row[-1]), row[-1]] for row in below]
-        return np.array(told).reshape(len(below), len(bounds_s) + 1)
+        above = np.minimum(np.searchsorted(edges, bounds_s), len(edges))
+        known = above < len(edges)
+        low = edges[above[known] - 1]
+        share = np.ones(len(bounds_s))
+        share[known] = (bounds_s[known] - low) / (edges[above[known]] - low)
+        told: Floats = below[:, above - 1] + share * (below[:, above] - below[:, above - 1])
+        return told
 
     return buckets
 
@@ -199,8 +209,3 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
     },
 }
-
-
-def upper_bounds_s(preset: str) -> Floats:
-    """Return the upper bounds that a preset's histograms have, +Inf last."""
-    return np.append(_HISTOGRAMS_S[preset], np.inf)
