@@ -53,6 +53,11 @@ class Answer:
         return self.case.use(self.choice)
 
     @property
+    def replicas(self) -> int:
+        """Return how many replicas there are of all stages together."""
+        return sum(int(table.replicas[row].sum()) for table, row in zip(self.case.tables, self.choice, strict=True))
+
+    @property
     def complete(self) -> bool:
         """Return whether every stage runs."""
         return all(table.replicas[row].any() for table, row in zip(self.case.tables, self.choice, strict=True))

@@ -211,12 +211,19 @@ class Demand:
         )
 
     def scaled(self, share: float) -> "Demand":
-        """Return this demand when only `share` of it is admitted."""
+        """Return this demand when only `share` of it is admitted, to twelve digits.
+
+        Shares of different demands that are the same load are then equal, and nothing about it is computed twice.
+        """
         return Demand(
-            entry_rate_rps=self.entry_rate_rps * share,
-            sessions=None if self.sessions is None else self.sessions * share,
+            entry_rate_rps=_rounded(self.entry_rate_rps * share),
+            sessions=None if self.sessions is None else _rounded(self.sessions * share),
             arrival_cv2=self.arrival_cv2,
         )
+
+
+def _rounded(load: float) -> float:
+    return float(f"{load:.12g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ of the others, the smallest first. Every step is bounded by the number of questi
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from math import floor, inf, isfinite, log
+from math import ceil, floor, frexp, inf, isfinite, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 RESOLUTION = 256
-"""Shares are multiples of 1 / RESOLUTION or finer; those below it, of the powers of that."""
+"""Shares are raised in steps of 1 / RESOLUTION or finer; those below it, of the powers of that."""
 
 BUDGET = Limit(kind=LimitKind.BUDGET)
 
@@ -34,7 +34,11 @@ _QUESTIONS = 100
 """Questions per pipeline while shares are raised, half of them for raising with others; then it stays where it is."""
 
 FINE = 16
-"""One short pipeline with few placements gets its share in steps of 1 / (RESOLUTION · FINE)."""
+"""One short pipeline with few placements gets its share in steps of 1 / (RESOLUTION · FINE), or coarser where that is
+less than a replica of many."""
+
+_FRACTION = 0.1
+"""Of the work of a replica: steps need be no finer."""
 
 _FEW_PLACEMENTS = 12
 """Of all its stages together; with more, the last steps would take longer than all the others.
@@ -43,6 +47,9 @@ A search over fewer options still saves nothing here: what a table costs is hard
 
 _NEAR = 16
 """Levels between which what is known to be reached and what is not are halved: an estimate is as dear as a look."""
+
+_WHOLE = 1e-6
+"""A share is so near to a multiple of a step that it is that."""
 
 _SCOUTS = 4
 """How often a search over few options begins anew from what all of them said."""
@@ -97,7 +104,7 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
             served, answer = books.served[pipeline.key], books.answers[pipeline.key]
             limit = None
             if served < 1:
-                step = min(1 / RESOLUTION, _reach(fleet, pipeline))
+                step = min(_step(pipeline), _reach(fleet, pipeline))
                 # On the grid, where the tables are known; less than half a step more is no help worth naming.
                 more = (floor(served / step + 0.5) + 1) * step
                 left, money = books.left(pipeline.key)
@@ -391,20 +398,31 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
     for _ in range(_PASSES):
         before = dict(books.served)
         for pipeline in rest:
-            _raise(books, pipeline)
+            _raise(books, pipeline, step := _step(pipeline), below=ceil(1 / step))
         for pipeline in rest:
             books.tighten(pipeline)  # what that saves may raise another
         if books.served == before:
             break
     if len(rest) == 1 and _few_placements(rest[0]):
         served = books.served[rest[0].key]
-        if 0 < served < 1:
-            fine = FINE * (floor(served * RESOLUTION) + 1)
-            _raise(books, rest[0], 1 / (RESOLUTION * FINE), below=fine, mix=False)
+        step = _step(rest[0])
+        work = step * books.answers[rest[0].key].replicas
+        fine = next((parts for parts in (1, 2, 4, 8) if work <= parts * _FRACTION), FINE)
+        if 0 < served < 1 and fine > 1:
+            _raise(books, rest[0], step / fine, below=fine * (floor(served / step + _WHOLE) + 1), mix=False)
     for pipeline in rest:
         if books.served[pipeline.key] == 0:
             _raise_a_little(books, pipeline)
             books.tighten(pipeline)
+
+
+def _step(pipeline: Pipeline) -> float:
+    """Return the step of a pipeline's share: down to half of 1 / RESOLUTION, a power of 2 items per second.
+
+    Loads are then asked about that were asked about before, when the demand was another.
+    """
+    mantissa, _ = frexp(pipeline.demand.entry_rate_rps)
+    return 0.5 / (mantissa or 0.5) / RESOLUTION
 
 
 def _few_placements(pipeline: Pipeline) -> bool:
@@ -500,28 +518,30 @@ def _in_turn(
     return answers
 
 
-def _raise(
-    books: _Books, pipeline: Pipeline, unit: float = 1 / RESOLUTION, *, below: int = RESOLUTION, mix: bool = True
-) -> None:
+def _raise(books: _Books, pipeline: Pipeline, unit: float, *, below: int, mix: bool = True) -> None:
     """Raise the share of one pipeline as far as it goes in what the others leave, in steps of `unit`.
 
-    `below` is a level known not to be reached, unless by a mix of pools that overflow does not make.
+    `below` is a level known not to be reached, unless by a mix of pools that overflow does not make. No share is
+    more than 1.
     """
     found: list[Answer] = []
     question = books.question(pipeline)
     room, money = books.left(pipeline.key)
     money = min(money, own_budget(pipeline))
 
+    def share(level: int) -> float:
+        return min(1.0, level * unit)
+
     def reaches(level: int, mixing: Mixing = Mixing.OVERFLOW) -> bool:
-        answer = books.ask(pipeline, level * unit, mixing=mixing)
+        answer = books.ask(pipeline, share(level), mixing=mixing)
         found.extend([] if answer is None else [answer])
         return answer is not None
 
     def strain(level: int) -> float:
-        return question.strain(level * unit, room, money)
+        return question.strain(share(level), room, money)
 
-    low, high = round(books.served[pipeline.key] / unit), below
-    guess = floor(books.fleet.shares_before.get(pipeline.key, 0.0) / unit + 1e-6)
+    low, high = floor(books.served[pipeline.key] / unit + _WHOLE), below
+    guess = floor(books.fleet.shares_before.get(pipeline.key, 0.0) / unit + _WHOLE)
     if low < guess < high:
         low, high = _near(guess, low, high, reaches)
     elif low and not reaches(low + 1):
@@ -535,12 +555,12 @@ def _raise(
     level = _highest(low, high, reaches, strain)
     if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
-        while level + step <= RESOLUTION and reaches(level + step, Mixing.ANY):
+        while level + step <= below and reaches(level + step, Mixing.ANY):
             level, step = level + step, 2 * step
-        high = min(level + step, RESOLUTION + 1)
+        high = min(level + step, below + 1)
         level = _highest(level, high, lambda more: reaches(more, Mixing.ANY))
     if found:
-        books.keep(pipeline, level * unit, found[-1])
+        books.keep(pipeline, share(level), found[-1])
 
 
 def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tuple[int, int]:
@@ -667,7 +687,7 @@ def _raise_a_little(books: _Books, pipeline: Pipeline) -> None:
         return  # not for the load
     for unit in (float(RESOLUTION) ** -power, float(RESOLUTION) ** -(power + 1)):
         if books.served[pipeline.key] == 0:
-            _raise(books, pipeline, unit)
+            _raise(books, pipeline, unit, below=RESOLUTION)
 
 
 def _reach(fleet: Fleet, pipeline: Pipeline) -> float:

@@ -41,6 +41,12 @@ def test_the_largest_share_that_the_budget_pays_is_served() -> None:
     assert str(share.limit) == "Budget"
 
 
+def test_of_two_demands_too_large_the_same_load_is_served() -> None:
+    # A share is a step of a grid of loads, not of the demand: what was asked about before is known.
+    loads = [shared(a_problem(one(SERVES_45, rate_rps=rate, budget=2.0)))["x/a"].served * rate for rate in (400, 437.3)]
+    assert loads[0] == pytest.approx(loads[1], rel=1e-9)
+
+
 def two_stages() -> Problem:
     return a_problem(
         a_pipeline(
