@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from optimizer.advice import advise
 from optimizer.case import TOLERANCE, Case, Choice
-from optimizer.fleet import Answer, Fleet, Remembered, Target, by_priority, own_budget
+from optimizer.fleet import Answer, Fleet, Target, by_priority, own_budget
 from optimizer.greedy import steepest
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
 from optimizer.occupancy import whole_instances
@@ -21,6 +21,7 @@ from optimizer.options import StageOptions, Supply, supply_of
 from optimizer.packing import Packable, Pools, cheaper_packing
 from optimizer.parts import joined, parts_of
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
+from optimizer.remembered import Remembered
 from optimizer.replay import ROUNDS
 from optimizer.shortage import Share, share_out
 from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of

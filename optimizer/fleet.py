@@ -1,10 +1,8 @@
 """Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
 
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +15,10 @@ from optimizer.merge import TooLarge, cheapest_together, lower_bound, solve
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.options import Mixing, Supply, stage_options
 from optimizer.prices import share_pools
+from optimizer.remembered import Remembered
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-V = TypeVar("V")
 
 MIXED_PAIRS = 48
 """Mixes of any two pools make tables of thousands of rows: up to so many pairs of placements in a pipeline."""
@@ -90,28 +88,6 @@ def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | N
     if prices_are_costs:
         return serve(case, budget_per_hour) if not exact else None
     return serve(case.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
-
-
-class Remembered(Generic[V]):
-    """The values of a pure function, by its arguments: the latest used, so many at most."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[Hashable, V] = OrderedDict()
-
-    def get(self, key: Hashable) -> V | None:
-        """Return the value kept for `key`, or None."""
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def put(self, key: Hashable, value: V) -> V:
-        """Keep `value` for `key` and return it; what was not asked for longest is forgotten."""
-        self._values[key] = value
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
-        return value
 
 
 _CASES: Remembered[Case] = Remembered(512)

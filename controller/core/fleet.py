@@ -15,9 +15,16 @@ from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.occupancy import whole_instances
 from optimizer.plan import PipelinePlan, Plan
+from optimizer.remembered import Remembered
 
 ADVISED = 32
 """Fleets up to this size are told what pipelines that cannot be served would take: some thirty searches for each."""
+
+REMEMBERED = 16
+"""Plans of up to so many pipelines are kept: most cycles of a quiet fleet ask what the last one did. The values of a
+larger one take as long to compare."""
+
+_PLANS: Remembered[Plan] = Remembered(64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +98,29 @@ def planned_together(
     before = {case.key: share for case in group if (share := case.share_before) is not None}
     if any(pool.leaving_instances for pool in pools.values()):
         problem = _problem(group, cases, pools, policy, without_leaving=True)
-        plan = allocate(problem, advice=advice, shares_before=before)
+        plan = _allocated(problem, advice, before)
         if all(answer.feasible for answer in plan.pipelines):
             return problem, plan
     problem = _problem(group, cases, pools, policy, without_leaving=False)
-    return problem, allocate(problem, advice=advice, shares_before=before)
+    return problem, _allocated(problem, advice, before)
+
+
+def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
+    """Return the plan for `problem`, which follows from its values: a question asked before is not searched again."""
+    if len(problem.pipelines) > REMEMBERED:
+        return allocate(problem, advice=advice, shares_before=shares_before)
+    key = (
+        problem.pipelines,
+        tuple(sorted(problem.pools.items())),
+        problem.budget_per_hour,
+        problem.composition,
+        problem.switching_cost_per_hour,
+        problem.work_limit,
+        advice,
+        tuple(sorted(shares_before.items())),
+    )
+    known = _PLANS.get(key)
+    return known or _PLANS.put(key, allocate(problem, advice=advice, shares_before=shares_before))
 
 
 def _problem(

@@ -26,6 +26,7 @@ from optimizer import fleet, options
 from optimizer.allocate import allocate
 from optimizer.model import Problem
 from optimizer.plan import Plan
+from optimizer.remembered import Remembered
 
 SIZES = ((4, 3), (6, 4), (12, 8), (20, 8))
 
@@ -50,7 +51,7 @@ class Row:
 def forget() -> None:
     """Forget every table and question, as a process that has just begun."""
     options._MEMO.clear()
-    fleet._CASES = fleet.Remembered(2048)
+    fleet._CASES = Remembered(2048)
 
 
 def timed(problem: Problem) -> tuple[Plan, float, float]:
