@@ -1,33 +1,42 @@
-"""The demand to plan for: the forecast over the start-up time, stabilised over the user's windows."""
+"""The demand to plan for: the forecast over the start-up time and the room to rise, stabilised over the user's windows.
+
+A forecast is kept for the user's scale-down window. What the load may rise to beyond it, until a new replica serves, is
+kept no longer than that takes: room that was not needed is no reason to pay for it for minutes.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.snapshot import PipelineState
 from controller.core.spec import DemandUnit, PipelineSpec
-from profiler.demand import ENVELOPE, forecast, growth
+from profiler.demand import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
 
-HISTORY_S = 300.0
-"""Every sample this recent is kept for the forecast; older ones only where they are extremes."""
+FORECAST_S = 300.0
+"""How far back a forecast looks: every sample this recent is kept."""
+HISTORY_S = 600.0
+"""How far back is looked for how fast the load rises: bursts are minutes apart."""
+SPACING_S = 60.0
+"""Of older samples the lowest and the highest are kept of each such time, as far back as `HISTORY_S`,"""
 OLD_BUCKETS = 32
-"""Older samples are thinned to the lowest and the highest of this many parts of the longest window."""
+"""and of each of so many parts of the longest window, if that is longer."""
 
 LEAST_GROWTH_PER_MINUTE = 0.01
 """What a load that was steady when it was last seen may grow by, unseen."""
 MOST_GROWTH_PER_MINUTE = 0.25
-MOST_MARGIN = ENVELOPE
-"""However long nothing has been seen: no forecast exceeds what was seen by more."""
+MOST_MARGIN = 1.5
+"""However long nothing has been seen: what was planned for has room to rise in it already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
     """Demand in the pipeline's unit: observed, forecast and stabilised.
 
-    `forecast` is None when the demand is missing, `demand` also when it was never seen; `loss` says since when it is
-    missing. `falls_at_s` is when the scale-down window releases a demand above the forecast, None when it does not
-    hold one.
+    `forecast` has the room to rise in it. It is None when the demand is missing, `demand` also when it was never seen;
+    `loss` says since when it is missing. `falls_at_s` is when a demand above the forecast is released, None when none
+    is held.
     """
 
     observed: Reading
@@ -41,8 +50,9 @@ class DemandState:
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
     """Return D = clamp(previous D, lowest forecast of the scale-up window, highest of the scale-down window).
 
-    A cycle without demand keeps the D from before the loss, times a margin that grows with the time since, and counts
-    as one in which that D was offered: a gap must not shorten a window.
+    The same is done with what the load may rise to, over no more than the time until what is decided now serves; D is
+    the higher of the two. A cycle without demand keeps the D from before the loss, times a margin that grows with the
+    time since, and counts as one in which that D was offered: a gap must not shorten a window.
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
@@ -69,22 +79,41 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         )
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
+    newest = [sample for sample in recent if sample[0] >= now_s - FORECAST_S]
+    expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
     # Between now and when a new replica serves, the load may rise as it did before.
-    rising = observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))
-    expected = min(ABSURD, max(forecast(recent, now_s, ahead_s), rising))
-    samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected))
-    lowest = min(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.up.stabilization_s)
-    highest = max(sample.forecast for sample in samples if sample.t_s >= now_s - scaling.down.stabilization_s)
-    before = expected if memory.demand is None else memory.demand
-    demand = max(lowest, min(before, highest))
-    holders = [sample.t_s for sample in samples if sample.forecast >= demand > expected]
+    peak = max(expected, min(ABSURD, observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))))
+    samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected, peak=peak))
+    up_s, down_s = scaling.up.stabilization_s, scaling.down.stabilization_s
+    forecasts = [(sample.t_s, sample.forecast) for sample in samples]
+    peaks = [(sample.t_s, _peak(sample)) for sample in samples]
+    peaks_for_s = min(down_s, ahead_s + interval_s)
+    demand = max(
+        _clamped(forecasts, now_s, memory.demand, up_s=up_s, down_s=down_s),
+        _clamped(peaks, now_s, memory.demand, up_s=up_s, down_s=peaks_for_s),
+    )
+    falls_at_s = [t_s + down_s for t_s, load in forecasts if load >= demand > peak]
+    falls_at_s += [t_s + peaks_for_s for t_s, load in peaks if load >= demand > peak]
     return DemandState(
         observed=observed,
-        forecast=expected,
+        forecast=peak,
         demand=demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
-        falls_at_s=max(holders) + scaling.down.stabilization_s if holders else None,
+        falls_at_s=max(falls_at_s, default=None),
     )
+
+
+def _clamped(
+    loads: Sequence[tuple[float, float]], now_s: float, before: float | None, *, up_s: float, down_s: float
+) -> float:
+    """Return `before` within the lowest of the last `up_s` and the highest of the last `down_s` of (time, load)."""
+    lowest = min(load for t_s, load in loads if t_s >= now_s - up_s)
+    highest = max(load for t_s, load in loads if t_s >= now_s - down_s)
+    return max(lowest, min(loads[-1][1] if before is None else before, highest))
+
+
+def _peak(sample: DemandSample) -> float:
+    return sample.forecast if sample.peak is None else sample.peak
 
 
 def margin(age_s: float, growth_per_minute: float) -> float:
@@ -121,8 +150,13 @@ def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample
     clock alone lowers nothing.
     """
     past = tuple(sample for sample in samples if sample.t_s < now_s)
-    ahead = [sample.forecast for sample in samples if sample.t_s > now_s]
-    return (*past, DemandSample(t_s=now_s, observed=None, forecast=max(ahead))) if ahead else past
+    ahead = [sample for sample in samples if sample.t_s > now_s]
+    if not ahead:
+        return past
+    return (
+        *past,
+        DemandSample(t_s=now_s, observed=None, forecast=max(map(_forecast, ahead)), peak=max(map(_peak, ahead))),
+    )
 
 
 def _valid(reading: Reading) -> Reading:
@@ -138,11 +172,12 @@ def _longest_window_s(spec: PipelineSpec) -> float:
 
 def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
     """Return what later cycles can need of `samples`: a bounded number, whatever the window and the interval."""
-    recent = [sample for sample in samples if sample.t_s >= now_s - HISTORY_S]
-    buckets: dict[int, list[DemandSample]] = {}
+    recent = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
+    buckets: dict[tuple[float, int], list[DemandSample]] = {}
     for sample in samples:
-        if now_s - window_s <= sample.t_s < now_s - HISTORY_S:
-            buckets.setdefault(math.floor(sample.t_s / window_s * OLD_BUCKETS), []).append(sample)
+        if now_s - max(HISTORY_S, window_s) <= sample.t_s < now_s - FORECAST_S:
+            width_s = SPACING_S if sample.t_s >= now_s - HISTORY_S else window_s / OLD_BUCKETS
+            buckets.setdefault((width_s, math.floor(sample.t_s / width_s)), []).append(sample)
     extremes = {
         id(extreme): extreme
         for bucket in buckets.values()

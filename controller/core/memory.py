@@ -20,12 +20,14 @@ LARGEST_BATCH = 1024
 class DemandSample:
     """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then.
 
-    `observed` is None where it was missing; the forecast is then the demand that was held.
+    `observed` is None where it was missing; the forecast is then the demand that was held. `peak`, at least the
+    forecast, is what the demand might have risen to before what was decided then could serve; None: the forecast.
     """
 
     t_s: float
     observed: float | None = None
     forecast: float
+    peak: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,7 @@ class PipelineMemory:
             _require_time(sample.t_s, "samples t_s")
             _require_load(sample.observed, "samples observed")
             _require_load(sample.forecast, "samples forecast")
+            _require_load(sample.peak, "samples peak")
         if (loss := self.metrics_lost) is not None:
             _require_time(loss.since_s, "metrics_lost since_s")
             _require_load(loss.demand, "metrics_lost demand")

@@ -58,6 +58,9 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
     last = memory.samples[-1]
     expired = last.t_s < now_s - window_s
     held = DemandSample(
-        t_s=max(last.t_s, now_s - interval_s), observed=None, forecast=memory.demand if expired else last.forecast
+        t_s=max(last.t_s, now_s - interval_s),
+        observed=None,
+        forecast=memory.demand if expired else last.forecast,
+        peak=None if expired else last.peak,
     )
     return replace(memory, samples=(*memory.samples, held))

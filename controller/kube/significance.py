@@ -66,8 +66,9 @@ def _decided(status: Json) -> object:
 def _condensed(status: Json) -> Json:
     """Return the status without its explanation, and with the samples of demand reduced to what follows from them."""
     memory = {name: value for name, value in (status.get("memory") or {}).items() if name != "explanation"}
-    forecasts = [sample["forecast"] for sample in memory.get("samples", [])]
-    extremes = [min(forecasts), max(forecasts), forecasts[-1]] if forecasts else []
+    samples = memory.get("samples", [])
+    kept = [sample["forecast"] for sample in samples], [sample.get("peak") or sample["forecast"] for sample in samples]
+    extremes = [[min(loads), max(loads), loads[-1]] for loads in kept] if samples else []
     return {**status, "memory": {**memory, "samples": extremes}}
 
 

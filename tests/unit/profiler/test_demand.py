@@ -52,7 +52,7 @@ def test_a_load_that_falls_to_nothing_is_never_expected_to_be_negative() -> None
 
 def test_a_forecast_stays_within_reach_of_what_was_seen() -> None:
     samples = every_15_s(*[10.0 * cycle for cycle in range(40)])
-    assert forecast(samples, samples[-1][0], 480.0) == ENVELOPE * 390.0
+    assert forecast(samples, samples[-1][0], 4800.0) == ENVELOPE * 390.0
 
 
 BURST = [100.0] * 6 + [200.0, 300.0, 400.0, 400.0, 400.0, 400.0]

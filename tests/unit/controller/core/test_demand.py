@@ -55,6 +55,43 @@ def test_a_held_demand_says_when_it_is_released() -> None:
     assert follow(10.0, 10.0)[-1].falls_at_s is None
 
 
+def test_room_to_rise_is_kept_until_what_was_decided_serves_and_what_was_seen_for_the_scale_down_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rises = iter([40.0, *[0.0] * 8])
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: next(rises))
+    found = follow(50.0, *[10.0] * 8, down_s=90.0)
+    # Without a start-up time a decision serves after the next cycle: until then, 30 s, room is kept.
+    assert demands(found) == [90, 90, 90, 50, 50, 50, 50, 10, 10]
+    assert found[0].forecast == 90
+    assert found[1].falls_at_s == NOW_S + 30
+    assert found[4].falls_at_s == NOW_S + 90
+
+
+def test_room_to_rise_is_kept_no_longer_than_the_scale_down_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([40.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: next(rises))
+    assert demands(follow(50.0, 10.0, 10.0, 10.0, down_s=15.0)) == [90, 90, 10, 10]
+
+
+def test_how_fast_a_load_rises_is_looked_for_farther_back_than_a_forecast_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def growth(samples: Sequence[tuple[float, float]], *_: float) -> float:
+        asked[:] = [(t_s - NOW_S, load) for t_s, load in samples]
+        return 0.0
+
+    monkeypatch.setattr("controller.core.demand.growth", growth)
+    follow(*[float(index) for index in range(61)])
+    # The last five minutes whole, of the five before them the lowest and the highest of each minute.
+    assert [t_s for t_s, _ in asked if t_s >= 600] == [float(t_s) for t_s in range(600, 901, 15)]
+    older = [t_s for t_s, _ in asked if t_s < 600]
+    assert 300 <= older[0] <= 360
+    assert 10 <= len(older) <= 12
+
+
 @pytest.mark.parametrize("reading", [MISSING, float("nan"), float("inf"), -1.0])
 def test_without_a_usable_reading_demand_stays(reading: Reading) -> None:
     answer = follow(10.0, reading)[-1]
@@ -142,7 +179,7 @@ def test_a_clock_that_is_set_back_lowers_nothing_before_the_window_has_passed() 
     spec = a_spec(scaling=a_scaling(down_s=60.0))
     ahead = DemandSample(t_s=NOW_S + 3600, observed=80.0, forecast=80.0)
     memory = PipelineMemory(demand=80.0, samples=(ahead,))
-    found = []
+    found: list[float | None] = []
     for cycle in range(6):
         answer = stabilised_demand(a_state(spec, demand=5.0, memory=memory), NOW_S + 15 * cycle, 15.0)
         memory = PipelineMemory(demand=answer.demand, samples=answer.samples)

@@ -1,7 +1,5 @@
 """The plan of the fleet: made once for a question, however often it is asked."""
 
-from collections.abc import Iterator
-
 import pytest
 from builders import VAD, a_snapshot, a_state
 from planning import Planner
@@ -12,7 +10,7 @@ from optimizer.remembered import Remembered
 
 
 @pytest.fixture
-def remembering(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planner]:
+def remembering(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> Planner:
     monkeypatch.setattr("controller.core.fleet._PLANS", Remembered(64))
     return planner
 
