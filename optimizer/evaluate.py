@@ -1,6 +1,7 @@
 """What a given allocation is predicted to do: the same latency model as the search, for replicas that run."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,24 +33,28 @@ def predicted_latency_s(
     parts: list[Latency] = []
     for stage in pipeline.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
-        counts = np.array([[replicas.get(key, 0) for key in keys]])
-        answer = predict_all(
-            stage_load(pipeline, stage),
-            stage.placements,
-            counts,
-            [
-                batches.get(key, placement.batch_sizes[-1])
-                for key, placement in zip(keys, stage.placements, strict=True)
-            ],
-            routing=stage.routing,
-            percentile=pipeline.sla.percentile,
+        counts = tuple(replicas.get(key, 0) for key in keys)
+        limits = tuple(
+            batches.get(key, placement.batch_sizes[-1]) for key, placement in zip(keys, stage.placements, strict=True)
         )
-        parts.append(Latency(mean_s=answer.mean_s[0], percentile_s=answer.percentile_s[0]))
-        if not counts.any() or not np.isfinite(parts[-1].percentile_s):
+        part = _in_stage(stage, stage_load(pipeline, stage), counts, limits, pipeline.sla.percentile)
+        if not any(counts) or not np.isfinite(part.percentile_s):
             return None
+        parts.append(part)
     shape = shape_of([(stage.name, stage.after) for stage in pipeline.stages])
     whole = end_to_end(shape, parts, composition=composition, percentile=pipeline.sla.percentile)
     return float(whole.percentile_s)
+
+
+@lru_cache(maxsize=1024)
+def _in_stage(
+    stage: Stage, load: StageLoad, counts: tuple[int, ...], limits: tuple[int, ...], percentile: float
+) -> Latency:
+    """Return the time in a stage, infinite where it is not carried. From cycle to cycle most stages stay the same."""
+    answer = predict_all(
+        load, stage.placements, np.array([counts]), limits, routing=stage.routing, percentile=percentile
+    )
+    return Latency(mean_s=answer.mean_s[0], percentile_s=answer.percentile_s[0])
 
 
 def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
