@@ -108,7 +108,12 @@ def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
 
 
 def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
-    """Give up the least valuable replicas that the plan does not use until `scope` (None: the fleet) is at its cap."""
+    """Give up the least valuable replicas that the plan does not use until `scope` (None: the fleet) is at its cap.
+
+    For the last one of a stage that serves others of its pipeline go that the plan uses, if they can: what replaces it
+    starts only when there is room again, and nothing serves until then.
+    """
+    instead: list[tuple[PipelineKey, PlacementKey]] = []
     while ledger.above_cap(ledger.cost_per_hour(scope), scope):
         excess = [
             (move, key)
@@ -117,9 +122,40 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) ->
             if ledger.after.get((move.key, key), 0) > planned
         ]
         if not excess:
-            return
-        move, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
+            break
+        move, key = min(excess, key=lambda candidate: _loss(candidate[0], candidate[1], ledger))
+        others = _dispensable(move, ledger) if _last(move, key, ledger) else []
+        if others:
+            key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
+            instead.append((move.key, key))
         ledger.after[(move.key, key)] -= 1
+    for name in reversed(instead):  # what was too cheap to matter
+        ledger.after[name] += 1
+        if ledger.above_cap(ledger.cost_per_hour(scope), scope):
+            ledger.after[name] -= 1
+
+
+def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, float, float]:
+    """Return what a replica is worth, as `_value` does, but for the last one of a stage, which is worth more."""
+    priority, share, price = _value(move, key, ledger)
+    return (priority, _last(move, key, ledger), share, price)
+
+
+def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
+    """Return the placements that could lose a replica and leave their stage at least half of what it needs."""
+    if move.case.never_down:
+        return []
+    least = {
+        (stage.name, placement.pool): placement.prior.min_replicas
+        for stage in move.case.spec.stages
+        for placement in stage.placements
+    }
+    return [
+        key
+        for key in move.aim.final
+        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > least[key]
+        and _left_share(move, key, ledger) >= _ENOUGH
+    ]
 
 
 def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
@@ -227,10 +263,15 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
 
 
 def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
-    """Whether a replica is the last of its stage that serves, and serves well enough to do without what would follow.
+    """Whether a replica is the last of its stage, and serves well enough to do without what would follow.
 
-    It is not where items are late, where it breaks a bound, or where it carries less than half of what the stage needs.
+    It is not where items are late, or where it breaks a bound.
     """
+    return _last(move, key, ledger) and not late(move.case) and not out_of_bounds(move.case)
+
+
+def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
+    """Whether a replica is the last of its stage that serves, and carries at least half of what the stage needs."""
     keys = _placements(move, key[0], ledger)
     serving = {other: min(move.ready(other), ledger.after[(move.key, other)]) for other in keys}
     if serving[key] == 0 or sum(serving.values()) > 1:
@@ -238,7 +279,7 @@ def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
     capacities = move.capacities(key[0])
     needed, _ = _carried({other: move.aim.final[other] for other in keys}, capacities)
     carried, _ = _carried(serving, capacities)
-    return not late(move.case) and not out_of_bounds(move.case) and carried >= _ENOUGH * needed
+    return carried >= _ENOUGH * needed
 
 
 def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:

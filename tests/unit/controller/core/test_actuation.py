@@ -7,9 +7,11 @@ from builders import (
     ENCODER,
     ENCODER_GPU,
     VAD,
+    a_placement,
     a_pool,
     a_snapshot,
     a_spec,
+    a_stage,
     a_state,
     a_target,
     pools,
@@ -23,7 +25,7 @@ from controller.core.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.policy import Policy
 from controller.core.snapshot import ServingReplica, TargetState
 from controller.core.spec import PlacementKey, Target
-from optimizer.model import PoolName
+from optimizer.model import PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
 DEPLOYMENT = Target(api_version="apps/v1", kind="Deployment", name="asr")
@@ -196,3 +198,22 @@ class TestShortOfMoney:
         assert moves(decide(a_snapshot(a_state(spec, replicas=only)), Policy()).pipelines[0]) == gone
         planner.wants({VAD: 4, ENCODER: 6})
         assert moves(self.decided(2.6, only)) == gone
+
+    def test_above_the_cap_others_go_instead_of_the_last_one_that_serves(self, planner: Planner) -> None:
+        planner.wants({VAD: 16, ENCODER: 1})
+        replicas = {VAD: 16, ENCODER_GPU: 1}
+        assert moves(self.decided(3.0, replicas)) == {VAD: (16, 8)}
+        assert moves(self.decided(2.9, replicas)) == {ENCODER_GPU: (1, 0)}, "less than half of the vad would be left"
+        planner.wants({VAD: 16, ENCODER: 6})
+        assert moves(self.decided(3.0, replicas)) == {ENCODER_GPU: (1, 0)}, "it carries less than half itself"
+
+    def test_above_the_cap_what_is_too_cheap_to_matter_stays(self, planner: Planner) -> None:
+        stages = (
+            a_stage("vad", a_placement("cpu", per_instance=8)),
+            a_stage("encoder", a_placement("inferentia"), a_placement("gpu"), after=["vad"]),
+            a_stage("decoder", a_placement("gpu"), after=["encoder"]),
+        )
+        decoder = (StageName("decoder"), PoolName("gpu"))
+        planner.wants({VAD: 8, ENCODER: 1, decoder: 3})
+        state = a_state(a_spec(*stages, budget=7.0), replicas={VAD: 8, ENCODER_GPU: 1, decoder: 3})
+        assert moves(decide(a_snapshot(state), Policy()).pipelines[0]) == {decoder: (3, 2)}
