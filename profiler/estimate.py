@@ -137,10 +137,13 @@ def _stage_profile(
     own = readings[stage.name]
     measured = _measured_pass_ratio(stage, stages, readings)
     before = stage.prior_pass_ratio if stage.pass_ratio is None else stage.pass_ratio
+    known = before if isinstance(measured, Absence) else measured
+    if any(stage.name in other.after and _falls_behind(readings[other.name], sla.latency_s) for other in stages):
+        known = max(before, known)
     return StageProfile(
         name=stage.name,
         readings=own,
-        pass_ratio=before if isinstance(measured, Absence) else before + weight * (measured - before),
+        pass_ratio=before + weight * (known - before),
         pass_ratio_measured=measured,
         pressure=pressure(own, sla.latency_s),
         placements=tuple(_placement_profile(placement, stage.window_s) for placement in stage.placements),
@@ -237,6 +240,17 @@ def _measured_pass_ratio(
     # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
     # all items were filtered.
     return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
+
+
+def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:
+    """Whether what waits at a stage takes longer than the whole SLA to clear.
+
+    Some servers count an item when it is answered, so such a stage seems to be offered less than it is.
+    """
+    queue, completions_rps = readings[Quantity.QUEUE_DEPTH], readings[Quantity.COMPLETION_RATE]
+    if isinstance(queue, Absence) or isinstance(completions_rps, Absence):
+        return False
+    return queue > sla_latency_s * completions_rps
 
 
 def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:

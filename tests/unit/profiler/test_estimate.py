@@ -143,9 +143,10 @@ class TestPassRatio:
         prior: float = 0.6,
         last: float | None = None,
         settled: bool = True,
+        waiting: float = 1.0,
     ) -> StageProfile:
         first = stage("vad", placement(completion_rate=completed), prior_pass_ratio=prior, pass_ratio=last)
-        then = stage("encoder", placement(arrival_rate=offered), after=["vad"])
+        then = stage("encoder", placement(arrival_rate=offered, queue_depth=waiting), after=["vad"])
         return profile_of(first, then, settled=settled).stages[0]
 
     def test_it_is_what_the_next_stage_was_offered_per_completion_smoothed(self) -> None:
@@ -164,6 +165,13 @@ class TestPassRatio:
         found = self.ratio(last=0.5, settled=False)
         assert found.pass_ratio == 0.5
         assert found.pass_ratio_measured == pytest.approx(0.45)
+
+    def test_a_stage_that_falls_behind_was_offered_more_than_it_has_counted(self) -> None:
+        behind = self.ratio(last=0.6, waiting=30.0)
+        assert behind.pass_ratio == 0.6
+        assert behind.pass_ratio_measured == pytest.approx(0.45)
+        assert self.ratio(last=0.6, waiting=10.0).pass_ratio < 0.6, "what waits clears within the SLA"
+        assert self.ratio(last=0.3, waiting=30.0).pass_ratio > 0.3, "it was offered that much at least"
 
     def test_retries_do_not_make_it_more_than_all(self) -> None:
         assert self.ratio(offered=130.0).pass_ratio_measured == 1.0
