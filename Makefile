@@ -104,6 +104,11 @@ bench-policies: $(STAMP) ## every autoscaler on three stated loads: cost, bound,
 	@$(if $(JSON),mkdir -p $(JSON))
 	@$(call bench,bench_policies)
 
+.PHONY: bench-foresight
+bench-foresight: $(STAMP) ## what not knowing the load costs: Sluice on three stated loads beside itself, told the load
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_foresight)
+
 .PHONY: fidelity
 fidelity: $(STAMP) ## the simulator against the lab: the same scenarios in both (about 20 minutes)
 	@$(if $(JSON),mkdir -p $(JSON))

@@ -1,9 +1,10 @@
-"""The allocation that serves the peak of a load all the time: what a run is compared with."""
+"""The load as who is told it sees it, and the allocation for its peak: what a run is compared with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from controller.core.policy import Policy
 from controller.core.problem import pipeline_problem, pool_problem
@@ -68,10 +69,14 @@ def peak_plan(
 
 def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:
     """Return the highest 20-second mean of a load, in the pipeline's unit."""
-    edges = np.arange(0.0, until_s + 1.0)
-    if pipeline.unit is DemandUnit.STREAMS:
-        level = load.active(edges[:-1] + 0.5).astype(float)
-    else:
-        level = np.histogram(load.start_s, edges)[0].astype(float)
+    level = demand_by_second(load, pipeline, until_s)
     width = min(_PEAK_WINDOW_S, len(level))
     return float(np.convolve(level, np.ones(width) / width, mode="valid").max())
+
+
+def demand_by_second(load: Schedule, pipeline: PipelineSpec, until_s: float) -> NDArray[np.float64]:
+    """Return a load in the pipeline's unit for each second: streams in its middle, or requests that come in it."""
+    edges = np.arange(0.0, until_s + 1.0)
+    if pipeline.unit is DemandUnit.STREAMS:
+        return load.active(edges[:-1] + 0.5).astype(float)
+    return np.histogram(load.start_s, edges)[0].astype(float)

@@ -19,7 +19,7 @@ from simulations.policies.keda import Keda, KedaSettings
 from simulations.policies.kpa import Kpa, KpaSettings
 from simulations.policies.plus_one import PlusOne, PlusOneSettings
 from simulations.policies.ray_serve import RayServe, RayServeSettings
-from simulations.policies.sluice import Sluice, SluiceSettings
+from simulations.policies.sluice import SluiceSettings, sluice
 from simulations.policies.static_peak import StaticPeak, StaticPeakSettings
 from simulations.policies.wva import Wva, WvaSettings
 
@@ -82,7 +82,7 @@ def _named(*families: Family[Any]) -> Mapping[str, Family[Any]]:
 
 
 POLICIES: Mapping[str, Family[Any]] = _named(
-    Family(name="sluice", default=SluiceSettings(), make=lambda settings, _: Sluice(settings)),
+    Family(name="sluice", default=SluiceSettings(), make=sluice),
     Family(name="static-peak", default=StaticPeakSettings(), make=StaticPeak),
     Family(name="hpa", default=HpaSettings(), make=lambda settings, _: Hpa(settings)),
     Family(name="keda", default=KedaSettings(), make=lambda settings, _: Keda(settings)),

@@ -17,10 +17,10 @@ load that is not in these scenarios.
 import json
 import sys
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import click
+from stated_scenarios import LEAST_WINDOWS, SCENARIOS, number, stated
 
 from controller.commands.terminal import Page
 from simulations.experiment import planned_runs, run_and_bound
@@ -28,12 +28,10 @@ from simulations.hindsight import BoundRequest
 from simulations.policies.catalogue import POLICIES
 from simulations.provenance import provenance
 from simulations.results import Experiment, Run, Tuning, dominated_by, to_json
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario import Scenario
 
-SCENARIOS = ("steady", "bursty", "daily")
 SLUICE = "sluice"
 MOST_OVER_BOUND = {"steady": 1.10, "daily": 1.10}
-LEAST_WINDOWS = 0.995
 COLUMNS = (
     "policy",
     "settings",
@@ -50,9 +48,9 @@ COLUMNS = (
 )
 
 
-def stated(name: str, warm_up_s: int | None) -> Scenario:
+def warmed_up(name: str, warm_up_s: int | None) -> Scenario:
     """Return a stated scenario, with another warm-up where one is given."""
-    scenario = load_scenario(Path(str(resources.files("simulations.scenarios"))) / name / "scenario.yaml")
+    scenario = stated(name)
     if warm_up_s is None:
         return scenario
     if warm_up_s >= scenario.file.clock.duration_s:
@@ -76,10 +74,6 @@ def experiment(scenario: Scenario, policies: tuple[str, ...], seeds: tuple[int, 
         self_checks=(),
         provenance=provenance(scenario, sys.argv, results),
     )
-
-
-def number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
 
 
 def row(run: Run, runs: tuple[Run, ...]) -> tuple[str, ...]:
@@ -135,7 +129,7 @@ def main(
     chosen = None if seeds is None else tuple(int(seed) for seed in seeds.split(","))
     page = Page()
     documents = []
-    for scenario in [stated(name, warm_up) for name in scenarios or SCENARIOS]:
+    for scenario in [warmed_up(name, warm_up) for name in scenarios or SCENARIOS]:
         found = experiment(scenario, policies or tuple(POLICIES), chosen, jobs)
         runs = found.runs()
         bound = found.bound_cost(None)
