@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
 from controller.core.guards import Aim, late, out_of_bounds
-from controller.core.ledger import Ledger
+from controller.core.ledger import EPSILON, Ledger
 from controller.core.snapshot import ServingReplica, TargetMissing, TargetState
 from controller.core.spec import PlacementKey, Target
+from optimizer.evaluate import predicted_latency_s
 from optimizer.latency import capacity_rps
-from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 FIRST_TO_GO = -1_000_000_000
@@ -49,6 +50,12 @@ class Move:
             for placement in asked.placements
         }
 
+    def batches(self) -> Mapping[PlacementKey, int]:
+        """Return the largest batches that are taken now, the plan's where nothing was told yet."""
+        told = self.case.state.memory.batches
+        planned = {(stage.name, own.pool): own.batch for stage in self.plan.stages for own in stage.placements}
+        return {key: told.get(key, batch) for key, batch in planned.items()}
+
     def ready(self, key: PlacementKey) -> int:
         """Return the replicas of a placement that serve."""
         target = self.case.state.target(*key)
@@ -75,7 +82,7 @@ class Outcomes:
     forced: frozenset[PipelineKey]
 
 
-def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
+def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) -> Outcomes:
     """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
 
     Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
@@ -89,7 +96,7 @@ def schedule(moves: Sequence[Move], ledger: Ledger) -> Outcomes:
     _reduce(moves, ledger, None)
     forced = {name for name in before if ledger.after[name] != before[name]}
     refused = {move.key: _raise(move, ledger) for move in moves}
-    held = {move.key: _lower(move, ledger) for move in moves}
+    held = {move.key: _lower(move, ledger, composition) for move in moves}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         for key, limit in blocked if late(move.case) else ():
@@ -204,9 +211,14 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
     return refused
 
 
-def _lower(move: Move, ledger: Ledger) -> list[StageName]:
-    """Take away what is not needed once those that replace it are ready; return the stages that have to wait."""
+def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageName]:
+    """Take away what is not needed once those that replace it are ready; return the stages that have to wait.
+
+    A stage may be slower in the plan because another is to be faster. Until that one is, what serves in time stays.
+    """
     waiting: list[StageName] = []
+    coming = any(move.ready(key) < count for key, count in move.aim.final.items())
+    in_time = coming and _in_time(move, ledger, composition)
     for stage in move.case.spec.stages:
         capacities = move.capacities(stage.name)
         keys = _placements(move, stage.name, ledger)
@@ -222,11 +234,21 @@ def _lower(move: Move, ledger: Ledger) -> list[StageName]:
             while ledger.after[(move.key, key)] > lowest:
                 ledger.after[(move.key, key)] -= 1
                 left = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
-                if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)):
+                if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)) or (
+                    in_time and not _in_time(move, ledger, composition)
+                ):
                     ledger.after[(move.key, key)] += 1
                     waiting.append(stage.name)
                     break
     return waiting
+
+
+def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
+    """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
+    asked = replace(move.problem, demand=move.problem.demand.scaled(move.plan.served_fraction))
+    serving = {key: min(move.ready(key), ledger.after.get((move.key, key), 0)) for key in move.case.current}
+    latency_s = predicted_latency_s(asked, serving, move.batches(), composition=composition)
+    return latency_s is not None and latency_s <= move.case.spec.sla.latency_s + EPSILON
 
 
 def _carried(

@@ -36,7 +36,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
         for case in cases
         if case.acting
     ]
-    outcomes = schedule(moves, ledger)
+    outcomes = schedule(moves, ledger, policy.composition)
     return Decision(
         now_s=snapshot.now_s,
         policy=policy,

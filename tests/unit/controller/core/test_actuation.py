@@ -133,6 +133,26 @@ class TestNodesThatAreToGo:
         assert not decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0].changes  # type: ignore[arg-type]
 
 
+class TestAcrossStages:
+    """Eighty requests a second within 300 ms: one vad takes 65 ms longer than two, one encoder more makes it up."""
+
+    def decided(self, encoders: TargetState, *, demand: float = 80.0) -> PipelineDecision:
+        state = a_state(a_spec(sla_s=0.3), demand=demand, replicas={VAD: 2, ENCODER: encoders})
+        return decide(a_snapshot(state), Policy()).pipelines[0]
+
+    def test_a_stage_becomes_slower_only_when_the_other_is_faster(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 6})
+        starting = self.decided(a_target(6, ready=5))
+        assert not starting.changes
+        assert HoldReason.AWAITING_CAPACITY in {hold.reason for hold in starting.holds}
+        assert moves(self.decided(a_target(6))) == {VAD: (2, 1)}
+
+    def test_it_does_so_at_once_where_all_stays_in_time_or_nothing_is(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 6})
+        assert moves(self.decided(a_target(6, ready=5), demand=60.0)) == {VAD: (2, 1)}
+        assert moves(self.decided(a_target(6, ready=4), demand=80.0)) == {VAD: (2, 1)}
+
+
 class TestShortOfMoney:
     """A replica costs 0.125 at vad (100/s), 1 on inferentia (20/s) and 2 on the gpu (50/s)."""
 
