@@ -406,7 +406,7 @@ def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
     if len(rest) == 1 and _few_placements(rest[0]):
         served = books.served[rest[0].key]
         step = _step(rest[0])
-        work = step * books.answers[rest[0].key].replicas
+        work = step / (served or 1.0) * books.answers[rest[0].key].replicas
         fine = next((parts for parts in (1, 2, 4, 8) if work <= parts * _FRACTION), FINE)
         if 0 < served < 1 and fine > 1:
             _raise(books, rest[0], step / fine, below=fine * (floor(served / step + _WHOLE) + 1), mix=False)
@@ -595,7 +595,7 @@ def _scouted(
 
     What they say is asked of all options before it counts.
     """
-    whole = question.guide(high * unit, room, money) or question.guide((high - 1) * unit, room, money)
+    whole = question.guide(min(1.0, high * unit), room, money) or question.guide((high - 1) * unit, room, money)
     if whole is None or high - low <= 1:
         return low, high
     if low == 0:
@@ -633,7 +633,7 @@ def _alone(question: Question, low: int, high: int, unit: float, room: Counts, m
 
     One table of one stage for each look instead of those of all.
     """
-    for index in question.short_alone(high * unit, room, money):
+    for index in question.short_alone(min(1.0, high * unit), room, money):
         reached = low
         while high - reached > 1:
             middle = high - 1 if reached == low and high < RESOLUTION else (reached + high) // 2

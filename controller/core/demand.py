@@ -5,8 +5,8 @@ kept no longer than that takes: room that was not needed is no reason to pay for
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.snapshot import PipelineState
@@ -21,7 +21,7 @@ HISTORY_S = 600.0
 SPACING_S = 60.0
 """Of older samples the lowest and the highest are kept of each such time, as far back as `HISTORY_S`,"""
 OLD_BUCKETS = 32
-"""and of each of so many parts of the longest window, if that is longer."""
+"""and, while they are in the longest window, of each of so many parts of it."""
 
 LEAST_GROWTH_PER_MINUTE = 0.01
 """What a load that was steady when it was last seen may grow by, unseen."""
@@ -68,7 +68,10 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
             return DemandState(
                 observed=observed, forecast=None, demand=None, samples=earlier, falls_at_s=None, loss=loss
             )
-        held = DemandSample(t_s=now_s, observed=None, forecast=loss.demand)
+        known = [sample.forecast for sample in earlier if sample.t_s >= now_s - scaling.down.stabilization_s]
+        held = DemandSample(
+            t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
+        )
         return DemandState(
             observed=observed,
             forecast=None,
@@ -172,18 +175,25 @@ def _longest_window_s(spec: PipelineSpec) -> float:
 
 def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
     """Return what later cycles can need of `samples`: a bounded number, whatever the window and the interval."""
-    recent = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
-    buckets: dict[tuple[float, int], list[DemandSample]] = {}
+    kept = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
+    windowed: dict[float, list[DemandSample]] = {}
+    older: dict[float, list[DemandSample]] = {}
     for sample in samples:
-        if now_s - max(HISTORY_S, window_s) <= sample.t_s < now_s - FORECAST_S:
-            width_s = SPACING_S if sample.t_s >= now_s - HISTORY_S else window_s / OLD_BUCKETS
-            buckets.setdefault((width_s, math.floor(sample.t_s / width_s)), []).append(sample)
-    extremes = {
-        id(extreme): extreme
-        for bucket in buckets.values()
-        for extreme in (min(bucket, key=_forecast), max(bucket, key=_forecast))
-    }
-    return (*sorted(extremes.values(), key=lambda sample: sample.t_s), *recent)
+        if now_s - window_s <= sample.t_s < now_s - FORECAST_S:
+            windowed.setdefault(sample.t_s // (window_s / OLD_BUCKETS), []).append(sample)
+        elif now_s - HISTORY_S <= sample.t_s < now_s - FORECAST_S:
+            older.setdefault(sample.t_s // SPACING_S, []).append(sample)
+    for bucket in older.values():
+        kept += _distinct(min(bucket, key=_forecast), max(bucket, key=_forecast))
+    for bucket in windowed.values():
+        # The highest stands for all of its part, to the end: what is dropped must not leave the window sooner.
+        highest = (replace(max(bucket, key=key), t_s=bucket[-1].t_s) for key in (_forecast, _peak))
+        kept += _distinct(min(bucket, key=_forecast), min(bucket, key=_peak), *highest)
+    return tuple(sorted(kept, key=lambda sample: sample.t_s))
+
+
+def _distinct(*samples: DemandSample) -> Iterable[DemandSample]:
+    return dict.fromkeys(samples)
 
 
 def _forecast(sample: DemandSample) -> float:

@@ -42,9 +42,10 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
     """Return `memory` as it continues after a restart at `now_s`; `window_s` is the longest stabilisation window.
 
     Samples are written when they move, not in every cycle, so the last one stands for the time since. Where it has
-    left the window, the demand planned for had support until the end (else its fall would have been written): it
-    enters the window again, so that a restart alone lowers nothing. Likewise a correction that has not moved is not
-    written, so its time says nothing about when it was last measured: it counts from now.
+    left the window, the demand planned for had support until the end (else its fall would have been written), by what
+    was forecast or by room to rise: it enters the window again, so that a restart alone lowers nothing. Likewise a
+    correction that has not moved is not written, so its time says nothing about when it was last measured: it counts
+    from now.
     """
     memory = replace(
         memory,
@@ -60,7 +61,7 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
     held = DemandSample(
         t_s=max(last.t_s, now_s - interval_s),
         observed=None,
-        forecast=memory.demand if expired else last.forecast,
-        peak=None if expired else last.peak,
+        forecast=min(memory.demand, last.forecast) if expired else last.forecast,
+        peak=memory.demand if expired else last.peak,
     )
     return replace(memory, samples=(*memory.samples, held))

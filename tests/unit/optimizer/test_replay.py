@@ -64,6 +64,25 @@ def test_a_replay_is_no_longer_than_it_takes_to_tell_whether_a_latency_is_kept()
     assert far.latency_s == pytest.approx(usual.latency_s, abs=far.half_width_s + usual.half_width_s)
 
 
+def test_items_that_are_served_for_minutes_do_not_meet_where_they_come_less_often() -> None:
+    pipeline = a_pipeline(sure("a", 2000.0), rate_rps=1e-6)
+    assert seen(pipeline, 1).latency_s == pytest.approx(2000.0, rel=0.01)
+
+
+def test_a_short_replay_keeps_no_more_of_what_is_late_than_a_long_one() -> None:
+    """Eighty queues, each a tenth above what it is held against."""
+    replicas = {(StageName("a"), PoolName("cpu")): 1}
+    kept = {False: 0, True: 0}
+    for index in range(80):
+        rate_rps = 60.0 + index % 35
+        late_s = math.log(20) / (100 - rate_rps) / 1.1
+        pipeline = a_pipeline(exponential("a"), rate_rps=rate_rps)
+        for short in kept:
+            answer = replay(pipeline, replicas, {}, decides_s=late_s if short else None, seed=index)
+            kept[short] += answer is not None and answer.latency_s <= late_s
+    assert kept[True] <= kept[False] + 2
+
+
 def test_a_join_waits_for_its_slowest_branch_and_forks_start_together() -> None:
     stages = (sure("a", 0.01), sure("b", 0.03, "a"), sure("c", 0.001, "a"), sure("d", 0.005, "b", "c"))
     answer = seen(a_pipeline(*stages, rate_rps=0.0), 1, 1, 1, 1)

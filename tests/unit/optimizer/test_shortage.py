@@ -47,6 +47,13 @@ def test_of_two_demands_too_large_the_same_load_is_served() -> None:
     assert loads[0] == pytest.approx(loads[1], rel=1e-9)
 
 
+@pytest.mark.parametrize("overload", [2.0, 21.0, 200.0])
+def test_what_few_replicas_carry_is_served_whatever_the_overload(overload: float) -> None:
+    few = on("cpu", service=(0.02, 0.0), bounds=(1, 5))
+    share = shared(a_problem(one(few, rate_rps=225 * overload)))["x/a"]
+    assert share.served * 225 * overload == pytest.approx(225, rel=0.02)
+
+
 def two_stages() -> Problem:
     return a_problem(
         a_pipeline(

@@ -23,9 +23,11 @@ def last_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.core.demand.growth", lambda *_: 0.0, raising=False)
 
 
-def follow(*readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval_s: float = 15.0) -> list[DemandState]:
+def follow(
+    *readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval_s: float = 15.0, startup_s: float = 0.0
+) -> list[DemandState]:
     memory, found = PipelineMemory(), []
-    spec = a_spec(scaling=a_scaling(up_s=up_s, down_s=down_s))
+    spec = a_spec(a_stage("a", a_placement("cpu", startup_s=startup_s)), scaling=a_scaling(up_s=up_s, down_s=down_s))
     for index, reading in enumerate(readings):
         state = a_state(spec, demand=reading, memory=memory)
         answer = stabilised_demand(state, NOW_S + index * interval_s, interval_s)
@@ -150,6 +152,29 @@ def test_what_is_remembered_is_bounded_and_keeps_the_extremes() -> None:
     found = follow(*readings, down_s=3600.0, interval_s=1.0)
     assert max(len(answer.samples) for answer in found) < 400
     assert found[-1].demand == 100
+
+
+def test_room_to_rise_outlasts_a_long_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([0.0, 80.0, *[0.0] * 60])
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: next(rises))
+    found = demands(follow(*[20.0] * 3, *[10.0] * 59, down_s=900.0, startup_s=600.0))
+    # A start-up and two cycles after second 15; a part of the window, 28 s, may go by on top.
+    assert found[1:44] == [100.0] * 43
+    assert found[-1] == 20
+
+
+def test_what_is_dropped_of_a_long_window_leaves_it_no_sooner() -> None:
+    found = demands(follow(100.0, 99.0, 99.0, 99.0, *[10.0] * 50, down_s=600.0))
+    assert all(demand is not None and demand >= 99 for demand in found[:44]), "the last 99 is seen at second 45"
+    assert found[46] == 10
+
+
+def test_one_missing_reading_does_not_keep_room_for_the_whole_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([40.0, *[0.0] * 9])
+    monkeypatch.setattr("controller.core.demand.growth", lambda *_: next(rises, 0.0))
+    found = demands(follow(50.0, MISSING, *[50.0] * 6, down_s=300.0))
+    assert found[2:4] == [90.0, 90.0]
+    assert found[-1] == 50
 
 
 def test_what_is_decided_now_has_to_serve_after_the_slowest_start_up() -> None:

@@ -85,16 +85,17 @@ def test_a_restart_within_the_window_goes_on_from_the_last_sample() -> None:
     assert after.samples == (*MEMORY.samples, DemandSample(t_s=1185.0, observed=None, forecast=420.0))
 
 
-def test_room_to_rise_outlasts_a_restart_within_the_window_and_no_other() -> None:
+def test_room_to_rise_outlasts_a_restart_as_such() -> None:
     roomy = replace(MEMORY, samples=(DemandSample(t_s=1000.0, observed=400.0, forecast=410.0, peak=450.0),))
     assert resumed(roomy, now_s=1200.0, window_s=300.0, interval_s=15.0).samples[-1].peak == 450.0
-    assert resumed(roomy, now_s=9000.0, window_s=300.0, interval_s=15.0).samples[-1].peak is None
+    late = resumed(roomy, now_s=9000.0, window_s=300.0, interval_s=15.0).samples[-1]
+    assert (late.forecast, late.peak) == (410.0, MEMORY.demand), "what was forecast is kept for longer than room"
 
 
 def test_a_restart_after_a_long_steady_time_keeps_the_demand_planned_for_in_the_window() -> None:
     low_at_the_end = replace(MEMORY, samples=(DemandSample(t_s=1000.0, observed=400.0, forecast=390.0),))
     after = resumed(low_at_the_end, now_s=9000.0, window_s=300.0, interval_s=15.0)
-    assert after.samples[-1] == DemandSample(t_s=8985.0, observed=None, forecast=420.0)
+    assert after.samples[-1] == DemandSample(t_s=8985.0, observed=None, forecast=390.0, peak=420.0)
 
 
 def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None:
