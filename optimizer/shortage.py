@@ -549,9 +549,9 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float, *, below: int, mix: b
     elif low:
         low += 1
     if high - low > 1 and below >= RESOLUTION:
-        high = _alone(question, low, high, unit, room, money)
+        high = _alone(question, low, high, share, room, money)
         if not _few_placements(pipeline):
-            low, high = _scouted(question, low, high, unit, room, money, reaches, found)
+            low, high = _scouted(question, low, high, share, room, money, reaches, found)
     level = _highest(low, high, reaches, strain)
     if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
@@ -585,7 +585,7 @@ def _scouted(
     question: Question,
     low: int,
     high: int,
-    unit: float,
+    share: Callable[[int], float],
     room: Counts,
     money: float,
     reaches: Callable[[int], bool],
@@ -595,7 +595,7 @@ def _scouted(
 
     What they say is asked of all options before it counts.
     """
-    whole = question.guide(min(1.0, high * unit), room, money) or question.guide((high - 1) * unit, room, money)
+    whole = question.guide(share(high), room, money) or question.guide(share(high - 1), room, money)
     if whole is None or high - low <= 1:
         return low, high
     if low == 0:
@@ -605,15 +605,15 @@ def _scouted(
     for _ in range(_SCOUTS):
         if high - low <= 1:
             break
-        guides = [whole, *found[-1:], *filter(None, [question.guide(low * unit, room, money)])]
+        guides = [whole, *found[-1:], *filter(None, [question.guide(share(low), room, money)])]
         scout = question.scout(guides)
 
         def seen(level: int, scout: Question = scout) -> bool:
-            answer = scout.answer(level * unit, room, money, mixing=Mixing.OVERFLOW, exact=False)
+            answer = scout.answer(share(level), room, money, mixing=Mixing.OVERFLOW, exact=False)
             return answer is not None
 
         def taken(level: int, scout: Question = scout) -> float:
-            return scout.strain(level * unit, room, money)
+            return scout.strain(share(level), room, money)
 
         level = _highest(low, high, seen, taken)
         if level > low and not reaches(level):
@@ -628,16 +628,16 @@ def _scouted(
     return low, high
 
 
-def _alone(question: Question, low: int, high: int, unit: float, room: Counts, money: float) -> int:
+def _alone(question: Question, low: int, high: int, share: Callable[[int], float], room: Counts, money: float) -> int:
     """Return the level from `low` + 1 to `high` that a stage by itself does not reach, `high` if they all do below.
 
     One table of one stage for each look instead of those of all.
     """
-    for index in question.short_alone(min(1.0, high * unit), room, money):
+    for index in question.short_alone(share(high), room, money):
         reached = low
         while high - reached > 1:
             middle = high - 1 if reached == low and high < RESOLUTION else (reached + high) // 2
-            if question.alone(index, middle * unit, room, money):
+            if question.alone(index, share(middle), room, money):
                 reached = middle
             else:
                 high = middle

@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from controller.core.assessment import Assessment
 from controller.core.decision import ChangeReason, Hold, HoldReason
-from controller.core.guards import Aim, late, out_of_bounds
-from controller.core.ledger import EPSILON, Ledger
+from controller.core.guards import Aim, in_time, late, out_of_bounds
+from controller.core.ledger import Ledger
 from controller.core.snapshot import ServingReplica, TargetMissing, TargetState
 from controller.core.spec import PlacementKey, Target
-from optimizer.evaluate import predicted_latency_s
 from optimizer.latency import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
@@ -49,12 +48,6 @@ class Move:
             )
             for placement in asked.placements
         }
-
-    def batches(self) -> Mapping[PlacementKey, int]:
-        """Return the largest batches that are taken now, the plan's where nothing was told yet."""
-        told = self.case.state.memory.batches
-        planned = {(stage.name, own.pool): own.batch for stage in self.plan.stages for own in stage.placements}
-        return {key: told.get(key, batch) for key, batch in planned.items()}
 
     def ready(self, key: PlacementKey) -> int:
         """Return the replicas of a placement that serve."""
@@ -152,15 +145,11 @@ def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
     """Return the placements that could lose a replica and leave their stage at least half of what it needs."""
     if move.case.never_down:
         return []
-    least = {
-        (stage.name, placement.pool): placement.prior.min_replicas
-        for stage in move.case.spec.stages
-        for placement in stage.placements
-    }
+    placements = move.case.spec.placements()
     return [
         key
         for key in move.aim.final
-        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > least[key]
+        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > placements[key].prior.min_replicas
         and _left_share(move, key, ledger) >= _ENOUGH
     ]
 
@@ -218,12 +207,12 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
     """
     waiting: list[StageName] = []
     coming = any(move.ready(key) < count for key, count in move.aim.final.items())
-    in_time = coming and _in_time(move, ledger, composition)
+    kept = coming and _in_time(move, ledger, composition)
     for stage in move.case.spec.stages:
         capacities = move.capacities(stage.name)
         keys = _placements(move, stage.name, ledger)
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
-        serving = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
+        serving = _carried(_serving(move, keys, ledger), capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
         # A stage that is short waits for what has begun to start: what replaces it would begin later.
         short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
@@ -233,9 +222,9 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
                 waiting.append(stage.name)
             while ledger.after[(move.key, key)] > lowest:
                 ledger.after[(move.key, key)] -= 1
-                left = _carried({key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}, capacities)
+                left = _carried(_serving(move, keys, ledger), capacities)
                 if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)) or (
-                    in_time and not _in_time(move, ledger, composition)
+                    kept and not _in_time(move, ledger, composition)
                 ):
                     ledger.after[(move.key, key)] += 1
                     waiting.append(stage.name)
@@ -245,10 +234,13 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
     """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
-    asked = replace(move.problem, demand=move.problem.demand.scaled(move.plan.served_fraction))
-    serving = {key: min(move.ready(key), ledger.after.get((move.key, key), 0)) for key in move.case.current}
-    latency_s = predicted_latency_s(asked, serving, move.batches(), composition=composition)
-    return latency_s is not None and latency_s <= move.case.spec.sla.latency_s + EPSILON
+    keys = [key for _, key in ledger.placements(move.key)]
+    return in_time(move.case, move.plan, move.problem, _serving(move, keys, ledger), composition)
+
+
+def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
+    """Return the replicas that serve of those that will be asked for."""
+    return {key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}
 
 
 def _carried(
@@ -295,7 +287,7 @@ def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
 def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
     """Whether a replica is the last of its stage that serves, and carries at least half of what the stage needs."""
     keys = _placements(move, key[0], ledger)
-    serving = {other: min(move.ready(other), ledger.after[(move.key, other)]) for other in keys}
+    serving = _serving(move, keys, ledger)
     if serving[key] == 0 or sum(serving.values()) > 1:
         return False
     capacities = move.capacities(key[0])

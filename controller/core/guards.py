@@ -12,7 +12,7 @@ from controller.core.rules import floors
 from controller.core.snapshot import PoolState, TargetState
 from controller.core.spec import PlacementKey, StageSpec, StepPolicy
 from optimizer.evaluate import predicted_latency_s
-from optimizer.model import Pipeline, Placement, PoolName, StageName
+from optimizer.model import Composition, Pipeline, Placement, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.profile import LatencySource
 
@@ -131,15 +131,8 @@ def _worth_it(
     """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
     if out_of_bounds(case):
         return True
-    batches = {
-        (stage.name, placement.pool): case.state.memory.batches.get((stage.name, placement.pool), placement.batch)
-        for stage in plan.stages
-        for placement in stage.placements
-    }
-    served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
-    latency_s = predicted_latency_s(served, case.current, batches, composition=policy.composition)
     # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
-    if latency_s is None or latency_s > case.spec.sla.latency_s + EPSILON:
+    if not in_time(case, plan, problem, case.current, policy.composition):
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
@@ -149,6 +142,25 @@ def _worth_it(
     cost = sum(prices[key] * count for key, count in case.current.items())
     saving = cost - sum(prices[key] * count for key, count in planned.items())
     return saving > EPSILON and saving >= case.spec.scaling.tolerance * cost - EPSILON
+
+
+def in_time(
+    case: Assessment,
+    plan: PipelinePlan,
+    problem: Pipeline,
+    serving: Mapping[PlacementKey, int],
+    composition: Composition,
+) -> bool:
+    """Return whether `serving` would carry what the plan serves within the SLA, with the batches that are taken now."""
+    told = case.state.memory.batches
+    batches = {
+        (stage.name, placement.pool): told.get((stage.name, placement.pool), placement.batch)
+        for stage in plan.stages
+        for placement in stage.placements
+    }
+    served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
+    latency_s = predicted_latency_s(served, serving, batches, composition=composition)
+    return latency_s is not None and latency_s <= case.spec.sla.latency_s + EPSILON
 
 
 def out_of_bounds(case: Assessment) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.core.assessment import Assessment
 from controller.core.spec import PlacementKey
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
@@ -10,7 +11,7 @@ from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, S
 
 @dataclass
 class Planner:
-    """Stands for `allocate` and `predicted_latency_s`.
+    """Stands for `allocate`, `predicted_latency_s` and whether what runs is in time.
 
     `wanted` is the plan of each pipeline (by name; the minimums where it is not named); `latency_s` what is predicted
     for the replicas that run (None: too few to carry the load). `problems` keeps what was asked.
@@ -44,6 +45,9 @@ class Planner:
 
     def predicted_latency_s(self, *_: object, composition: Composition) -> float | None:
         return self.latency_s
+
+    def in_time(self, case: Assessment, *_: object) -> bool:
+        return self.latency_s is not None and self.latency_s <= case.spec.sla.latency_s
 
     def _plan(self, pipeline: Pipeline, problem: Problem) -> PipelinePlan:
         wanted = self.wanted.get(pipeline.key.removeprefix("speech/"), {})
