@@ -11,7 +11,7 @@ over the seeds.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -21,50 +21,37 @@ from controller.commands.terminal import Page
 from simulations.experiment import SLUICE, RunRequest, run_and_bound
 from simulations.hindsight import BoundRequest
 from simulations.policies.sluice import Foresight
-from simulations.results import RunResult, mean_or_none
+from simulations.results import Run, mean_or_none
 
 BEYOND_S = (0.0, 60.0, 180.0, 600.0)
 COLUMNS = ("load", ">cost", ">x bound", ">windows", ">items", ">changes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One way to run, over all seeds."""
-
-    beyond_s: float | None
-    """None where the load is not known."""
-    results: tuple[RunResult, ...]
-
-    @property
-    def cost(self) -> float:
-        return sum(result.cost for result in self.results) / len(self.results)
-
-    @property
-    def windows(self) -> float:
-        return mean_or_none([result.sla_windows_met for result in self.results]) or 0.0
-
-    def cells(self, bound: float | None) -> tuple[str, ...]:
-        items = mean_or_none([result.within_sla_share for result in self.results])
-        changes = mean_or_none([float(result.replica_changes) for result in self.results])
-        return (
-            "measured" if self.beyond_s is None else f"told, {self.beyond_s:g} s beyond",
-            number(self.cost, ".2f"),
-            number(None if bound is None else self.cost / bound, ".2f"),
-            number(self.windows, ".1%"),
-            number(items, ".1%"),
-            number(changes, ".0f"),
-        )
+def cells(way: Foresight | None, run: Run) -> tuple[str, ...]:
+    return (
+        "measured" if way is None else f"told, {way.beyond_s:g} s beyond",
+        number(run.mean("cost"), ".2f"),
+        number(run.cost_over_bound, ".2f"),
+        number(run.mean("sla_windows_met"), ".1%"),
+        number(run.mean("within_sla_share"), ".1%"),
+        number(run.mean("replica_changes"), ".0f"),
+    )
 
 
-def verdict(name: str, mine: Row, told: list[Row], bound: float | None) -> str:
+def verdict(name: str, mine: Run, told: Sequence[Run]) -> str:
     """Return where what Sluice pays above the bound comes from."""
-    good = [row for row in told if row.windows >= LEAST_WINDOWS]
+    good = [run for run in told if (run.mean("sla_windows_met") or 0.0) >= LEAST_WINDOWS]
     if not good:
         return f"{name}: told the load, no run meets {LEAST_WINDOWS:.1%} of the windows"
-    best = min(good, key=lambda row: row.cost)
-    over_bound = number(None if bound is None else best.cost / bound, ".2f")
-    ratio = mine.cost / best.cost
+    best = min(good, key=cost)
+    ratio, over_bound = cost(mine) / cost(best), number(best.cost_over_bound, ".2f")
     return f"{name}: {ratio:.2f} x the cheapest run that is told the load, which costs {over_bound} x bound"
+
+
+def cost(run: Run) -> float:
+    found = run.mean("cost")
+    assert found is not None
+    return found
 
 
 @click.command()
@@ -82,25 +69,29 @@ def main(scenarios: tuple[str, ...], seeds: str | None, jobs: int, document: Pat
         results, bounds = run_and_bound(
             scenario, requests, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs
         )
-        rows = [
-            Row(
-                beyond_s=None if way is None else way.beyond_s,
-                results=results[index * len(used) : (index + 1) * len(used)],
-            )
-            for index, way in enumerate(ways)
-        ]
         bound = mean_or_none([found.cost for found in bounds])
+        runs = [
+            Run(results=results[at : at + len(used)], bound=bound, cost_over_bound_range=None)
+            for at in range(0, len(results), len(used))
+        ]
         seeds_used = ", ".join(map(str, used))
         page.say(f"{scenario.file.name}: seeds {seeds_used}; bound {number(bound, '.2f')} USD", style="bold")
-        page.table(COLUMNS, (row.cells(bound) for row in rows))
-        page.say(verdict(scenario.file.name, rows[0], rows[1:], bound))
+        page.table(COLUMNS, (cells(way, run) for way, run in zip(ways, runs, strict=True)))
+        page.say(verdict(scenario.file.name, runs[0], runs[1:]))
         page.say()
         documents.append(
             {
                 "scenario": scenario.file.name,
                 "seeds": list(used),
                 "bound": bound,
-                "runs": [{"beyond_s": row.beyond_s, "cost": row.cost, "windows": row.windows} for row in rows],
+                "runs": [
+                    {
+                        "beyond_s": None if way is None else way.beyond_s,
+                        "cost": cost(run),
+                        "windows": run.mean("sla_windows_met"),
+                    }
+                    for way, run in zip(ways, runs, strict=True)
+                ],
             }
         )
     if document is not None:
