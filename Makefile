@@ -122,7 +122,7 @@ bench-operator: $(STAMP) ## a cycle of 100, 1,000 and 5,000 pipelines on the lab
 
 .PHONY: batching-table
 batching-table: $(STAMP) ## simulate the table of latencies under batching again
-	@$(BIN)/python -m simulations.batching_table
+	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
 docs: $(STAMP) ## run the commands that docs/ quotes and write down what they print

@@ -8,7 +8,8 @@ import math
 import time
 from collections.abc import Callable
 
-from optimizer.fleet import Fleet
+from optimizer.fleet.fleet import Fleet
+from optimizer.fleet.lagrangian import share_pools
 from optimizer.model import (
     Demand,
     Pipeline,
@@ -22,8 +23,7 @@ from optimizer.model import (
     Stage,
     StageName,
 )
-from optimizer.options import Mixing, supply_of
-from optimizer.prices import share_pools
+from optimizer.search.tables import Mixing, supply_of
 
 RUNS = 5
 _PIPELINES, _STAGES = 12, 4

@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from controller.allocator import tidied_afterwards
 from controller.core.containment import decide_contained
-from controller.core.decision import Decision, Hold, PipelineDecision
-from controller.core.explain import reason_sentence
-from controller.core.policy import Policy
+from controller.core.messages.explain import reason_sentence
+from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.record import decision_record
-from controller.core.turns import AT_ONCE
+from controller.core.state.decision import Decision, Hold, PipelineDecision
+from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write
 from controller.kube.gateway import KubeError
 from controller.kube.leadership import Leadership
 from controller.kube.reader import Observation, Reader
 from controller.kube.reporter import Reporter
+from controller.process_memory import tidied_afterwards
 from controller.telemetry import Telemetry
 from optimizer.model import PipelineKey
 

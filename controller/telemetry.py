@@ -19,9 +19,9 @@ from prometheus_client import (
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.core.availability import unavailable
-from controller.core.decision import Decision, PipelineDecision
-from controller.core.snapshot import PipelineState, Snapshot, TargetState
+from controller.core.assess.availability import unavailable
+from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetState
 from profiler.samples import Quantity, Reading
 
 _PIPELINE = ["namespace", "pipeline"]

@@ -11,19 +11,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.advice import advise
-from optimizer.case import TOLERANCE, Case, Choice
-from optimizer.fleet import Answer, Fleet, Target, by_priority, own_budget
-from optimizer.greedy import steepest
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName
-from optimizer.occupancy import whole_instances
-from optimizer.options import StageOptions, Supply, supply_of
-from optimizer.packing import Packable, Pools, cheaper_packing
-from optimizer.parts import joined, parts_of
+from optimizer.fleet.components import joined, parts_of
+from optimizer.fleet.fleet import Answer, Fleet, Target, by_priority, own_budget
+from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
+from optimizer.overload.overload import Share, share_out
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
-from optimizer.remembered import Remembered
-from optimizer.replay import ROUNDS
-from optimizer.shortage import Share, share_out
+from optimizer.replay.replay import ROUNDS
+from optimizer.reports.advice import advise
+from optimizer.reports.packing import Packable, Pools, cheaper_packing
+from optimizer.runtime.cache import Remembered
+from optimizer.search.greedy import steepest
+from optimizer.search.subproblem import TOLERANCE, Case, Choice
+from optimizer.search.tables import StageOptions, Supply, supply_of
 from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
 Array = NDArray[np.float64]

@@ -5,9 +5,12 @@ Nothing here computes a latency or chooses an allocation.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
+from itertools import pairwise
+from math import ceil
 from typing import NewType
 
 StageName = NewType("StageName", str)
@@ -335,3 +338,16 @@ class Problem:
             for stage in pipeline.stages:
                 for placement in stage.placements:
                     yield pipeline, stage, placement
+
+
+def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
+    """Return the instances of one pool that `placements`, pairs of (replicas per instance, replicas), take.
+
+    Where the sizes divide each other, replicas of different placements fill each other's gaps; otherwise each
+    placement is rounded up to whole instances, because its gaps may be of no use to the others.
+    """
+    shares = [(size, Fraction(count, size)) for size, count in placements if count]
+    sizes = sorted({size for size, _ in shares})
+    if all(large % small == 0 for small, large in pairwise(sizes)):
+        return ceil(sum(share for _, share in shares))
+    return sum(ceil(share) for _, share in shares)

@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from optimizer.fleet import Fleet, Target
-from optimizer.latency import UNKNOWN_ERROR
+from optimizer.fleet.fleet import Fleet, Target
+from optimizer.latency.stage import UNKNOWN_ERROR
 from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, Stage, StageName
+from optimizer.overload.overload import Share
 from optimizer.plan import Limit, LimitKind
-from optimizer.replay import ROUNDS, replay, tighter_target_s
-from optimizer.shortage import Share
+from optimizer.replay.replay import ROUNDS, replay, tighter_target_s
 
 DOUBT = 0.5
 """A plan whose composed latency is below SLA / (1 + DOUBT) is not replayed.

@@ -1,7 +1,7 @@
 """Compile everything a decision may need, so that the first one does not wait: `python -m optimizer.warm_up`.
 
-To be run where the program is installed; the compiled code is kept where `optimizer.compiled` says, and a process that
-finds it there compiles nothing. Without it the first decision takes as long as compiling does.
+To be run where the program is installed; the compiled code is kept where `optimizer.runtime.compiled` says, and a
+process that finds it there compiles nothing. Without it the first decision takes as long as compiling does.
 """
 
 from dataclasses import replace

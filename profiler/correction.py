@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from optimizer.latency import Prediction, StageLoad, capacity_rps, predict
+from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import Correction, PipelineProfile, PlacementProfile, StageProfile

@@ -23,7 +23,7 @@ import click
 def explain(pipeline: str | None, namespace: str | None, kubeconfig: Path | None, replay: Path | None) -> None:
     """Tell what was decided for PIPELINE, why, why not more, why not now, and what would change it."""
     if replay is not None:
-        from controller.commands.replay import print_replay
+        from controller.commands.from_record import print_replay
 
         print_replay(replay, None if pipeline is None else _key(pipeline, namespace))
         return

@@ -7,11 +7,11 @@ from typing import Any
 from controller.commands.plan_output import replica_words, rounded
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.phrases import demand_words, duration, money
-from controller.core.spec import PipelineSpec
-from optimizer.curve import Corner, Frontier
+from controller.core.messages.phrases import demand_words, duration, money
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import Composition, PipelineKey
 from optimizer.plan import PlacementPlan
+from optimizer.reports.curve import Corner, Frontier
 
 _APART = 0.02
 """How much faster than the line above a corner must be to get a line of its own, as a share."""

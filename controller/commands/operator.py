@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     """Return where metrics come from by `settings`; it is closed with `parts`."""
     from profiler.samples import Rung
     from profiler.sources.direct import DirectSource
-    from profiler.sources.ladder import LadderSource
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
+    from profiler.sources.tiers import LadderSource
 
     sources: dict[Rung, MetricSource] = {}
     for name in settings.metrics:
@@ -118,7 +118,6 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
-    from controller.allocator import hold_little
     from controller.calibration import work_limit
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
@@ -133,6 +132,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
     from controller.loop import ControlLoop
+    from controller.process_memory import hold_little
     from controller.telemetry import Telemetry
 
     set_up_logging(settings.log_format)

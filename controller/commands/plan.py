@@ -122,8 +122,8 @@ def _plan(request: "PlanRequest", output: str) -> bool:
 
 def _sweep(request: "PlanRequest", sweep: "LoadRange", output: str) -> bool:
     from controller.commands.sweep_output import Load, document, print_sweep
-    from controller.core.problem import pipeline_problem
-    from optimizer.curve import load_sweep
+    from controller.core.assess.problem import pipeline_problem
+    from optimizer.reports.curve import load_sweep
 
     spec = request.specs[sweep.key]
     started = time.perf_counter()
@@ -139,7 +139,7 @@ def _sweep(request: "PlanRequest", sweep: "LoadRange", output: str) -> bool:
 
 def _frontier(request: "PlanRequest", name: str, output: str) -> bool:
     from controller.commands.frontier_output import document, print_frontier
-    from optimizer.curve import frontier
+    from optimizer.reports.curve import frontier
 
     key = request.curve_of(name)
     started = time.perf_counter()

@@ -5,8 +5,8 @@ from typing import Any
 
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.phrases import demand_words, duration, money, money_needed, number, step_words
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
+from controller.core.messages.phrases import demand_words, duration, money, money_needed, number, step_words
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 

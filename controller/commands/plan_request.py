@@ -10,9 +10,9 @@ from typing import Any
 import click
 import yaml
 
-from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem, pool_problem
-from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.assess.problem import pipeline_problem, pool_problem
+from controller.core.state.policy import Policy
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from controller.resources.validation import Validation
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 

@@ -15,10 +15,10 @@ from controller.commands.plan_output import (
 )
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.phrases import demand_words, duration, money, number
-from controller.core.spec import DemandUnit, PipelineSpec
-from optimizer.curve import LoadPoint
+from controller.core.messages.phrases import demand_words, duration, money, number
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import PipelinePlan
+from optimizer.reports.curve import LoadPoint
 
 _SECONDS_PER_HOUR = 3600
 

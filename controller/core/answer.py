@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from controller.core.actuation import Outcomes, deletion_costs
-from controller.core.admission import admitted_by_plan, admitted_meanwhile
-from controller.core.assessment import Assessment
-from controller.core.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
-from controller.core.guards import Aim
-from controller.core.ledger import Ledger
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import Planned, Snapshot, TargetMissing
-from controller.core.spec import Mode, PlacementKey
+from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
+from controller.core.act.rollout import Outcomes, deletion_costs
+from controller.core.act.targets import Aim
+from controller.core.assess.assessment import Assessment
+from controller.core.plan.ledger import Ledger
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Planned, Snapshot, TargetMissing
+from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import Rung

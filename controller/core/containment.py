@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.cycle import decide
-from controller.core.decision import Decision
-from controller.core.ledger import entries
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, PoolState, Snapshot
+from controller.core.plan.ledger import entries
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
 from optimizer.model import PipelineKey, PoolName
 
 _MOST = 16

@@ -1,16 +1,16 @@
 """One reconcile: what to do about the world as it is. Every step is a function from values to values."""
 
-from controller.core.actuation import Move, schedule
-from controller.core.aims import find_aims
+from controller.core.act.rollout import Move, schedule
+from controller.core.act.targets import find_aims
 from controller.core.answer import pipeline_decision, pool_decision
-from controller.core.assessment import Assessment, assess
-from controller.core.availability import find_availability
-from controller.core.decision import Decision
-from controller.core.fleet import plan_fleet, with_missing_pools
-from controller.core.ledger import Ledger
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot
-from controller.core.turns import AT_ONCE, plan_in_turns
+from controller.core.assess.assessment import Assessment, assess
+from controller.core.assess.availability import find_availability
+from controller.core.plan.fleet import plan_fleet, with_missing_pools
+from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns
+from controller.core.plan.ledger import Ledger
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
-from controller.core.decision import Decision
-from controller.core.explain import reason_sentence
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot
+from controller.core.messages.explain import reason_sentence
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot
 
 SCHEMA = "sluice.dev/decision-record/v1"
 _NOT_THERE = "not there"

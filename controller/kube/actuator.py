@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.core.decision import PipelineDecision, ReplicaChange
-from controller.core.spec import Target
+from controller.core.state.decision import PipelineDecision, ReplicaChange
+from controller.core.state.spec import Target
 from controller.kube.gateway import (
     PODS,
     Conflict,

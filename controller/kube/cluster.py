@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 from controller.kube.gateway import (
     DEPLOYMENTS,
     NODES,

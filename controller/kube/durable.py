@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from controller.core.codec import InvalidRecord, decode, encode
-from controller.core.memory import DemandSample, PipelineMemory
+from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.kube.gateway import Json
 
 _VERSION = 1

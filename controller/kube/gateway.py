@@ -27,7 +27,7 @@ from urllib.parse import quote
 import urllib3
 from kubernetes import client, config
 
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 
 FIELD_MANAGER = "sluice"
 Json = dict[str, Any]

@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from controller.core.snapshot import TargetMissing, TargetState
-from controller.core.spec import PipelineSpec, PlacementKey, Target
+from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.spec import PipelineSpec, PlacementKey, Target
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.gateway import AUTOSCALERS, SCALED_OBJECTS, Gateway, Json, KubeError, NotFound, Resource
 from optimizer.model import PipelineKey

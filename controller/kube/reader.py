@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.codec import InvalidRecord
 from controller.core.containment import Contained
-from controller.core.decision import Decision
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec, Target
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision
+from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import KeptResource, ResourceStore
-from controller.kube.strays import Strays
+from controller.kube.unaccounted import Strays
 from controller.kube.workloads import (
     NodeNames,
     is_leaving,

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
-from controller.core.decision import Decision, HoldReason, PipelineDecision
-from controller.core.explain import events
-from controller.core.snapshot import PipelineState
+from controller.core.messages.explain import events
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
+from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (

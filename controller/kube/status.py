@@ -1,7 +1,7 @@
 """A Decision as the status of resources: numbers for programs, verdicts with the time they last changed.
 
 Observed numbers are rounded to two significant digits. What may be relied on is rounded to the safe side: what can be
-served down, what it takes to serve all up. Words come from `controller.core.explain`.
+served down, what it takes to serve all up. Words come from `controller.core.messages.explain`.
 """
 
 import math
@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-from controller.core.decision import Decision, PipelineDecision, PoolDecision
-from controller.core.explain import ConditionValue, conditions, explain_pipeline, reason_sentence, summary
-from controller.core.memory import PoolMemory
-from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.messages.explain import ConditionValue, conditions, explain_pipeline, reason_sentence, summary
+from controller.core.state.carry_over import PoolMemory
+from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.kube.durable import memory_document
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
-from optimizer.model import PoolName, StageName
-from optimizer.occupancy import whole_instances
+from optimizer.model import PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.profile import PlacementProfile, StageProfile
 from profiler.samples import Absence, Quantity, Reading

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from controller.core.snapshot import PendingReplica, ServingReplica, TargetState
+from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import Workload
 from profiler.samples import PodEndpoint

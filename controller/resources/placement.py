@@ -17,7 +17,7 @@ from controller.resources.fields import (
     duration_s,
     quantity_bytes,
 )
-from optimizer.memory import KvCacheShape
+from optimizer.kv_cache import KvCacheShape
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]

@@ -5,7 +5,7 @@ Names that thousands of pipelines share are interned: one copy each.
 
 from sys import intern
 
-from controller.core.spec import (
+from controller.core.state.spec import (
     DemandUnit,
     Mode,
     PipelineSpec,

@@ -22,7 +22,7 @@ from profiler.sources.presets import load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
 from profiler.sources.promql_tokens import UnsupportedQuery
-from profiler.sources.questions import Questions, questions
+from profiler.sources.queries import Questions, questions
 from profiler.sources.scraper import Identity, Scraper, ScrapeTarget
 
 _MISSED_VISITS = 3

@@ -6,7 +6,7 @@ from profiler.samples import Origin
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.presets import load_presets
 from profiler.sources.prometheus_api import PrometheusApi
-from profiler.sources.questions import questions
+from profiler.sources.queries import questions
 
 
 class PrometheusSource:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.spec import PipelineSpec
-from optimizer.compiled import compiled
+from controller.core.state.spec import PipelineSpec
+from optimizer.runtime.compiled import compiled
 from simulations.engine.draws import verdict
-from simulations.schedule import Schedule, chunk_phases
+from simulations.scenario.schedule import Schedule, chunk_phases
 
 Counts = NDArray[np.int64]
 Array = NDArray[np.float64]

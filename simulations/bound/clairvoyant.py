@@ -43,13 +43,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammainc
 
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, ServiceLaw
 from simulations.bound.arrivals import Arrivals, count_arrivals
 from simulations.bound.program import Limit, Need, Program, Supply, solve
-from simulations.scenario import Fault
-from simulations.schedule import Schedule
-from simulations.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, REQUIRED_SHARE, Clock, Interval
+from simulations.results.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, REQUIRED_SHARE, Clock, Interval
+from simulations.scenario.scenario import Fault
+from simulations.scenario.schedule import Schedule
 
 Array = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, Reading
-from simulations.scenario import EVERYTHING, Fault
-from simulations.schedule import derived_seed
+from simulations.scenario.scenario import EVERYTHING, Fault
+from simulations.scenario.schedule import derived_seed
 
 _NOISE, _PARTIAL = 11, 12  # one random stream per purpose
 

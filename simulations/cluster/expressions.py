@@ -12,7 +12,7 @@ import numpy as np
 
 from profiler.samples import Quantity
 from simulations.cluster.scrapes import Floats, Window, quantiles
-from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 _HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
 

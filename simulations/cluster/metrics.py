@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
@@ -17,8 +17,8 @@ from simulations.cluster.scrapes import Window, quantiles
 from simulations.cluster.serving import OFFERED, Serving
 from simulations.cluster.workloads import Pod, Workload
 from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
-from simulations.histogram import TRITON_SUMMARY_S
 from simulations.policies.base import IngressReading, ReplicaReading
+from simulations.results.histogram import TRITON_SUMMARY_S
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)

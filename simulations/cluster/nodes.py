@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from controller.core.spec import PoolSpec
+from controller.core.state.spec import PoolSpec
 from optimizer.model import PoolName
 
 REFUSAL_S = 180.0

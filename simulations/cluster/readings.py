@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from controller.core.spec import PlacementSpec, StageSpec
+from controller.core.state.spec import PlacementSpec, StageSpec
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 from profiler.sources.combine import (
     Buckets,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.manifests import FieldPath, format_path
 from controller.resources.pipeline import SpeechPipeline
@@ -11,8 +11,8 @@ from controller.resources.translate import pipeline_spec
 from optimizer.model import PipelineKey
 from simulations.cluster.expressions import EXPRESSIONS
 from simulations.cluster.queries import UnansweredQuery, parse_query
-from simulations.load import refused_loads
-from simulations.scenario import Scenario, invalid, resource_changes, resource_name, with_what_if
+from simulations.scenario.load import refused_loads
+from simulations.scenario.scenario import Scenario, invalid, resource_changes, resource_name, with_what_if
 
 
 class UnsupportedScenario(ValueError):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.cluster.expressions import Counter, Level
 from simulations.cluster.scrapes import ScrapeHistory, Scrapes

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from controller.core.decision import Decision
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.snapshot import PipelineState, PoolState, TargetMissing, TargetState
-from controller.core.spec import PipelineSpec, PoolSpec
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision
+from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, TargetState
+from controller.core.state.spec import PipelineSpec, PoolSpec
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import Reading
-from simulations import ledger
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.disturbances import Disturbances
 from simulations.cluster.metrics import Metrics
@@ -31,13 +30,14 @@ from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.serving import Serving
 from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
 from simulations.engine.pipeline import PipelineEngine
-from simulations.histogram import TRITON_SUMMARY_S
-from simulations.ledger import Observation
-from simulations.load import item_seed, pipeline_schedules
 from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
-from simulations.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
-from simulations.schedule import Schedule
-from simulations.scoring import Tally
+from simulations.results import ledger
+from simulations.results.histogram import TRITON_SUMMARY_S
+from simulations.results.ledger import Observation
+from simulations.results.scoring import Tally
+from simulations.scenario.load import item_seed, pipeline_schedules
+from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
+from simulations.scenario.schedule import Schedule
 
 SCRAPE_INTERVAL_S = 1.0
 """As the lab's Prometheus."""

@@ -9,12 +9,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
 
-from controller.core.snapshot import PendingReplica, ServingReplica, TargetState
-from controller.core.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
+from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
+from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.nodes import Node, Pool
-from simulations.ledger import Replicas
+from simulations.results.ledger import Replicas
 
 BINDING_S = 0.03
 """From the change of a Deployment to the first pod's start: controllers, scheduler and agent of the lab, measured."""

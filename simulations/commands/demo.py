@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from controller.core.decision import ChangeReason
-from controller.core.phrases import CHANGES
+from controller.core.messages.phrases import CHANGES
+from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
-from simulations.lab.run import MAX_LAG_S, Options
-from simulations.scenario import Fault
-from simulations.scoring import Interval
+from simulations.lab.session.run import MAX_LAG_S, Options
+from simulations.results.scoring import Interval
+from simulations.scenario.scenario import Fault
 
 
 @click.command()

@@ -22,18 +22,18 @@ from rich.console import Console
 from controller.commands.findings import refused
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.binaries import BuildError, cache_folder, ensure
-from simulations.lab.cluster import Cluster
-from simulations.lab.deployments import UnsupportedManifest, deployments, pool_nodes
-from simulations.lab.faults import FaultRefused
-from simulations.lab.live_result import live_page
-from simulations.lab.processes import LOOPBACK, ProcessError
-from simulations.lab.report import LiveRun, build_report
-from simulations.lab.run import MAX_LAG_S, Options, check, run
-from simulations.lab.standing import Occupied, State, is_occupied, occupy
-from simulations.lab.view import LineView, LiveView, View
+from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
+from simulations.lab.cluster.standing import Occupied, State, is_occupied, occupy
+from simulations.lab.host.binaries import BuildError, cache_folder, ensure
+from simulations.lab.host.processes import LOOPBACK, ProcessError
+from simulations.lab.session.fault_actions import FaultRefused
+from simulations.lab.session.live_result import live_page
+from simulations.lab.session.report import LiveRun, build_report
+from simulations.lab.session.run import MAX_LAG_S, Options, check, run
+from simulations.lab.session.view import LineView, LiveView, View
 from simulations.policies.catalogue import POLICIES
-from simulations.scenario import InvalidScenario, Scenario, load_scenario
+from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
@@ -228,7 +228,7 @@ def up(manifests: tuple[Path, ...]) -> None:
     log = folder / "lab.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "simulations.lab.standing", str(folder), *map(str, manifests)],
+            [sys.executable, "-m", "simulations.lab.cluster.standing", str(folder), *map(str, manifests)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

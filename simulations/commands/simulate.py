@@ -15,8 +15,8 @@ import click
 from controller.commands.findings import refused
 
 if TYPE_CHECKING:
-    from simulations.results import Experiment
-    from simulations.scenario import Scenario
+    from simulations.results.results import Experiment
+    from simulations.scenario.scenario import Scenario
 
 if find_spec("scipy") is None:  # solves the bound; the operator's image goes without, and `sluice` then says so
     raise ModuleNotFoundError("scipy", name="scipy")
@@ -78,7 +78,7 @@ def simulate(
     Exit status: 0 done; 1 the scenario is invalid, or asks for what is not simulated; 2 wrong usage.
     """
     from simulations.policies.catalogue import POLICIES
-    from simulations.scenario import InvalidScenario, load_scenario
+    from simulations.scenario.scenario import InvalidScenario, load_scenario
 
     try:
         loaded = load_scenario(scenario, policies=POLICIES)
@@ -129,11 +129,11 @@ def _run(
 ) -> "Experiment":
     from simulations.cluster.refusals import check_simulated
     from simulations.engine.self_checks import self_checks
-    from simulations.experiment import planned_runs, run_and_bound
-    from simulations.hindsight import BoundRequest
-    from simulations.provenance import provenance
-    from simulations.results import Experiment
-    from simulations.scenario import InvalidScenario
+    from simulations.experiment.experiment import planned_runs, run_and_bound
+    from simulations.experiment.hindsight import BoundRequest
+    from simulations.experiment.provenance import provenance
+    from simulations.results.results import Experiment
+    from simulations.scenario.scenario import InvalidScenario
 
     runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
     bounds = [BoundRequest(what_if=w, seed=s) for w, s in dict.fromkeys((run.what_if, run.seed) for run in runs)]
@@ -177,7 +177,7 @@ def _progress(steps: int) -> Iterator[Callable[[], None]]:
 def _print(experiment: "Experiment", output: str) -> None:
     from simulations.commands.simulate_output import print_experiment
     from simulations.report.fidelity import measured_fidelity
-    from simulations.results import to_json
+    from simulations.results.results import to_json
 
     if output == "json":
         click.echo(json.dumps(to_json(experiment), indent=2, allow_nan=False))
@@ -189,7 +189,7 @@ def _write(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path
     """Write report and results; return where the report is."""
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
-    from simulations.results import to_json
+    from simulations.results.results import to_json
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).write_text(json.dumps(to_json(experiment), indent=1, allow_nan=False) + "\n")

@@ -6,7 +6,7 @@ from controller.commands.terminal import Page
 from simulations.report import fidelity, phrases
 from simulations.report.fidelity import Fidelity
 from simulations.report.findings import label, sentences
-from simulations.results import Experiment, Run, dominated_by
+from simulations.results.results import Experiment, Run, dominated_by
 
 
 def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:

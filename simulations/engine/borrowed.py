@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from optimizer.compiled import compiled
+from optimizer.runtime.compiled import compiled
 
 P = ParamSpec("P")
 R = TypeVar("R")

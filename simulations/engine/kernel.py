@@ -12,7 +12,7 @@ from simulations.engine import state as at
 from simulations.engine.borrowed import borrowing, woven
 from simulations.engine.draws import gamma, mix, uniform, verdict
 from simulations.engine.state import CELL_SHIFT, LATENCY_BOUNDS_S, Constants, Counts, Floats, Records, State, cells_of
-from simulations.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
+from simulations.results.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _CELLS = cells_of(_BOUNDS_S)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core.spec import PipelineSpec, PlacementKey
+from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
-from simulations.histogram import LatencyHistogram
-from simulations.schedule import Schedule
-from simulations.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, SlaChanges, Tally
+from simulations.results.histogram import LatencyHistogram
+from simulations.results.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, SlaChanges, Tally
+from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5

@@ -6,11 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.spec import DemandUnit, Mode, PipelineSpec, PlacementSpec, Scaling, StageSpec, StepPolicy, Target
+from controller.core.state.spec import (
+    DemandUnit,
+    Mode,
+    PipelineSpec,
+    PlacementSpec,
+    Scaling,
+    StageSpec,
+    StepPolicy,
+    Target,
+)
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from simulations.engine.pipeline import PipelineEngine
-from simulations.schedule import Schedule
-from simulations.scoring import Clock
+from simulations.results.scoring import Clock
+from simulations.scenario.schedule import Schedule
 
 Array = NDArray[np.float64]
 

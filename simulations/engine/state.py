@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Routing
 from simulations.engine.draws import gamma_constants
-from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
-from simulations.schedule import Schedule, chunk_phases
-from simulations.scoring import LOST_AFTER_SLAS
+from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+from simulations.results.scoring import LOST_AFTER_SLAS
+from simulations.scenario.schedule import Schedule, chunk_phases
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from controller.core.spec import DemandUnit
+from controller.core.state.spec import DemandUnit
 from optimizer.model import Placement, PoolName, ServiceLaw
 from simulations.engine.pipeline import PipelineEngine
 from simulations.engine.self_checks import alone
-from simulations.schedule import Schedule
-from simulations.scoring import Clock
+from simulations.results.scoring import Clock
+from simulations.scenario.schedule import Schedule
 
 
 def warm_up() -> None:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from controller.core.decision import ChangeReason, Decision, PipelineDecision, ReplicaChange
-from controller.core.ledger import entries
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
-from controller.core.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.plan.ledger import entries
+from controller.core.state.decision import ChangeReason, Decision, PipelineDecision, ReplicaChange
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.profile import LatencySource, PipelineProfile
 from profiler.samples import Absence, AbsenceReason
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 PlacementName = tuple[PipelineKey, StageName, PoolName]
 """A placement within the fleet."""

@@ -24,7 +24,7 @@ from simulations.policies.static_peak import StaticPeak, StaticPeakSettings
 from simulations.policies.wva import Wva, WvaSettings
 
 TRAINED = "trained.json"
-"""The data file of trained settings, beside this module; `python -m simulations.training` writes it."""
+"""The data file of trained settings, beside this module; `python -m simulations.experiment.training` writes it."""
 
 S = TypeVar("S")
 

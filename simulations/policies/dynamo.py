@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controller.core.policy import Policy
-from controller.core.snapshot import PoolState
-from controller.core.spec import PipelineSpec
-from optimizer.latency import StageLoad, capacity_rps, predict
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PoolState
+from controller.core.state.spec import PipelineSpec
+from optimizer.latency.stage import StageLoad, capacity_rps, predict
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import (
     Workload,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements

@@ -10,7 +10,7 @@ window ago has no sample of a whole window yet and counts as not ready, as for C
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 

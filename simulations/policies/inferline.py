@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey
-from optimizer.evaluate import predicted_latency_s
-from optimizer.latency import capacity_rps
+from controller.core.assess.problem import pipeline_problem
+from controller.core.state.policy import Policy
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
+from optimizer.latency.predict import predicted_latency_s
+from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
 from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.peak_load import peak_demand
 from simulations.policies.workloads import carried_out, ceil
-from simulations.schedule import Schedule
-from simulations.static_peak import peak_demand
+from simulations.scenario.schedule import Schedule
 
 LONGEST_WINDOW_S = 60
 

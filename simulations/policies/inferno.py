@@ -23,9 +23,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState
-from controller.core.spec import PipelineSpec, StageSpec
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState
+from controller.core.state.spec import PipelineSpec, StageSpec
 from optimizer.model import Placement, PoolName
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import (

@@ -9,7 +9,7 @@ replica and one, has nothing to do: a stage always keeps one.
 
 from dataclasses import dataclass
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, RivalDecision, decision_of
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, first_placements

@@ -10,7 +10,7 @@ mean over the replicas that were scraped stands for all that are ready. A stage 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 

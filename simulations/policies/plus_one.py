@@ -8,7 +8,7 @@ utilised stage gets one fewer.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, first_placements

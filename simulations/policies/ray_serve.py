@@ -8,7 +8,7 @@ service. The original's control loop runs ten times a second; here it runs once,
 
 from dataclasses import dataclass
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
 from simulations.policies.workloads import Workload, ceil, first_placements
 

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass, replace
 
+from controller.core.assess.demand import horizon_s
 from controller.core.cycle import decide
-from controller.core.decision import Decision
-from controller.core.demand import horizon_s
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState
 from simulations.policies.base import Briefing, DetailedSnapshot, Rival
-from simulations.static_peak import demand_by_second
+from simulations.policies.peak_load import demand_by_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SluiceSettings:
-    """What an operator can set of `controller.core.policy.Policy`, with its defaults."""
+    """What an operator can set of `controller.core.state.policy.Policy`, with its defaults."""
 
     interval_s: float = Policy().interval_s
     latency_headroom: float = Policy().latency_headroom

@@ -7,10 +7,10 @@ it.
 
 from dataclasses import dataclass, replace
 
-from controller.core.policy import Policy
-from controller.core.spec import PoolSpec
+from controller.core.state.policy import Policy
+from controller.core.state.spec import PoolSpec
 from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
-from simulations.static_peak import peak_plan
+from simulations.policies.peak_load import peak_plan
 
 _OFTEN_S = 60.0
 

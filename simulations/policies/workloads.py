@@ -1,9 +1,9 @@
 """What autoscalers that know only workloads look at: replicas, their readings, and what may be asked for.
 
 Most rivals act on one Deployment each. Of a stage they get its first placement: the user's preference, or the cheapest
-one where their settings say so (`simulations.hardware`). When that pool is exhausted they get pending pods. A stage
-needs a replica in total, which no such rival knows of: whoever set it up gave the first placement a minimum of one
-where no placement declares any.
+one where their settings say so (`simulations.experiment.hardware`). When that pool is exhausted they get pending pods.
+A stage needs a replica in total, which no such rival knows of: whoever set it up gave the first placement a minimum of
+one where no placement declares any.
 """
 
 import math
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from controller.core.problem import pipeline_problem
-from controller.core.snapshot import PipelineState, TargetMissing, TargetState
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
+from controller.core.assess.problem import pipeline_problem
+from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
 

@@ -13,7 +13,7 @@ single pending replica stops all decisions about its stage.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, placements

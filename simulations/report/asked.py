@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from controller.core.phrases import duration
-from controller.core.spec import PipelineSpec
+from controller.core.messages.phrases import duration
+from controller.core.state.spec import PipelineSpec
 from controller.resources.translate import pool_spec
 from optimizer.model import ServiceLaw
 from simulations.report import phrases, question
 from simulations.report.chart import Band
 from simulations.report.html import Markup, element
 from simulations.report.table import table
-from simulations.scenario import Scenario
+from simulations.scenario.scenario import Scenario
 
 
 def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:

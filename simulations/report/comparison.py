@@ -8,8 +8,8 @@ from simulations.report.findings import label
 from simulations.report.html import Markup, element
 from simulations.report.scatter import Point, cost_against_sla
 from simulations.report.table import table
-from simulations.results import Run, dominated_by
-from simulations.scoring import REQUIRED_SHARE
+from simulations.results.results import Run, dominated_by
+from simulations.results.scoring import REQUIRED_SHARE
 
 
 def anchor(run: Run) -> str:

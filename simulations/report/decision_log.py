@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from simulations.report import phrases
 from simulations.report.html import Markup, element
 from simulations.report.table import Row, table
-from simulations.results import DecisionEntry
+from simulations.results.results import DecisionEntry
 
 MAX_ENTRIES = 400
 """Of a rival's decisions no more than this many are listed; the numbers above them count all."""

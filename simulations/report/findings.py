@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from simulations.report import phrases
-from simulations.results import Experiment, Run, Tuning, dominates
+from simulations.results.results import Experiment, Run, Tuning, dominates
 
 SUBJECT = "sluice"
 

@@ -10,9 +10,9 @@ from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
 from simulations.report.html import Markup, element
 from simulations.report.trust import Live, again, trust
-from simulations.results import BoundResult, Experiment, Run, RunResult
-from simulations.scenario import Scenario
-from simulations.scoring import REQUIRED_SHARE
+from simulations.results.results import BoundResult, Experiment, Run, RunResult
+from simulations.results.scoring import REQUIRED_SHARE
+from simulations.scenario.scenario import Scenario
 
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from controller.core.phrases import duration, number
+from controller.core.messages.phrases import duration, number
 
 Words = Callable[[float], str]
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from controller.core.phrases import duration
-from controller.core.spec import DemandUnit, PipelineSpec
+from controller.core.messages.phrases import duration
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec
 from simulations.report import phrases
 from simulations.report.chart import Band
-from simulations.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
+from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
 
 
 def pipelines(scenario: Scenario) -> tuple[PipelineSpec, ...]:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from controller.core.phrases import duration, number
+from controller.core.messages.phrases import duration, number
 from simulations.report import phrases, scale
 from simulations.report.chart import Band, Chart, Line, TimeAxis, figure, read_out_axis
 from simulations.report.html import Markup, element
-from simulations.results import PipelineSeries, RunResult, RunSeries
+from simulations.results.results import PipelineSeries, RunResult, RunSeries
 
 _POOL_STYLES = 6
 

@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.core.phrases import duration
+from controller.core.messages.phrases import duration
 from simulations.report import fidelity
 from simulations.report.fidelity import Fidelity
 from simulations.report.html import Markup, element
 from simulations.report.table import table
-from simulations.results import Experiment
+from simulations.results.results import Experiment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

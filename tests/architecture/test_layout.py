@@ -38,12 +38,12 @@ def test_the_import_contracts_hold() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("optimizer/greedy.py", "import time"),
+        ("optimizer/search/greedy.py", "import time"),
         ("optimizer/model.py", "import profiler.samples"),
         ("controller/core/cycle.py", "import logging"),
         ("controller/core/cycle.py", "import controller.kube.gateway"),
         ("profiler/estimate.py", "import random"),
-        ("controller/core/explain.py", "import simulations.scoring"),
+        ("controller/core/messages/explain.py", "import simulations.results.scoring"),
     ],
 )
 def test_a_deliberate_violation_of_the_contracts_is_caught(tmp_path: Path, module: str, line: str) -> None:

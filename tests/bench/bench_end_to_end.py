@@ -25,12 +25,12 @@ from problems import a_pipeline, a_stage, on, pools
 from tandem_simulation import random_tandem, through
 
 from optimizer.allocate import allocate
-from optimizer.evaluate import predicted_latency_s, stage_load
-from optimizer.latency import predict_all
+from optimizer.latency.predict import predicted_latency_s, stage_load
+from optimizer.latency.quantiles import gamma_quantile, normal_quantile
+from optimizer.latency.stage import predict_all
 from optimizer.model import Composition, Demand, Pipeline, Problem, Routing, Sla
 from optimizer.plan import PipelinePlan
-from optimizer.replay import ROUNDS, replay, verified
-from optimizer.tails import gamma_quantile, normal_quantile
+from optimizer.replay.replay import ROUNDS, replay, verified
 
 ITEMS = 300_000
 PLANNED_ITEMS = 200_000

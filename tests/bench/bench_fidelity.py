@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from optimizer.model import PipelineKey
-from simulations.experiment import run_one
-from simulations.lab.binaries import ensure
-from simulations.lab.live_result import live_experiment
-from simulations.lab.report import LiveRun, build_report
-from simulations.lab.run import MAX_LAG_S, Options, run
-from simulations.lab.view import LineView
+from simulations.experiment.experiment import run_one
+from simulations.experiment.provenance import provenance
+from simulations.lab.host.binaries import ensure
+from simulations.lab.session.live_result import live_experiment
+from simulations.lab.session.report import LiveRun, build_report
+from simulations.lab.session.run import MAX_LAG_S, Options, run
+from simulations.lab.session.view import LineView
 from simulations.policies.sluice import SluiceSettings
-from simulations.provenance import provenance
-from simulations.results import RunResult
-from simulations.scenario import Scenario, load_scenario
+from simulations.results.results import RunResult
+from simulations.scenario.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parent / "fidelity"
 SCENARIOS = ("steady", "step", "bursty")

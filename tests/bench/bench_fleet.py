@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from fleets import a_fleet, cut, solved
 
-from optimizer.case import Case
+from optimizer.fleet.lagrangian import Shared, share_pools
 from optimizer.model import Composition
-from optimizer.prices import Shared, share_pools
+from optimizer.search.subproblem import Case
 
 ROWS = (  # name, pipelines, share of the two pools, stress, composed by RSS, joins
     ("20 at 70 %", 20, 0.7, False, False, False),

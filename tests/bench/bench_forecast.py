@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from profiler.demand import forecast
-from simulations.schedule import Replay, SessionLength, request_schedule, stream_schedule
-from simulations.traces import Column, bundled_names, read_trace
+from simulations.scenario.schedule import Replay, SessionLength, request_schedule, stream_schedule
+from simulations.scenario.traces import Column, bundled_names, read_trace
 
 CYCLE_S = 15.0
 HISTORY_S = 300.0

@@ -18,10 +18,10 @@ import click
 from stated_scenarios import LEAST_WINDOWS, SCENARIOS, number, stated
 
 from controller.commands.terminal import Page
-from simulations.experiment import SLUICE, RunRequest, run_and_bound
-from simulations.hindsight import BoundRequest
+from simulations.experiment.experiment import SLUICE, RunRequest, run_and_bound
+from simulations.experiment.hindsight import BoundRequest
 from simulations.policies.sluice import Foresight
-from simulations.results import Run, mean_or_none
+from simulations.results.results import Run, mean_or_none
 
 BEYOND_S = (0.0, 60.0, 180.0, 600.0)
 COLUMNS = ("load", ">cost", ">x bound", ">windows", ">items", ">changes")

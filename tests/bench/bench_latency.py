@@ -4,7 +4,7 @@
 
 Points lie off the grid of the product's table and under other luck. Errors are |model / simulation − 1| of the p95.
 They hold the noise of the simulation, which is printed beside them. `--calibrate` prints the map of errors that
-`optimizer.latency` states; every run prints how many of its points lie within the map stated.
+`optimizer.latency.stage` states; every run prints how many of its points lie within the map stated.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from event_simulation import arrivals, periodic, simulate
 
-from optimizer.latency import StageLoad, capacity_rps, predict
+from optimizer.latency.stage import StageLoad, capacity_rps, predict
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw
 
 ITEMS = 300_000
@@ -250,7 +250,7 @@ FAMILIES = {
 }
 SERVERS = ((1, 2), (3, 7), (8, 20), (21, 64))
 BANDS = ((0.0, 0.5), (0.5, 0.7), (0.7, 0.8), (0.8, 0.91))
-"""Rows and columns of the map of errors, as in `optimizer.latency`."""
+"""Rows and columns of the map of errors, as in `optimizer.latency.stage`."""
 
 
 def line(name: str, error: Iterable[float]) -> str:
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", default="", help="families whose names contain this")
     parser.add_argument("--items", type=int, default=ITEMS, help="items per point, more where batches are large")
-    parser.add_argument("--calibrate", action="store_true", help="print the map of errors for optimizer.latency")
+    parser.add_argument("--calibrate", action="store_true", help="print the map of errors for optimizer.latency.stage")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

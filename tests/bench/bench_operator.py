@@ -33,8 +33,8 @@ from urllib.request import urlopen
 from large_fleets import LargeFleet, Maker, SyntheticMetrics
 
 from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS
-from simulations.lab.binaries import ensure
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import ensure
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("read", "decide", "status", "apply")

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from optimizer import options
-from optimizer.case import Case, Choice
-from optimizer.greedy import cheapest, search
-from optimizer.merge import Solution, solve
 from optimizer.model import Composition
+from optimizer.search import tables
+from optimizer.search.exact import Solution, solve
+from optimizer.search.greedy import cheapest, search
+from optimizer.search.subproblem import Case, Choice
 
 Array = NDArray[np.float64]
 SAME = 1e-6
@@ -252,7 +252,7 @@ def _apart(one: float, two: float) -> bool:
 
 
 def _forget_tables() -> None:
-    options._MEMO = options._Memo()
+    tables._MEMO = tables._Memo()
 
 
 def first_call_s() -> tuple[float, float]:
@@ -261,7 +261,7 @@ def first_call_s() -> tuple[float, float]:
     On the clock and on the processor, which differ where others work too. All kernels are used.
     """
     code = (
-        "import time, instances\nfrom optimizer.merge import solve\n"
+        "import time, instances\nfrom optimizer.search.exact import solve\n"
         "case = instances.a_case('stress', 1, limits=False)\n"
         "start = time.perf_counter(), time.process_time()\n"
         "solve(case); solve(case.within(case.room * 0 + 30))\n"

@@ -10,8 +10,8 @@ meet the SLA in at least 99.5 % of the scored windows. `windows` is the share of
 were moved while under way, `changes` sums the replicas by which what is asked for changed, `over cap` counts intervals
 of spend above the budget. A run is dominated by another that is at least as cheap and meets the SLA in as many windows
 and for as many items, and is better in one of these, both without spending above the cap. Numbers are means over the
-seeds. `trained` settings come from `simulations/policies/trained.json`, found by `python -m simulations.training` on
-load that is not in these scenarios.
+seeds. `trained` settings come from `simulations/policies/trained.json`, found by `python -m
+simulations.experiment.training` on load that is not in these scenarios.
 """
 
 import json
@@ -23,12 +23,12 @@ import click
 from stated_scenarios import LEAST_WINDOWS, SCENARIOS, number, stated
 
 from controller.commands.terminal import Page
-from simulations.experiment import planned_runs, run_and_bound
-from simulations.hindsight import BoundRequest
+from simulations.experiment.experiment import planned_runs, run_and_bound
+from simulations.experiment.hindsight import BoundRequest
+from simulations.experiment.provenance import provenance
 from simulations.policies.catalogue import POLICIES
-from simulations.provenance import provenance
-from simulations.results import Experiment, Run, Tuning, dominated_by, to_json
-from simulations.scenario import Scenario
+from simulations.results.results import Experiment, Run, Tuning, dominated_by, to_json
+from simulations.scenario.scenario import Scenario
 
 SLUICE = "sluice"
 MOST_OVER_BOUND = {"steady": 1.10, "daily": 1.10}

@@ -22,11 +22,12 @@ from typing import Any
 
 from shortages import SHORT_OF, a_poor_fleet, an_overload, most_whole
 
-from optimizer import fleet, options
 from optimizer.allocate import allocate
+from optimizer.fleet import fleet
 from optimizer.model import Problem
 from optimizer.plan import Plan
-from optimizer.remembered import Remembered
+from optimizer.runtime.cache import Remembered
+from optimizer.search import tables
 
 SIZES = ((4, 3), (6, 4), (12, 8), (20, 8))
 
@@ -50,7 +51,7 @@ class Row:
 
 def forget() -> None:
     """Forget every table and question, as a process that has just begun."""
-    options._MEMO.clear()
+    tables._MEMO.clear()
     fleet._CASES = Remembered(2048)
 
 

@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import simpy
 from engine_specs import a_pipeline, a_placement, a_stage, an_engine, streams
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.engine.pipeline import PipelineEngine
 from simulations.engine.warm_up import warm_up
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 RATE_RPS = 500.0
 # name, replicas, batch, fixed_s, per_item_s, cv

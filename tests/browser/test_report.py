@@ -12,7 +12,7 @@ from browser import Page, a_browser, a_page
 from experiments import Check, a_result, a_scenario, a_whole_experiment, an_experiment
 
 from simulations.report.page import render
-from simulations.results import Change, DecisionEntry, Experiment
+from simulations.results.results import Change, DecisionEntry, Experiment
 
 T = TypeVar("T")
 MIN_CONTRAST = 4.5

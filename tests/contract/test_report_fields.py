@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from live_runs import CAPTIONS, CPU, a_decision, a_run, items
 
-from simulations.lab.report import build_report
-from simulations.scoring import Outcome
+from simulations.lab.session.report import build_report
+from simulations.results.scoring import Outcome
 
 NUMBER, TEXT, SHARE = object(), object(), object()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.lab.binaries import Binaries, ensure
+from simulations.lab.host.binaries import Binaries, ensure
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from optimizer.model import PipelineKey
-from simulations.lab.binaries import Binaries
-from simulations.lab.records import read_records
-from simulations.lab.run import Options, run
-from simulations.lab.view import LineView
-from simulations.load import pipeline_schedules
-from simulations.scenario import Scenario, load_scenario
-from simulations.scoring import Outcome
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.session.run import Options, run
+from simulations.lab.session.view import LineView
+from simulations.lab.traffic.records import read_records
+from simulations.results.scoring import Outcome
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import Scenario, load_scenario
 
 pytestmark = pytest.mark.lab
 

@@ -24,9 +24,9 @@ from kubernetes import client
 
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.binaries import Binaries
-from simulations.lab.cluster import Cluster
-from simulations.lab.processes import LOOPBACK
+from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import LOOPBACK
 
 pytestmark = pytest.mark.lab
 

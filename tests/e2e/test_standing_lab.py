@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab_runs import SLUICE, Watched, eventually, processes_about
 
-from simulations.lab.binaries import Binaries, cache_folder
+from simulations.lab.host.binaries import Binaries, cache_folder
 
 pytestmark = pytest.mark.lab
 

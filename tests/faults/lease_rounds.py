@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from one_writer import Fault, World
 
-from simulations.lab.binaries import ensure
+from simulations.lab.host.binaries import ensure
 
 
 def main() -> int:

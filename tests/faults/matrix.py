@@ -20,7 +20,7 @@ from fault_rows import ROWS
 from fault_story import Cell, Column, document, run_row, table, violated
 from fault_world import FULL, World, paced
 
-from simulations.lab.binaries import ensure
+from simulations.lab.host.binaries import ensure
 
 
 def main() -> int:

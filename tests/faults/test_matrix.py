@@ -7,7 +7,7 @@ from fault_rows import ROWS
 from fault_story import Row, run_row, violated
 from fault_world import World
 
-from simulations.lab.binaries import ensure
+from simulations.lab.host.binaries import ensure
 
 pytestmark = pytest.mark.lab
 

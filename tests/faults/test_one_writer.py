@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from one_writer import Fault, World
 
-from simulations.lab.binaries import Binaries, ensure
+from simulations.lab.host.binaries import Binaries, ensure
 
 pytestmark = pytest.mark.lab
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client, config
 
-from simulations.lab.binaries import Binaries, ensure
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries, ensure
 
 
 @pytest.fixture(scope="session")

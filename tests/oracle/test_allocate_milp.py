@@ -8,10 +8,10 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from scipy import optimize, sparse
 
 from optimizer.allocate import allocate
-from optimizer.fleet import Fleet
+from optimizer.fleet.fleet import Fleet
 from optimizer.model import Pipeline, Problem
-from optimizer.options import Mixing, supply_of
 from optimizer.plan import Plan
+from optimizer.search.tables import Mixing, supply_of
 
 
 def optimum(problem: Problem, mixing: Mixing) -> float | None:

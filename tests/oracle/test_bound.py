@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Routing, ServiceLaw, Sla
 from simulations.bound.clairvoyant import clairvoyant_bound
 from simulations.engine.draws import verdict
 from simulations.engine.pipeline import PipelineEngine
-from simulations.schedule import Schedule
-from simulations.scoring import MIN_WINDOW_ITEMS, Clock
+from simulations.results.scoring import MIN_WINDOW_ITEMS, Clock
+from simulations.scenario.schedule import Schedule
 
 WINDOW_S = 10.0
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.core.spec import DemandUnit
+from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
-from simulations.lab.backend import Pod
-from simulations.lab.generator import GeneratorConfig, PipelineLoad
-from simulations.lab.ingress import Ingress
-from simulations.lab.processes import free_ports
-from simulations.lab.records import read_records
-from simulations.lab.timers import Timers
-from simulations.lab.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
-from simulations.lab.worker import StageWorker, WorkerSpec
-from simulations.schedule import Schedule, chunk_times
-from simulations.scoring import Outcome
+from simulations.lab.host.processes import free_ports
+from simulations.lab.net.timers import Timers
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
+from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
+from simulations.lab.traffic.ingress import Ingress
+from simulations.lab.traffic.records import read_records
+from simulations.lab.traffic.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
+from simulations.results.scoring import Outcome
+from simulations.scenario.schedule import Schedule, chunk_times
 
 DURATION_S = 4.0
 
@@ -82,7 +82,7 @@ async def live(
     await ingress.start()
     ingress.pod_changed(Pod(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
     generator = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "simulations.lab.generator", "--config", folder / "generator.json"),
+        *(sys.executable, "-m", "simulations.lab.traffic.generator", "--config", folder / "generator.json"),
         stdout=asyncio.subprocess.DEVNULL,
     )
     try:

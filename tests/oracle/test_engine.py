@@ -12,8 +12,8 @@ from event_simulation import arrivals, simulate
 
 from optimizer.model import Routing
 from simulations.engine.self_checks import self_checks
-from simulations.schedule import Schedule, chunk_times
-from simulations.scoring import ranked
+from simulations.results.scoring import ranked
+from simulations.scenario.schedule import Schedule, chunk_times
 
 ITEMS = 120_000
 

@@ -10,11 +10,11 @@ from fleets import a_fleet, cut, solved
 from problems import a_pipeline, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.case import Case
-from optimizer.composition import shape_of
+from optimizer.fleet.lagrangian import Shared, share_pools
+from optimizer.latency.composition import shape_of
 from optimizer.model import Composition, Problem
 from optimizer.plan import Plan
-from optimizer.prices import Shared, share_pools
+from optimizer.search.subproblem import Case
 
 
 def price(cases: list[Case], shared: Shared) -> float:

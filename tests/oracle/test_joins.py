@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from problems import a_pipeline, a_stage, on
 from tandem_simulation import through
 
-from optimizer.composition import Latency, end_to_end, shape_of
+from optimizer.latency.composition import Latency, end_to_end, shape_of
 from optimizer.model import Composition, Pipeline, PoolName, Routing, Stage, StageName
-from optimizer.replay import replay
+from optimizer.replay.replay import replay
 
 Array = NDArray[np.float64]
 

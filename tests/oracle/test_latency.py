@@ -7,9 +7,9 @@ import pytest
 from event_simulation import arrivals, periodic, simulate
 from problems import on
 
-from optimizer.latency import StageLoad, capacity_rps, predict
+from optimizer.latency.stage import StageLoad, capacity_rps, predict
 from optimizer.model import Placement, Routing
-from optimizer.queues import serve
+from optimizer.replay.queues import serve
 
 ITEMS = 150_000
 Case = tuple[Placement, int, float]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from optimizer import merge
-from optimizer.case import Case
-from optimizer.composition import shape_of
-from optimizer.greedy import search
-from optimizer.merge import Solution, solve
+from optimizer.latency.composition import shape_of
 from optimizer.model import Composition, StageName
+from optimizer.search import exact
+from optimizer.search.exact import Solution, solve
+from optimizer.search.greedy import search
+from optimizer.search.subproblem import Case
 
 SAME = 1e-6
 
@@ -130,8 +130,8 @@ def test_plans_of_small_pipelines_are_the_cheapest_there_are(composition: Compos
 
 @pytest.mark.parametrize("composition", Composition)
 def test_the_proof_does_not_rest_on_the_search(composition: Composition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "walked", lambda *_: None)
-    monkeypatch.setattr(merge, "descended", lambda *_: (False, None))
+    monkeypatch.setattr(exact, "walked", lambda *_: None)
+    monkeypatch.setattr(exact, "descended", lambda *_: (False, None))
     for seed in range(150):
         case = small(seed, composition)
         best, solution = enumerated(case), solve(case)

@@ -11,15 +11,15 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 from scipy import optimize, sparse
 
-from optimizer.advice import PRECISION, advise
 from optimizer.allocate import allocate
-from optimizer.case import Case
-from optimizer.curve import frontier
-from optimizer.fleet import Fleet
+from optimizer.fleet.fleet import Fleet
 from optimizer.model import Composition, Pipeline, Problem, Sla, Stage
-from optimizer.options import Mixing, supply_of
+from optimizer.overload.overload import RESOLUTION, share_out
 from optimizer.plan import LimitKind
-from optimizer.shortage import RESOLUTION, share_out
+from optimizer.reports.advice import PRECISION, advise
+from optimizer.reports.curve import frontier
+from optimizer.search.subproblem import Case
+from optimizer.search.tables import Mixing, supply_of
 
 CLOSE = 1e-6
 

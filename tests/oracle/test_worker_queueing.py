@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from simulations.lab.timers import Timers
-from simulations.lab.wire import NO_SESSION, Client, Status
-from simulations.lab.worker import ITEM_PORT, StageWorker, WorkerSpec
+from simulations.lab.net.timers import Timers
+from simulations.lab.net.wire import NO_SESSION, Client, Status
+from simulations.lab.pods.worker import ITEM_PORT, StageWorker, WorkerSpec
 
 pytestmark = pytest.mark.quiet
 

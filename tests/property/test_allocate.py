@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import a_pipeline, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.evaluate import predicted_latency_s
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import (
     Composition,
     Demand,
@@ -22,8 +22,8 @@ from optimizer.model import (
     Routing,
     Stage,
     StageName,
+    whole_instances,
 )
-from optimizer.occupancy import whole_instances
 from optimizer.plan import Plan
 
 POOLS = ("cpu", "inferentia", "gpu")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from optimizer.composition import Latency, Shape, compose, end_to_end, join, join_law, mean_and_excess, shape_of
+from optimizer.latency.composition import Latency, Shape, compose, end_to_end, join, join_law, mean_and_excess, shape_of
 from optimizer.model import Composition, StageName
 
 PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0)

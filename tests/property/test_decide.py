@@ -21,14 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.core.cycle import decide
-from controller.core.decision import HoldReason
-from controller.core.explain import conditions, events, explain, reason_sentence, summary
-from controller.core.ledger import Ledger
-from controller.core.memory import DemandSample, PipelineMemory, PoolMemory, RuleMemory
-from controller.core.policy import Policy
+from controller.core.messages.explain import conditions, events, explain, reason_sentence, summary
+from controller.core.plan.ledger import Ledger
 from controller.core.record import decision_record, policy_from_record, snapshot_from_record
-from controller.core.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
-from controller.core.spec import Mode, PlacementSpec
+from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolMemory, RuleMemory
+from controller.core.state.decision import HoldReason
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
+from controller.core.state.spec import Mode, PlacementSpec
 from optimizer.model import Composition, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 

@@ -9,10 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
-from optimizer.advice import advise
 from optimizer.allocate import allocate
-from optimizer.curve import frontier
-from optimizer.fleet import Fleet
+from optimizer.fleet.fleet import Fleet
 from optimizer.model import (
     Composition,
     Demand,
@@ -28,10 +26,12 @@ from optimizer.model import (
     Sla,
     Stage,
     StageName,
+    whole_instances,
 )
-from optimizer.occupancy import whole_instances
-from optimizer.options import supply_of
 from optimizer.plan import Plan
+from optimizer.reports.advice import advise
+from optimizer.reports.curve import frontier
+from optimizer.search.tables import supply_of
 
 SLACK = 1e-6
 NAMES = ("cpu", "inferentia", "gpu")

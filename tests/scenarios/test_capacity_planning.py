@@ -4,8 +4,8 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.batching_table import UTILIZATION_CEILING
-from optimizer.memory import KvCacheShape
+from optimizer.kv_cache import KvCacheShape
+from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.model import Pipeline, Placement, PoolName, Routing, StageName
 from optimizer.plan import PipelinePlan
 

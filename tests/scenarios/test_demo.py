@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.core.policy import Policy
-from controller.core.problem import pipeline_problem, pool_problem
-from controller.core.spec import PlacementKey
+from controller.core.assess.problem import pipeline_problem, pool_problem
+from controller.core.state.policy import Policy
+from controller.core.state.spec import PlacementKey
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.allocate import allocate
 from optimizer.model import Problem
 from optimizer.plan import Plan
-from simulations.load import pipeline_schedules
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import Scenario, load_scenario
 
 DEMO = Path(__file__).parents[2] / "simulations" / "scenarios" / "demo" / "scenario.yaml"
 SEEDS = (1, 2, 3)

@@ -20,11 +20,11 @@ from builders import (
 )
 
 from controller.core.cycle import decide
-from controller.core.explain import explain
-from controller.core.memory import PipelineMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot
-from optimizer.latency import StageLoad, predict
+from controller.core.messages.explain import explain
+from controller.core.state.carry_over import PipelineMemory
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot
+from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import Routing
 from profiler.profile import Correction
 from profiler.samples import PlacementSamples, Quantity

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from small_scenarios import POOLS, a_scenario
 
-from simulations.experiment import run_one
+from simulations.experiment.experiment import run_one
 from simulations.policies.catalogue import POLICIES
-from simulations.results import RunResult
-from simulations.scenario import Scenario, load_scenario
+from simulations.results.results import RunResult
+from simulations.scenario.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 DEMO = Path(__file__).parents[2] / "simulations" / "scenarios" / "demo" / "scenario.yaml"

@@ -10,11 +10,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from simulations.load import pipeline_schedules
 from simulations.policies.catalogue import POLICIES
-from simulations.scenario import load_scenario
-from simulations.schedule import Schedule
-from simulations.traces import Column, read_trace
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import load_scenario
+from simulations.scenario.schedule import Schedule
+from simulations.scenario.traces import Column, read_trace
 
 FOLDER = Path(str(resources.files("simulations.scenarios")))
 KINDS = ("steady", "bursty", "daily")

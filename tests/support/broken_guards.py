@@ -8,7 +8,7 @@ from typing import Any
 
 def _nothing_is_zero() -> None:
     """What cannot be read counts as no load, and everything else as known."""
-    from controller.core.assessment import Assessment
+    from controller.core.assess.assessment import Assessment
     from profiler.samples import Absence
     from profiler.sources.prometheus import PrometheusSource
 
@@ -39,7 +39,7 @@ def _no_lease() -> None:
 
 def _pools_deliver() -> None:
     """A replica that stays pending is waited for."""
-    from controller.core import availability
+    from controller.core.assess import availability
 
     patient: Any = availability
     patient._next = lambda _spec, memory, _late, **_: memory

@@ -7,10 +7,17 @@ which serves 20 requests/s per encoder replica.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from controller.core.decision import Decision, PipelineDecision
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.spec import (
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.state.snapshot import (
+    PendingReplica,
+    PipelineState,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+    TargetState,
+)
+from controller.core.state.spec import (
     DemandUnit,
     Mode,
     PipelineSpec,

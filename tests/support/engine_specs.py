@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.spec import (
+from controller.core.state.spec import (
     DemandUnit,
     Mode,
     PipelineSpec,
@@ -19,8 +19,8 @@ from controller.core.spec import (
 )
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from simulations.engine.pipeline import PipelineEngine
-from simulations.schedule import Schedule
-from simulations.scoring import Clock
+from simulations.results.scoring import Clock
+from simulations.scenario.schedule import Schedule
 
 
 def a_placement(

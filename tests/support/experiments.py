@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulations.results import (
+from simulations.results.results import (
     BoundResult,
     Change,
     DecisionEntry,
@@ -17,7 +17,7 @@ from simulations.results import (
     RunSeries,
     Tuning,
 )
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 POLICIES = {  # cost and missed share against those of sluice

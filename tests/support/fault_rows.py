@@ -31,7 +31,7 @@ from fault_story import (
 from fault_world import GROUP, NAMESPACE, VERSION, Operator, World, until
 from kubernetes import client
 
-from simulations.lab.fault_proxy import (
+from simulations.lab.faults.fault_proxy import (
     EVERY_WRITE,
     Asked,
     Call,
@@ -44,7 +44,7 @@ from simulations.lab.fault_proxy import (
     Truncate,
     Where,
 )
-from simulations.lab.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
+from simulations.lab.faults.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
 
 WATCHES = Where(watch=True)
 NOT_OF_LEASES = Where(path="(?!.*/leases).*")

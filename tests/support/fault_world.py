@@ -29,12 +29,12 @@ from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from simulations.lab.binaries import Binaries
-from simulations.lab.cluster import Cluster
-from simulations.lab.fault_proxy import FaultProxy
-from simulations.lab.kube_api import KubeApi, KubeApiError
-from simulations.lab.metrics_proxy import MetricsProxy
-from simulations.lab.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.faults.fault_proxy import FaultProxy
+from simulations.lab.faults.metrics_proxy import MetricsProxy
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.net.kube_api import KubeApi, KubeApiError
 
 NAMESPACE = "speech"
 GROUP, VERSION = PIPELINES.api_version.split("/")

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from problems import a_stage, on
 
-from optimizer.case import Case
-from optimizer.composition import shape_of
+from optimizer.fleet.lagrangian import share_pools
+from optimizer.latency.composition import shape_of
 from optimizer.model import Composition
-from optimizer.options import StageOptions
-from optimizer.prices import share_pools
+from optimizer.search.subproblem import Case
+from optimizer.search.tables import StageOptions
 
 Counts = NDArray[np.int64]
 

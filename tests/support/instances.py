@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
-from optimizer.case import Case
-from optimizer.composition import shape_of
-from optimizer.evaluate import stage_load
-from optimizer.merge import solve
+from optimizer.latency.composition import shape_of
+from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, Problem, Stage
-from optimizer.options import StageOptions, stage_options, supply_of
+from optimizer.search.exact import solve
+from optimizer.search.subproblem import Case
+from optimizer.search.tables import StageOptions, stage_options, supply_of
 
 FAMILIES = ("queueing", "stress")
 

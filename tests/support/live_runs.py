@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 from builders import a_placement, a_spec, a_stage
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.lab.decisions import Change, LoggedDecision
-from simulations.lab.report import LiveRun
-from simulations.ledger import Observation, PlacementKey, Replicas
-from simulations.scoring import Clock, Items, Outcome
+from simulations.lab.session.decisions import Change, LoggedDecision
+from simulations.lab.session.report import LiveRun
+from simulations.results.ledger import Observation, PlacementKey, Replicas
+from simulations.results.scoring import Clock, Items, Outcome
 
 CAPTIONS = PipelineKey("speech/captions")
 CPU, GPU = PoolName("cpu"), PoolName("gpu")

@@ -27,11 +27,11 @@ from tcp_relay import Link, TcpRelay
 
 from controller.kube.gateway import PIPELINES
 from controller.resources.schema import CRDS
-from simulations.lab import nodes
-from simulations.lab.binaries import Binaries
-from simulations.lab.cluster import install
-from simulations.lab.control_plane import ControlPlane
-from simulations.lab.processes import Child, ProcessError, Processes, free_ports
+from simulations.lab.cluster import nodes
+from simulations.lab.cluster.cluster import install
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import Child, ProcessError, Processes, free_ports
 
 PATIENCE_S = 120.0
 SYSTEM, SPEECH, POOL = "sluice-system", "speech", "cpu"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.core.assessment import Assessment
-from controller.core.spec import PlacementKey
+from controller.core.assess.assessment import Assessment
+from controller.core.state.spec import PlacementKey
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from builders import NOW_S, a_snapshot, a_spec, a_state
 
-from controller.core.decision import Decision
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, PoolState
-from controller.core.spec import PlacementKey, StageSpec
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState
+from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.policies.base import DetailedSnapshot, IngressReading, ReplicaReading, Rival
 from simulations.policies.workloads import Workload, placements

@@ -13,11 +13,11 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from scipy import optimize, sparse
 
 from optimizer.allocate import allocate
-from optimizer.case import Case
-from optimizer.fleet import Fleet
-from optimizer.merge import solve
+from optimizer.fleet.fleet import Fleet
 from optimizer.model import Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
-from optimizer.options import supply_of
+from optimizer.search.exact import solve
+from optimizer.search.subproblem import Case
+from optimizer.search.tables import supply_of
 
 SHORT_OF = ("budget", "pools", "bounds", "latency")
 

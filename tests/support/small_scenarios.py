@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import Scenario, load_scenario
 
 VAD_CPU = ("vad", "cpu")
 ASR_GPU = ("asr", "gpu")

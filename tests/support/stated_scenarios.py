@@ -3,7 +3,7 @@
 from importlib import resources
 from pathlib import Path
 
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import Scenario, load_scenario
 
 SCENARIOS = ("steady", "bursty", "daily")
 LEAST_WINDOWS = 0.995

@@ -16,7 +16,7 @@ from typing import Any
 from kubernetes import client
 
 from controller.__main__ import main
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 from controller.kube.gateway import Gateway, Scale
 from controller.kube.leadership import Leadership
 

@@ -7,7 +7,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from simulations.lab.processes import LOOPBACK, free_ports
+from simulations.lab.host.processes import LOOPBACK, free_ports
 
 _START_S = 10.0
 

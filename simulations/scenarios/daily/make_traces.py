@@ -16,8 +16,8 @@ import numpy as np
 from numpy.random import default_rng
 from numpy.typing import NDArray
 
-from simulations.schedule import Replay
-from simulations.traces import Column, read_trace
+from simulations.scenario.schedule import Replay
+from simulations.scenario.traces import Column, read_trace
 
 DAY_S = 3600.0
 NIGHT = 0.2

@@ -9,7 +9,7 @@ import yaml
 from kubernetes import client, utils
 
 from controller.kube.gateway import PIPELINES, POOLS, Gateway, NotFound
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
 
 ROOT = Path(__file__).parents[3]
 DEADLINE_S = 30.0

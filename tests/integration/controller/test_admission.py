@@ -18,8 +18,8 @@ from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.schema import CRDS, GROUP, VERSION
 from controller.resources.validation import Finding, validate_documents
-from simulations.lab.binaries import Binaries
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 

@@ -1,4 +1,4 @@
-"""A fleet that is planned in turns, on the real API server: what nothing costs, and what one change does.
+"""A fleet that is planned in large_fleet, on the real API server: what nothing costs, and what one change does.
 
 The turns are made small here, so that sixty pipelines are many.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from large_fleets import LargeFleet, Maker, SyntheticMetrics
 
-from controller.core import cycle, turns
-from controller.core.decision import Decision, HoldReason
-from controller.core.policy import Policy
+from controller.core import cycle
+from controller.core.plan import large_fleet
+from controller.core.state.decision import Decision, HoldReason
+from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator
 from controller.kube.cluster import Cluster
@@ -24,7 +25,7 @@ from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
 from controller.loop import ControlLoop
 from controller.telemetry import Telemetry
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
@@ -92,7 +93,7 @@ def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_
     fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "AT_ONCE", 10)
-    monkeypatch.setattr(turns, "PER_TURN", 25)
+    monkeypatch.setattr(large_fleet, "PER_TURN", 25)
     objects, maker = fleet
     with ExitStack() as parts:
         operator = Operator(operator_kubeconfig, objects, parts)

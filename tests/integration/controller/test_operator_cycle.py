@@ -9,8 +9,8 @@ import pytest
 from kubernetes import client
 from waiting import until
 
-from controller.core.decision import Decision, Outcome
-from controller.core.policy import Policy
+from controller.core.state.decision import Decision, Outcome
+from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write, WriteOutcome
 from controller.kube.cluster import Cluster
@@ -23,7 +23,7 @@ from controller.loop import ControlLoop
 from controller.telemetry import Telemetry
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.base import ReadAnswer, ReadRequest
-from simulations.lab import nodes
+from simulations.lab.cluster import nodes
 
 pytestmark = pytest.mark.lab
 

@@ -17,8 +17,8 @@ from kubernetes import client
 from waiting import DEADLINE_S, until
 
 from controller.kube.gateway import PIPELINES
-from simulations.lab.binaries import Binaries
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 

@@ -16,8 +16,8 @@ from fault_story import settle
 from fault_world import NAMESPACE, QUICK, Operator, World, pipeline, until
 from kubernetes import client
 
-from simulations.lab.binaries import ensure
-from simulations.lab.fault_proxy import SCALES, Passed, Refuse
+from simulations.lab.faults.fault_proxy import SCALES, Passed, Refuse
+from simulations.lab.host.binaries import ensure
 
 pytestmark = pytest.mark.lab
 

@@ -16,7 +16,7 @@ from profiler.sources.presets import load_presets
 from profiler.sources.promql import fill, namespace_matcher
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
-from simulations.lab.binaries import Binaries
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 

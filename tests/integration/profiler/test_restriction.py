@@ -14,8 +14,8 @@ from http_upstream import serving
 from tenant_queries import RESTRICTED
 
 from profiler.sources.restriction import restricted
-from simulations.lab.binaries import Binaries
-from simulations.lab.prometheus import PrometheusServer
+from simulations.lab.cluster.prometheus import PrometheusServer
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 

@@ -22,13 +22,13 @@ from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoin
 from profiler.sources.base import MetricSource, ReadRequest
 from profiler.sources.direct import DirectSource
 from profiler.sources.prometheus import PrometheusSource
-from simulations.lab.binaries import Binaries
-from simulations.lab.control_plane import ControlPlane
-from simulations.lab.exposition import Preset
-from simulations.lab.prometheus import PrometheusServer
-from simulations.lab.timers import Timers
-from simulations.lab.wire import NO_SESSION, Client
-from simulations.lab.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.cluster.prometheus import PrometheusServer
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.net.timers import Timers
+from simulations.lab.net.wire import NO_SESSION, Client
+from simulations.lab.pods.exposition import Preset
+from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 pytestmark = [pytest.mark.lab, pytest.mark.quiet]
 

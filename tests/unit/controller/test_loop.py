@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from unittest.mock import Mock
 
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.gateway import KubeError, NotLeading
 from controller.kube.leadership import Leadership

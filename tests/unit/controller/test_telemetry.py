@@ -2,9 +2,9 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
 
 from controller.core.cycle import decide
-from controller.core.memory import MetricsLoss, PipelineMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot
+from controller.core.state.carry_over import MetricsLoss, PipelineMemory
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot
 from controller.telemetry import Telemetry
 from profiler.samples import Absence, AbsenceReason
 

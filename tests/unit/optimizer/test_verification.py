@@ -7,10 +7,10 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer import verification
 from optimizer.allocate import allocate
-from optimizer.evaluate import predicted_latency_s
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, Placement, PoolName, Problem, StageName
 from optimizer.plan import LimitKind
-from optimizer.replay import Replayed
+from optimizer.replay.replay import Replayed
 
 Latency = Callable[[Pipeline, float], tuple[float, float]]
 """From a pipeline and what its plan is composed to, to latency and noise of its replay."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.latency import StageLoad, predict
+from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw, StageName
 from profiler.correction import (
     KEPT_S,

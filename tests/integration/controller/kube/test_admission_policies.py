@@ -10,11 +10,11 @@ import yaml
 from kubernetes import client, config, utils
 from waiting import until
 
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 from controller.kube.gateway import Conflict, Forbidden, Gateway
-from simulations.lab.binaries import Binaries
-from simulations.lab.cluster import install
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.cluster import install
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 

@@ -8,11 +8,11 @@ import pytest
 from kubernetes import client
 from waiting import until
 
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 from controller.kube.cluster import Cluster
 from controller.kube.gateway import Forbidden, Gateway, KubeError, NotFound, Scale
 from controller.kube.workloads import NodeNames, target_state
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 

@@ -10,7 +10,7 @@ import yaml
 from kubernetes import client, config
 from waiting import until
 
-from controller.core.spec import Target
+from controller.core.state.spec import Target
 from controller.kube.gateway import (
     NODES,
     PAGE,
@@ -22,8 +22,8 @@ from controller.kube.gateway import (
     Resource,
     Unavailable,
 )
-from simulations.lab.control_plane import ControlPlane
-from simulations.lab.fault_proxy import Refuse, Stall
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.faults.fault_proxy import Refuse, Stall
 
 pytestmark = pytest.mark.lab
 

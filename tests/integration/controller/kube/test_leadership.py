@@ -15,7 +15,7 @@ from waiting import DEADLINE_S, until
 from controller.kube.gateway import Gateway, KubeError, NotLeading
 from controller.kube.leadership import Leadership
 from controller.kube.lease import Terms
-from simulations.lab.control_plane import ControlPlane
+from simulations.lab.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from simulations.cluster.scrapes import Floats, ScrapeHistory, Window
-from simulations.lab.binaries import Binaries
+from simulations.lab.host.binaries import Binaries
 
 PODS = ("steady", "bursty", "idle", "late", "first seen just now")
 FOUND_S = (0, 0, 0, 33, 75)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from simulations.lab.binaries import Binaries
+from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
 
@@ -63,7 +63,7 @@ def scenario(tmp_path: Path, binaries: Binaries) -> Path:
 
 
 def generators(run: psutil.Process) -> list[psutil.Process]:
-    return [child for child in run.children(recursive=True) if "simulations.lab.generator" in child.cmdline()]
+    return [child for child in run.children(recursive=True) if "simulations.lab.traffic.generator" in child.cmdline()]
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from problems import pools
 
 from controller.commands.frontier_output import document, print_frontier
 from controller.commands.plan_request import PlanRequest
-from controller.core.problem import pipeline_problem
-from optimizer.curve import Corner, Frontier
+from controller.core.assess.problem import pipeline_problem
 from optimizer.model import PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import PlacementPlan
+from optimizer.reports.curve import Corner, Frontier
 
 KEY = PipelineKey("speech/captions")
 

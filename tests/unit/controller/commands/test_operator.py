@@ -3,7 +3,7 @@ from click.testing import CliRunner
 
 from controller.commands.operator import operating_policy, operator
 from controller.core.codec import decode, encode
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from controller.settings import load_settings
 from optimizer.model import Composition
 

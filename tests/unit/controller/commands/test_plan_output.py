@@ -9,8 +9,8 @@ from problems import pools
 
 from controller.commands.plan_output import document, print_plan, share_words
 from controller.commands.plan_request import PlanRequest
-from controller.core.problem import pipeline_problem
-from controller.core.spec import DemandUnit, PipelineSpec
+from controller.core.assess.problem import pipeline_problem
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
     Limit,

@@ -8,10 +8,10 @@ from builders import ENCODER, VAD, a_pool, a_snapshot, a_spec, a_state, a_target
 import controller.core.containment as containment
 from controller.core.containment import decide_contained
 from controller.core.cycle import decide
-from controller.core.decision import Decision
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot, TargetMissing, TargetState
-from controller.core.spec import PlacementKey
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot, TargetMissing, TargetState
+from controller.core.state.spec import PlacementKey
 from optimizer.model import PipelineKey
 
 BAD = PipelineKey("speech/bad")

@@ -27,11 +27,11 @@ from builders import (
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
-from controller.core.memory import DemandSample, MetricsLoss, PipelineMemory, PoolMemory, RuleMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.spec import Mode, PlacementKey
+from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory, PoolMemory, RuleMemory
+from controller.core.state.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Rung

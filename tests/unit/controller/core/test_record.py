@@ -8,8 +8,8 @@ from planning import Planner
 
 from controller.core.codec import InvalidRecord
 from controller.core.cycle import decide
-from controller.core.policy import Policy
 from controller.core.record import SCHEMA, decision_record, policy_from_record, snapshot_from_record
+from controller.core.state.policy import Policy
 
 
 def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:

@@ -2,8 +2,8 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 from unittest.mock import Mock
 
-from controller.core.decision import ChangeReason, ReplicaChange
-from controller.core.spec import Target
+from controller.core.state.decision import ChangeReason, ReplicaChange
+from controller.core.state.spec import Target
 from controller.kube.actuator import Actuator, WriteOutcome
 from controller.kube.gateway import (
     PODS,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.core.codec import InvalidRecord
-from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
 from profiler.profile import Correction

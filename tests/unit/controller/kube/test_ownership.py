@@ -4,9 +4,9 @@ from typing import Any, cast
 
 from builders import ENCODER, VAD, a_spec, a_target
 
-from controller.core.decision import ChangeReason, ReplicaChange
-from controller.core.snapshot import TargetMissing, TargetState
-from controller.core.spec import PlacementKey, Target
+from controller.core.state.decision import ChangeReason, ReplicaChange
+from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.spec import PlacementKey, Target
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.gateway import (
     AUTOSCALERS,

@@ -7,9 +7,9 @@ from typing import Any, cast
 import yaml
 
 from controller.core.cycle import decide
-from controller.core.memory import PoolMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import TargetState
+from controller.core.state.carry_over import PoolMemory
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import TargetState
 from controller.kube.cluster import Cluster, View
 from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload

@@ -6,8 +6,8 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import Conflict, Gateway, Invalid, KubeError, Listing, NotFound, Resource, Unavailable

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.memory import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document
 from controller.kube.significance import merge_patch, worth_writing
 from optimizer.model import StageName

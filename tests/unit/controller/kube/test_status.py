@@ -7,9 +7,9 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, default_pools
 
 from controller.core.cycle import decide
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import Snapshot, TargetMissing
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.kube.durable import memory_from
 from controller.kube.status import invalid_status, number, pipeline_status, pool_status, timestamp
 from controller.resources.pipeline_status import PipelineStatus

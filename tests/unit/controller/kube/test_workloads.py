@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from controller.core.snapshot import PendingReplica, ServingReplica
+from controller.core.state.snapshot import PendingReplica, ServingReplica
 from controller.kube.gateway import Scale
 from controller.kube.workloads import (
     NodeNames,

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
-from controller.core.spec import DemandUnit, Mode, PipelineSpec, RuleMetric
+from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, RuleMetric
 from controller.resources.manifests import load_documents
 from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from builders import a_placement, a_spec, a_stage
 
-from controller.core.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from simulations.bound.arrivals import count_arrivals
 from simulations.engine.draws import verdict
-from simulations.schedule import Schedule, chunk_times
+from simulations.scenario.schedule import Schedule, chunk_times
 
 SEED = 12345678901
 
@@ -45,7 +45,7 @@ def test_items_are_counted_and_filtered_as_the_data_plane_numbers_them() -> None
 
 
 def test_the_data_planes_draw_decides_what_is_filtered() -> None:
-    from simulations.lab.dataplane import _uniform
+    from simulations.lab.traffic.dataplane import _uniform
 
     for number in range(1, 200):
         assert verdict(SEED, 2, number) * 2.0**-64 == pytest.approx(_uniform(SEED, 2, number), abs=1e-12)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
-from controller.core.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, ServiceLaw, Sla
 from simulations.bound.clairvoyant import Bound, Change, clairvoyant_bound
-from simulations.scenario import Fault
-from simulations.schedule import Schedule
-from simulations.scoring import Clock
+from simulations.results.scoring import Clock
+from simulations.scenario.scenario import Fault
+from simulations.scenario.schedule import Schedule
 
 CLOCK = Clock(duration_s=240.0, warmup_s=0.0, window_s=10.0)
 

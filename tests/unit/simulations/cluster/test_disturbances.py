@@ -5,7 +5,7 @@ import pytest
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason
 from simulations.cluster.disturbances import Disturbances
-from simulations.scenario import Fault
+from simulations.scenario.scenario import Fault
 
 OURS, THEIRS = PipelineKey("speech/ours"), PipelineKey("speech/theirs")
 

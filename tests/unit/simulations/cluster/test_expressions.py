@@ -10,7 +10,7 @@ from profiler.sources.presets import Combine, load_presets
 from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, Pods, upper_bounds_s
 from simulations.cluster.scrapes import ScrapeHistory
 from simulations.engine.state import LATENCY_BOUNDS_S
-from simulations.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 PRESETS = load_presets()
 BOUNDS_S = np.array([0.05, 0.1, 0.2])

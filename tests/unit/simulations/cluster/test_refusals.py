@@ -7,7 +7,7 @@ import pytest
 from small_scenarios import PIPELINE, POOLS, a_scenario
 
 from simulations.cluster.refusals import check_simulated
-from simulations.scenario import InvalidScenario, Scenario
+from simulations.scenario.scenario import InvalidScenario, Scenario
 
 QUERY = 'sum(rate(sluice_ingress_requests_total{namespace="speech", pipeline="captions"}[10s]))'
 CAPTIONS = "SpeechPipeline/speech/captions"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, VAD_CPU, a_scenario
 
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, TargetMissing, TargetState
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 from simulations.cluster.nodes import REFUSAL_S

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 from builders import a_placement, a_pool, a_spec, a_stage
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.nodes import REFUSAL_S

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from simulations.commands import demo as command
 from simulations.commands.lab import Finished
-from simulations.lab.run import Options
-from simulations.scenario import Scenario
+from simulations.lab.session.run import Options
+from simulations.scenario.scenario import Scenario
 
 SUMMARY: dict[str, Any] = {
     "sla_windows_met": 0.954,

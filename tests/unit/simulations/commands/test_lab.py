@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulations.commands import lab as command
-from simulations.lab.faults import FaultRefused
-from simulations.lab.processes import ProcessError
-from simulations.lab.run import Options
-from simulations.lab.standing import State, occupy
-from simulations.lab.view import View
-from simulations.scenario import Scenario
+from simulations.lab.cluster.standing import State, occupy
+from simulations.lab.host.processes import ProcessError
+from simulations.lab.session.fault_actions import FaultRefused
+from simulations.lab.session.run import Options
+from simulations.lab.session.view import View
+from simulations.scenario.scenario import Scenario
 
 CONTRACT = Path(__file__).parents[3] / "contract"
 SCENARIO = """\

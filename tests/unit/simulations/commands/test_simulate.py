@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 from experiments import CONTRACT, Check, a_result
 
-from simulations import experiment
 from simulations.commands.simulate import simulate
-from simulations.experiment import RunRequest
-from simulations.hindsight import BoundRequest
-from simulations.results import BoundResult, RunResult
-from simulations.scenario import Scenario
+from simulations.experiment import experiment
+from simulations.experiment.experiment import RunRequest
+from simulations.experiment.hindsight import BoundRequest
+from simulations.results.results import BoundResult, RunResult
+from simulations.scenario.scenario import Scenario
 
 SCENARIO = str(CONTRACT / "scenario.yaml")
 

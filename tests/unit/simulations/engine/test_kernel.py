@@ -7,7 +7,7 @@ import pytest
 
 from simulations.engine.kernel import bucket
 from simulations.engine.state import LATENCY_BOUNDS_S, cells_of
-from simulations.histogram import LatencyHistogram
+from simulations.results.histogram import LatencyHistogram
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from engine_specs import a_pipeline, a_placement, a_stage, an_engine, fingerprin
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.core.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, Routing, StageName
 from simulations.engine.pipeline import HANDOVER_S, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
-from simulations.schedule import Schedule, chunk_times
-from simulations.scoring import Clock
+from simulations.results.scoring import Clock
+from simulations.scenario.schedule import Schedule, chunk_times
 
 CPU = (StageName("asr"), PoolName("cpu"))
 

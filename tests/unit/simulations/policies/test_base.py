@@ -3,9 +3,9 @@
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
 from rivals import CAPTIONS, a_detailed
 
-from controller.core.decision import Outcome
-from controller.core.policy import Policy
-from controller.core.snapshot import PipelineState, TargetMissing
+from controller.core.state.decision import Outcome
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, TargetMissing
 from simulations.policies.base import decision_of
 
 

@@ -9,14 +9,14 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
 from rivals import CAPTIONS, a_detailed, a_reading, at
 
-from controller.core.policy import Policy
-from controller.core.snapshot import TargetMissing
-from controller.core.spec import PipelineSpec
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import TargetMissing
+from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey
 from simulations.policies import catalogue
 from simulations.policies.base import Briefing, DetailedSnapshot
 from simulations.policies.catalogue import POLICIES, InvalidSettings
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 NAMES = [
     "sluice",

@@ -8,8 +8,8 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
 from rivals import CAPTIONS, a_detailed, at, desired
 
-from controller.core.problem import pipeline_problem
-from optimizer.evaluate import predicted_latency_s
+from controller.core.assess.problem import pipeline_problem
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from simulations.policies.base import Briefing
 from simulations.policies.inferline import (
@@ -23,7 +23,7 @@ from simulations.policies.inferline import (
     replicas_for,
     windows_s,
 )
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 PRICES = {PoolName("cpu"): 0.5, PoolName("inferentia"): 1.0, PoolName("gpu"): 2.0}
 

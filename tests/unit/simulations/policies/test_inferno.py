@@ -8,7 +8,7 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_pool, a_state, a_target, pools
 from rivals import a_detailed, a_reading, desired
 
-from controller.core.snapshot import TargetState
+from controller.core.state.snapshot import TargetState
 from simulations.policies.base import DetailedSnapshot
 from simulations.policies.inferno import (
     Allocation,

@@ -8,10 +8,10 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_state
 from rivals import a_detailed
 
 from controller.core.cycle import decide
-from controller.core.policy import Policy
+from controller.core.state.policy import Policy
 from simulations.policies.base import Briefing
 from simulations.policies.sluice import Foresight, Sluice, SluiceSettings, sluice
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 
 def test_it_is_the_function_that_runs_in_the_cluster() -> None:

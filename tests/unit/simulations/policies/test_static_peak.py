@@ -6,13 +6,13 @@ import numpy as np
 from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_state
 from rivals import CAPTIONS, a_detailed, at, desired
 
-from controller.core.problem import pipeline_problem
-from controller.core.spec import PipelineSpec, PoolSpec
-from optimizer.evaluate import predicted_latency_s
+from controller.core.assess.problem import pipeline_problem
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, PipelineKey
 from simulations.policies.base import Briefing
 from simulations.policies.static_peak import StaticPeak, StaticPeakSettings
-from simulations.schedule import Schedule
+from simulations.scenario.schedule import Schedule
 
 
 def briefing(*changes: PipelineSpec | PoolSpec, budget: float = 100.0) -> Briefing:

@@ -7,8 +7,8 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
 from rivals import CAPTIONS, a_detailed, a_reading
 
-from controller.core.snapshot import TargetMissing
-from controller.core.spec import DemandUnit
+from controller.core.state.snapshot import TargetMissing
+from controller.core.state.spec import DemandUnit
 from optimizer.model import PoolName, ServiceLaw, StageName
 from simulations.policies.workloads import (
     carried_out,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from experiments import a_result, an_experiment
 
 from simulations.report.findings import label, sentences, subject
-from simulations.results import BoundResult, Experiment, Tuning
+from simulations.results.results import BoundResult, Experiment, Tuning
 
 
 def told(experiment: Experiment) -> str:

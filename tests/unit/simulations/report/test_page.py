@@ -11,8 +11,8 @@ from experiments import CONTRACT, Check, a_result, a_scenario, a_whole_experimen
 from simulations.report.fidelity import Fidelity, QuantityError
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results import Change, DecisionEntry, Experiment, Tuning
-from simulations.scenario import Scenario, load_scenario
+from simulations.results.results import Change, DecisionEntry, Experiment, Tuning
+from simulations.scenario.scenario import Scenario, load_scenario
 
 LIVE = Live(kubernetes="v1.36.3", static_peak_cost=12.5, generator_lag_p99_s=0.001, max_lag_s=0.005)
 

@@ -12,7 +12,7 @@ from simulations.report.question import (
     promise,
     what_if_words,
 )
-from simulations.scenario import Fault
+from simulations.scenario.scenario import Fault
 
 
 def test_the_contract_scenario_in_words() -> None:

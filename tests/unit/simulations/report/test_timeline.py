@@ -6,7 +6,7 @@ from dataclasses import replace
 from experiments import a_result
 
 from simulations.report.timeline import charts
-from simulations.results import PipelineSeries, RunResult
+from simulations.results.results import PipelineSeries, RunResult
 
 
 def titles(run: RunResult, bound: tuple[float, ...] | None = None) -> list[str]:

@@ -1,0 +1,92 @@
+"""`sluice explain --replay`: recorded decisions, made again from what they were made from."""
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from controller.core.codec import InvalidRecord, Json
+from controller.core.cycle import decide
+from controller.core.messages.explain import explain
+from controller.core.record import differences, policy_from_record, snapshot_from_record
+from controller.core.state.decision import Decision
+from optimizer.model import PipelineKey
+
+_SHOWN = 20
+"""Differences of one record that are printed."""
+
+
+def print_replay(path: Path, pipeline: str | None) -> None:
+    """Print a line per record of the file, and what is about `pipeline` in full; exit with 1 if one differs.
+
+    Raises:
+        click.ClickException: the file has no record, or one that cannot be read.
+    """
+    count = differing = 0
+    seen = False
+    for number, record in _records(path):
+        try:
+            decision = decide(snapshot_from_record(record), policy_from_record(record))
+        except InvalidRecord as error:
+            raise click.ClickException(f"{path}:{number}: {error}") from None
+        count += 1
+        found = differences(record, decision)
+        differing += bool(found)
+        click.echo(f"{_time(decision)}  {_words(decision)}: {'the same decision' if not found else 'DIFFERS'}")
+        for line in found[:_SHOWN]:
+            click.echo(f"  {line}")
+        if len(found) > _SHOWN:
+            click.echo(f"  and {len(found) - _SHOWN} more differences")
+        if pipeline is not None and any(answer.key == pipeline for answer in decision.pipelines):
+            seen = True
+            for line in explain(decision, PipelineKey(pipeline)):
+                click.echo(f"  {line}")
+    if not count:
+        raise click.ClickException(f"{path}: holds no decision record; the operator writes them with --log-format json")
+    if pipeline is not None and not seen:
+        raise click.ClickException(f"{path}: no record is about {pipeline}")
+    if count > 1:
+        click.echo(f"{count} records, {differing} differ")
+    if differing:
+        raise SystemExit(1)
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
+    """Yield the records with the number of their line; other lines of a log are passed over."""
+    text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
+    whole = _json(text)
+    lines = (
+        [(1, whole)] if isinstance(whole, dict) else [(n, _json(line)) for n, line in enumerate(text.splitlines(), 1)]
+    )
+    for number, line in lines:
+        if isinstance(line, dict):
+            record = line if "schema" in line else line.get("record")
+            if isinstance(record, dict):
+                yield number, record
+
+
+def _json(text: str) -> Json:
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except ValueError:
+        return None
+
+
+def _time(decision: Decision) -> str:
+    try:
+        return datetime.fromtimestamp(decision.now_s, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{decision.now_s:g} s"
+
+
+def _words(decision: Decision) -> str:
+    changes = sum(len(answer.changes) for answer in decision.pipelines)
+    pipelines = (
+        ", ".join(answer.key for answer in decision.pipelines)
+        if len(decision.pipelines) <= 3
+        else (f"{len(decision.pipelines)} pipelines")
+    )
+    return f"{pipelines}: {changes} change{'' if changes == 1 else 's'}"

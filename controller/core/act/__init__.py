@@ -1,0 +1,1 @@
+"""From the plan to the changes of this cycle: targets, rollout order, and admission."""

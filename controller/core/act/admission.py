@@ -1,0 +1,123 @@
+"""How much load is admitted where not all can be served: by the plan, and meanwhile, while replicas start."""
+
+import math
+from collections.abc import Mapping
+
+from controller.core.assess.assessment import Assessment
+from controller.core.assess.problem import GRAIN, pipeline_problem
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
+from optimizer.latency.predict import predicted_latency_s
+from optimizer.plan import LimitKind, PipelinePlan
+
+_SOON = 0.5
+"""Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
+would stand idle beside streams that are turned away; sooner, they would be let in to none."""
+_PATIENCE = 10.0
+"""SLAs: how long a stream that was let in waits for a slot."""
+_STEP = 5 * GRAIN
+_STEPS = 100
+"""How far below the plan's share to look: to less than a hundredth of it."""
+
+
+def admitted_by_plan(case: Assessment, plan: PipelinePlan) -> float | None:
+    """Return the demand beyond which to shed because the plan cannot serve more, None where that helps nobody.
+
+    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away; nor is a pool that
+    does not exist, whose replicas may well serve.
+    """
+    if case.demand.demand is None or plan.served_fraction >= 1 or (plan.served_fraction <= 0 and case.pools_missing):
+        return None
+    if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
+        return None
+    return case.planned_demand * plan.served_fraction
+
+
+def admitted_meanwhile(
+    case: Assessment,
+    plan: PipelinePlan,
+    desired: Mapping[PlacementKey, int],
+    by_plan: float | None,
+    *,
+    policy: Policy,
+    now_s: float,
+) -> float | None:
+    """Return the demand to admit until what is to come serves, None where nothing is to come, or nobody knows.
+
+    While replicas of `desired` start, it is how many streams find a slot: one beyond that is refused by the stages
+    anyway, after it was let in, and loses all its chunks. That is counted; no model is believed, whose error would turn
+    away who could be served. Where `by_plan` turns some away in any case, it is also what the model says of the
+    replicas that serve, until they are those of the plan: of more, all would be late.
+    """
+    targets = {key: case.state.target(*key) for key in case.spec.placement_keys()}
+    if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
+        return None
+    there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
+    if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
+        return None
+    soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * case.spec.sla.latency_s)
+    placements = case.spec.placements()
+    serving = {
+        key: target.ready + _started(placements[key], target, now_s - policy.interval_s, soon_s)
+        for key, target in there.items()
+    }
+    held = dict(serving)
+    if case.spec.unit is DemandUnit.STREAMS:
+        # Replicas on their way out take nothing new, but hold the streams that they have until the end.
+        held |= {
+            key: count + there[key].terminating
+            for key, count in serving.items()
+            if placements[key].prior.session_slots is not None
+        }
+    limits: list[float] = []
+    if case.spec.unit is DemandUnit.STREAMS and any(target.ready < desired[key] for key, target in there.items()):
+        slots = _slots(case, {key: count + len(there[key].stranded) for key, count in held.items()})
+        if slots < case.planned_demand:
+            limits.append(slots)
+    coming = case.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
+    if by_plan is not None and coming and (carried := _carried(case, held, by_plan, policy)) is not None:
+        limits.append(carried)
+    return min(limits, default=None)
+
+
+def _started(placement: PlacementSpec, target: TargetState, since_s: float, until_s: float) -> int:
+    """Return how many replicas are to start between the two times. One that is overdue may never serve."""
+    return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
+
+
+def _slots(case: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
+    """Return how many streams find a slot in every stage. One that keeps nothing of a stream in memory refuses none."""
+    found = math.inf
+    for stage in case.spec.stages:
+        slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
+        there = {key: replicas.get(key, 0) for key in slots}
+        if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
+            found = min(found, sum(there[key] * (slots[key] or 0) for key in slots))
+    return found
+
+
+def _carried(case: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
+    """Return the demand that `serving` carries within the SLA, None where that is `most`, or next to nothing.
+
+    It is one of a grid of steps: `most` moves from cycle to cycle, and what is published is not to move with it.
+    """
+
+    def in_time(demand: float) -> bool:
+        asked = pipeline_problem(case.spec, demand, profile=case.profile)
+        latency_s = predicted_latency_s(asked, serving, case.state.memory.batches, composition=policy.composition)
+        return latency_s is not None and latency_s <= case.spec.sla.latency_s
+
+    if most <= 0 or in_time(most):
+        return None
+    too_much = math.floor(math.log(most) / _STEP) + 1
+    carried = too_much - _STEPS
+    if not in_time(math.exp(carried * _STEP)):
+        return None
+    while too_much - carried > 1:
+        middle = (carried + too_much) // 2
+        if in_time(math.exp(middle * _STEP)):
+            carried = middle
+        else:
+            too_much = middle
+    return math.exp(carried * _STEP)

@@ -1,0 +1,409 @@
+"""From aims to writes: up before down, make before break, and never over a cap by our own doing."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.core.act.targets import Aim, in_time, late
+from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.plan.ledger import Ledger
+from controller.core.state.decision import ChangeReason, Hold, HoldReason
+from controller.core.state.snapshot import ServingReplica, TargetMissing, TargetState
+from controller.core.state.spec import PlacementKey, Target
+from optimizer.latency.stage import capacity_rps
+from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, PipelinePlan
+
+FIRST_TO_GO = -1_000_000_000
+"""The deletion cost of pods that are chosen to go: far below what anybody else would write."""
+_SAME_SHARE = 1e-9
+_ENOUGH = 0.5
+_HEEDED = ("Deployment", "ReplicaSet")
+"""Kinds whose controller heeds the deletion cost of pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One acting pipeline and where it is to go."""
+
+    case: Assessment
+    aim: Aim
+    plan: PipelinePlan
+    problem: Pipeline
+
+    @property
+    def key(self) -> PipelineKey:
+        """Return the pipeline's key."""
+        return self.case.key
+
+    def capacities(self, stage: StageName) -> Mapping[PoolName, tuple[float, float]]:
+        """Return what one replica of each placement of `stage` carries: (items per second, sessions)."""
+        plan = next(own for own in self.plan.stages if own.name == stage)
+        batches = {placement.pool: placement.batch for placement in plan.placements}
+        asked = next(own for own in self.problem.stages if own.name == stage)
+        return {
+            placement.pool: (
+                capacity_rps(placement, batches.get(placement.pool, placement.batch_sizes[-1])),
+                float(placement.session_slots or 0),
+            )
+            for placement in asked.placements
+        }
+
+    def ready(self, key: PlacementKey) -> int:
+        """Return the replicas of a placement that serve."""
+        target = self.case.state.target(*key)
+        return 0 if isinstance(target, TargetMissing) else target.ready
+
+    def begun(self, key: PlacementKey) -> int:
+        """Return the replicas of a placement that serve or have a node to start on."""
+        target = self.case.state.target(*key)
+        return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
+
+    def settled(self) -> bool:
+        """Whether nothing of the pipeline is on its way up or down."""
+        targets = [target for target in self.case.state.targets.values() if not isinstance(target, TargetMissing)]
+        return all(target.terminating == 0 and target.ready == target.existing == target.desired for target in targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What this cycle asks for: replicas per placement, why not more, and which changes a cap forced."""
+
+    after: Mapping[tuple[PipelineKey, PlacementKey], int]
+    holds: Mapping[PipelineKey, tuple[Hold, ...]]
+    reasons: Mapping[tuple[PipelineKey, PlacementKey], ChangeReason]
+    forced: frozenset[PipelineKey]
+
+
+def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) -> Outcomes:
+    """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
+
+    Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
+    Then down, as far as those that replace it are ready, or further where items are late for want of room elsewhere.
+    A move that has no room at all gives up just enough of what it leaves to begin.
+    """
+    moves = sorted(moves, key=lambda move: (-move.case.spec.priority, move.key))
+    before = dict(ledger.after)
+    for move in moves:
+        _reduce([move], ledger, move.key)
+    _reduce(moves, ledger, None)
+    forced = {name for name in before if ledger.after[name] != before[name]}
+    refused = {move.key: _raise(move, ledger) for move in moves}
+    held = {move.key: _lower(move, ledger, composition) for move in moves}
+    for move in moves:
+        blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
+        for key, limit in blocked if late(move.case) else ():
+            _even_out(move, ledger, key, limit)
+        if blocked and move.settled() and not _changed(move.key, before, ledger):
+            _make_room(move, moves, ledger, *blocked[0])
+    return Outcomes(
+        after=dict(ledger.after),
+        holds={move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves},
+        reasons={
+            **{(move.key, key): reason for move in moves for key, reason in move.aim.reasons.items()},
+            **dict.fromkeys(forced, ChangeReason.BUDGET),
+        },
+        forced=frozenset(pipeline for pipeline, _ in forced),
+    )
+
+
+def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
+    """Give up the least valuable replicas that the plan does not use until `scope` (None: the fleet) is at its cap.
+
+    For the last one of a stage that serves others of its pipeline go that the plan uses, if they can: what replaces it
+    starts only when there is room again, and nothing serves until then.
+    """
+    instead: list[tuple[PipelineKey, PlacementKey]] = []
+    while ledger.above_cap(ledger.cost_per_hour(scope), scope):
+        excess = [
+            (move, key)
+            for move in moves
+            for key, planned in move.aim.planned.items()
+            if ledger.after.get((move.key, key), 0) > planned
+        ]
+        if not excess:
+            break
+        move, key = min(excess, key=lambda candidate: _loss(candidate[0], candidate[1], ledger))
+        others = _dispensable(move, ledger) if _last(move, key, ledger) else []
+        if others:
+            key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
+            instead.append((move.key, key))
+        ledger.after[(move.key, key)] -= 1
+    for name in reversed(instead):  # what was too cheap to matter
+        ledger.after[name] += 1
+        if ledger.above_cap(ledger.cost_per_hour(scope), scope):
+            ledger.after[name] -= 1
+
+
+def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, float, float]:
+    """Return what a replica is worth, as `_value` does, but for the last one of a stage, which is worth more."""
+    priority, share, price = _value(move, key, ledger)
+    return (priority, _last(move, key, ledger), share, price)
+
+
+def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
+    """Return the placements that could lose a replica and leave their stage at least half of what it needs."""
+    if move.case.never_down:
+        return []
+    placements = move.case.spec.placements()
+    return [
+        key
+        for key in move.aim.final
+        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > placements[key].prior.min_replicas
+        and _left_share(move, key, ledger) >= _ENOUGH
+    ]
+
+
+def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
+    """Return what a replica is worth, least first: low priority, where most would be left, dearest per capacity."""
+    stage, pool = key
+    capacities = move.capacities(stage)
+    needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
+    left = sum(ledger.after.get((move.key, (stage, other)), 0) * each for other, (each, _) in capacities.items())
+    share = (left - capacities[pool][0]) / needed if needed > 0 else float("inf")
+    return (move.case.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
+
+
+def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
+    """Grant what fits, always to the stage that has least of what it needs; return what was refused, and the limit.
+
+    None stands for a trial: the replica waits for the one that is tried. Where a short stage is refused what there
+    will be room for once all that leaves has left, that room is not given to others.
+    """
+    refused: list[tuple[PlacementKey, Limit | None]] = []
+    granted: dict[tuple[PipelineKey, PlacementKey], int] = {}
+    shares: dict[StageName, float] = {}
+    wanting = [key for key in move.aim.target if (move.key, key) in ledger.after]
+    while wanting := [key for key in wanting if ledger.after[(move.key, key)] < move.aim.target[key]]:
+        for stage, _ in wanting:
+            if stage not in shares:
+                shares[stage] = _asked_share(move, stage, ledger)
+        key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
+        name = (move.key, key)
+        tried = move.case.on_trial.get(key)
+        if ledger.on_trial(key[1]) or (tried is not None and ledger.after[name] >= move.case.current[key] + tried):
+            refused.append((key, None))
+            wanting.remove(key)
+            continue
+        limit = ledger.refusal(*name)
+        if limit is None:
+            ledger.after[name] += 1
+            del shares[key[0]]
+            continue
+        refused.append((key, limit))
+        wanting.remove(key)
+        if shares[key[0]] < 1 - _SAME_SHARE:
+            granted[name] = ledger.after[name]
+            while ledger.after[name] < move.aim.target[key] and not _refused_afterwards(move, key, ledger):
+                ledger.after[name] += 1
+    ledger.after.update(granted)
+    return refused
+
+
+def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageName]:
+    """Take away what is not needed once those that replace it are ready; return the stages that have to wait.
+
+    A stage may be slower in the plan because another is to be faster. Until that one is, what serves in time stays.
+    """
+    waiting: list[StageName] = []
+    coming = any(move.ready(key) < count for key, count in move.aim.final.items())
+    kept = coming and _in_time(move, ledger, composition)
+    for stage in move.case.spec.stages:
+        capacities = move.capacities(stage.name)
+        keys = _placements(move, stage.name, ledger)
+        needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
+        serving = _carried(_serving(move, keys, ledger), capacities)
+        least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
+        # A stage that is short waits for what has begun to start: what replaces it would begin later.
+        short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
+        for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
+            lowest = max(move.aim.target[key], move.begun(key)) if short else move.aim.target[key]
+            if ledger.after[(move.key, key)] > move.aim.target[key] < lowest:
+                waiting.append(stage.name)
+            while ledger.after[(move.key, key)] > lowest:
+                ledger.after[(move.key, key)] -= 1
+                left = _carried(_serving(move, keys, ledger), capacities)
+                if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)) or (
+                    kept and not _in_time(move, ledger, composition)
+                ):
+                    ledger.after[(move.key, key)] += 1
+                    waiting.append(stage.name)
+                    break
+    return waiting
+
+
+def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
+    """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
+    keys = [key for _, key in ledger.placements(move.key)]
+    return in_time(move.case, move.plan, move.problem, _serving(move, keys, ledger), composition)
+
+
+def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
+    """Return the replicas that serve of those that will be asked for."""
+    return {key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}
+
+
+def _carried(
+    replicas: Mapping[PlacementKey, int], capacities: Mapping[PoolName, tuple[float, float]]
+) -> tuple[float, float]:
+    """Return (items per second, sessions) that `replicas` of one stage carry."""
+    rates = sum(count * capacities[pool][0] for (_, pool), count in replicas.items())
+    sessions = sum(count * capacities[pool][1] for (_, pool), count in replicas.items())
+    return rates, sessions
+
+
+def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
+    """Give up just enough for one replica of `wanted`, or nothing where that is not possible.
+
+    What replaces the last one of a stage that serves starts only when it has gone, and nothing serves until then: see
+    `_spared`.
+    """
+    before = dict(ledger.after)
+    givers = moves if limit.name is not None else [move]
+    while _refused_afterwards(move, wanted, ledger):
+        excess = [
+            (giver, key)
+            for giver in givers
+            for key, final in giver.aim.final.items()
+            if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+            and ledger.after.get((giver.key, key), 0) > final
+            and not (giver.case.spec.priority >= move.case.spec.priority and _spared(giver, key, ledger))
+        ]
+        if not excess:
+            ledger.after.update(before)
+            return
+        giver, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
+        ledger.after[(giver.key, key)] -= 1
+
+
+def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
+    """Whether a replica is the last of its stage, and serves well enough to do without what would follow.
+
+    It is not where items are late, or where it breaks a bound.
+    """
+    return _last(move, key, ledger) and not late(move.case) and not out_of_bounds(move.case)
+
+
+def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
+    """Whether a replica is the last of its stage that serves, and carries at least half of what the stage needs."""
+    keys = _placements(move, key[0], ledger)
+    serving = _serving(move, keys, ledger)
+    if serving[key] == 0 or sum(serving.values()) > 1:
+        return False
+    capacities = move.capacities(key[0])
+    needed, _ = _carried({other: move.aim.final[other] for other in keys}, capacities)
+    carried, _ = _carried(serving, capacities)
+    return carried >= _ENOUGH * needed
+
+
+def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:
+    """Whether one replica more would not fit even when all that leaves has left."""
+    name = (move.key, wanted)
+    ledger.after[name] += 1
+    fits = not (
+        ledger.above_cap(ledger.cost_per_hour(move.key), move.key)
+        or ledger.above_cap(ledger.cost_per_hour())
+        or ledger.overfull(wanted[1])
+    )
+    ledger.after[name] -= 1
+    return not fits
+
+
+def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
+    """While items are late, let other stages give up what they leave anyway for a short one that finds no room.
+
+    What they carry beyond the share that the short stage carries serves nobody. None gets below the share that the
+    short one will have, so the least share only grows.
+    """
+    name = (move.key, wanted)
+    asked = ledger.after[name]
+    givers = [
+        key
+        for key in move.aim.target
+        if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+    ]
+    while ledger.after[name] < move.aim.target[wanted]:
+        ledger.after[name] += 1
+        share = _asked_share(move, wanted[0], ledger)
+        ledger.after[name] -= 1
+        before = {key: ledger.after.get((move.key, key), 0) for key in givers}
+        while _refused_afterwards(move, wanted, ledger):
+            excess = [
+                key
+                for key in givers
+                if ledger.after.get((move.key, key), 0) > move.aim.target[key]
+                and _left_share(move, key, ledger) >= share
+            ]
+            if not excess:
+                ledger.ask(move.key, {**before, wanted: asked})
+                return
+            ledger.after[(move.key, min(excess, key=lambda key: _value(move, key, ledger)))] -= 1
+        ledger.after[name] += 1
+    ledger.after[name] = asked
+
+
+def _asked_share(move: Move, stage: StageName, ledger: Ledger) -> float:
+    """Return how much of what a stage needs it carries once all that is asked for serves."""
+    return _share(move, stage, {key: ledger.after[(move.key, key)] for key in _placements(move, stage, ledger)})
+
+
+def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
+    """Return how much of what its stage needs is carried by what serves, with one replica of `key` less."""
+    return _share(
+        move,
+        key[0],
+        {
+            other: min(move.ready(other), ledger.after[(move.key, other)] - (other == key))
+            for other in _placements(move, key[0], ledger)
+        },
+    )
+
+
+def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -> float:
+    """Return how much of what a stage needs `replicas` carry, of items or of sessions, whichever is less."""
+    capacities = move.capacities(stage)
+    needed = _carried({key: move.aim.final[key] for key in replicas}, capacities)
+    carried = _carried(replicas, capacities)
+    return min((have / need for have, need in zip(carried, needed, strict=True) if need > 0), default=math.inf)
+
+
+def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementKey]:
+    return [key for key in move.aim.final if key[0] == stage and (move.key, key) in ledger.after]
+
+
+def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, PlacementKey], int], ledger: Ledger) -> bool:
+    return any(before[name] != ledger.after[name] for name in ledger.placements(pipeline))
+
+
+def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:
+    for (stage, pool), limit in refused:
+        if limit is None:
+            yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, pool=pool)
+            continue
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=f"no room on {pool} within {limit}")
+    for stage in held:
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail="what replaces these replicas is not ready")
+
+
+def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
+    """Return the deletion costs to write before `target` is asked for `after` replicas, by pod.
+
+    Pods that are not ready go first anyway. A pod whose sessions are not known counts as the busiest. Nothing is
+    written where nothing tells the pods apart, and no cost that somebody else gave is changed but for those chosen.
+    """
+    goes = state.ready - after
+    if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
+        return {}
+
+    def rank(replica: ServingReplica) -> tuple[bool, float, str]:
+        return not replica.leaving, sessions.get(replica.name, math.inf), replica.name
+
+    chosen = {replica.name for replica in sorted(state.serving, key=rank)[:goes]}
+    costs: dict[str, int] = {}
+    for replica in state.serving:
+        if replica.name in chosen:
+            if replica.deletion_cost != FIRST_TO_GO:
+                costs[replica.name] = FIRST_TO_GO
+        elif replica.deletion_cost == FIRST_TO_GO:
+            costs[replica.name] = 0
+    return costs

@@ -1,0 +1,1 @@
+"""What the snapshot means for each pipeline: demand, rules, availability, conflicts."""

@@ -1,0 +1,89 @@
+"""Threshold rules: floors on top of the plan, that hold from when a rule fires until it has been clear."""
+
+from collections.abc import Mapping
+
+from controller.core.state.carry_over import RuleMemory
+from controller.core.state.decision import RuleState
+from controller.core.state.snapshot import PipelineState, PoolState
+from controller.core.state.spec import Rule, RuleMetric, StageSpec
+from optimizer.model import PoolName, StageName
+from profiler.profile import PipelineProfile, StageProfile
+from profiler.samples import MISSING, Absence, Quantity, Reading
+
+QUANTITIES: Mapping[RuleMetric, Quantity] = {
+    RuleMetric.P95: Quantity.LATENCY_P95,
+    RuleMetric.UTILIZATION: Quantity.UTILIZATION,
+    RuleMetric.QUEUE: Quantity.QUEUE_DEPTH,
+    RuleMetric.SESSIONS: Quantity.SESSIONS,
+    RuleMetric.RX_QUEUE_PRESSURE: Quantity.RX_QUEUE_PRESSURE,
+}
+
+
+def evaluate_rules(
+    state: PipelineState,
+    profile: PipelineProfile,
+    replicas: Mapping[StageName, int],
+    pools: Mapping[PoolName, PoolState],
+    now_s: float,
+) -> tuple[tuple[RuleState, ...], Mapping[tuple[StageName, str], RuleMemory]]:
+    """Return every rule with what it read and the floor it holds, and what the rules remember.
+
+    `replicas` are the stages' desired replicas over all placements.
+    """
+    profiles = {stage.name: stage for stage in profile.stages}
+    states: list[RuleState] = []
+    memories: dict[tuple[StageName, str], RuleMemory] = {}
+    for stage in state.spec.stages:
+        for rule in stage.rules:
+            reading = _reading(rule, profiles[stage.name], state)
+            before = state.memory.rules.get((stage.name, rule.name), RuleMemory())
+            added = rule.add_replicas * (_zones(stage, state, pools) if rule.per_zone else 1)
+            after = _next(rule, before, reading, replicas[stage.name] + added, now_s)
+            states.append(RuleState(stage=stage.name, name=rule.name, reading=reading, floor=after.floor))
+            if after != RuleMemory():
+                memories[(stage.name, rule.name)] = after
+    return tuple(states), memories
+
+
+def floors(states: tuple[RuleState, ...]) -> Mapping[StageName, int]:
+    """Return the highest floor of every stage that has one."""
+    found: dict[StageName, int] = {}
+    for state in states:
+        if state.floor is not None:
+            found[state.stage] = max(state.floor, found.get(state.stage, 0))
+    return found
+
+
+def _next(rule: Rule, before: RuleMemory, reading: Reading, floor: int, now_s: float) -> RuleMemory:
+    """Return the rule's state after `reading`; `floor` is what it sets when it fires now."""
+    if isinstance(reading, Absence):
+        # Being clear has to be seen: time without data does not count towards the cooldown.
+        return RuleMemory(floor=before.floor, fired=before.fired)
+    if _holds(rule, reading):
+        return RuleMemory(floor=before.floor, fired=True) if before.fired else RuleMemory(floor=floor, fired=True)
+    if not before.fired:
+        return RuleMemory()
+    since_s = now_s if before.clear_since_s is None else min(now_s, before.clear_since_s)
+    if now_s - since_s >= rule.cooldown_s:
+        return RuleMemory()
+    return RuleMemory(floor=before.floor, fired=True, clear_since_s=since_s)
+
+
+def _holds(rule: Rule, reading: float) -> bool:
+    if rule.above is not None:
+        return reading > rule.above
+    assert rule.below is not None
+    return reading < rule.below
+
+
+def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading:
+    if rule.metric is None:
+        return state.rule_readings.get((profile.name, rule.name), MISSING)
+    return profile.readings.get(QUANTITIES[rule.metric], MISSING)
+
+
+def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:
+    """Return the zones of the pools the stage runs on; of all its pools while it runs on none."""
+    running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
+    named = running or [placement.pool for placement in stage.placements]
+    return max([1, *(pools[pool].zones for pool in named if pool in pools)])

@@ -1,0 +1,1 @@
+"""Every text about decisions that a user reads, made from values."""

@@ -1,0 +1,1 @@
+"""Replicas for the whole fleet, and the ledger of spend and capacity."""

@@ -1,0 +1,327 @@
+"""The plan of a large fleet, in turns: in each cycle those pipelines are planned anew that need it most.
+
+A plan takes some ten milliseconds, so that all of thousands do not fit into a cycle. A pipeline keeps its plan until
+what it was made for has changed: its load or its measured times by more than `MOVED`, anything declared at all, a pool
+or a price. Of those that have changed, up to `PER_TURN` are planned in a cycle, those outside their bounds first, then
+by how much has changed; beside them a few of the oldest plans and of those that got too little, so that none rests on
+what has long been otherwise. Until its first turn, or the first one after its stages or placements have become others,
+the plan of a pipeline is what runs.
+
+Each is planned by itself in what the others leave: where pools and the fleet's budget suffice for all, that is what
+planning together comes to. Where they do not, those that got too little are planned together with the least important
+of those that hold what they lack, up to `TOGETHER` pipelines.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import inf
+
+from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.assess.problem import NO_REPLICAS, pool_problem
+from controller.core.plan.fleet import FleetPlan, affordable, planned_together
+from controller.core.plan.ledger import PoolTotals
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Planned, PoolState, strays_per_hour
+from controller.core.state.spec import PlacementKey
+from optimizer.allocate import allocate
+from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
+from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
+
+AT_ONCE = 250
+"""Fleets up to this size are planned whole in every cycle."""
+PER_TURN = 250
+AGAIN_PER_TURN = 12
+TOGETHER = 120
+MOVED = 0.02
+"""Share by which a load or a time must differ to be planned for anew: well below the tolerance for acting on it."""
+ARRIVED = 1.5 * MOVED
+NEVER = 0.2
+"""A pipeline that was never planned comes before those in which less than this share has changed."""
+
+_MEASURED = ("service", "saturation_rps", "current")
+
+
+def plan_in_turns(
+    cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
+) -> FleetPlan:
+    """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
+    by_key = {case.key: case for case in cases}
+    whole = {name: pool_problem(pool.spec, pool.open_limit) for name, pool in pools.items()}
+    questions = {
+        case.key: case.problem(policy, at_least=affordable((case,), whole, None).get(case.key, NO_REPLICAS))
+        for case in cases
+    }
+    planned = {
+        case.key: own
+        for case in cases
+        if (own := case.state.planned) is not None and _same_placements(own.question, questions[case.key])
+    }
+    turn = choose(cases, questions, planned, pools)
+    room = Room(cases, planned, pools)
+
+    def take(question: Pipeline, plan: PipelinePlan) -> None:
+        terms = terms_of(question, pools)
+        planned[plan.key] = Planned(question=question, plan=plan, terms=terms, at_s=now_s)
+
+    for key in turn.now:
+        case = by_key[key]
+        room.release(case)
+        take(questions[key], _planned_alone(questions[key], room, pools, policy))
+        room.hold(case, planned[key].plan.replicas())
+    short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
+    if short:
+        problem, together = planned_together(_with_givers(short, cases, planned), cases, pools, policy)
+        for question, plan in zip(problem.pipelines, together.pipelines, strict=True):
+            take(question, plan)
+    standing = {key: standing_plan(by_key[key], questions[key], pools) for key in turn.waiting}
+    return FleetPlan(
+        plan=None,
+        pipelines={**{key: own.plan for key, own in planned.items()}, **standing},
+        problems={key: planned[key].question if key in planned else question for key, question in questions.items()},
+        planned=planned,
+        waiting=turn.waiting,
+    )
+
+
+def _planned_alone(
+    question: Pipeline, room: "Room", pools: Mapping[PoolName, PoolState], policy: Policy
+) -> PipelinePlan:
+    problem = Problem(
+        pipelines=(question,),
+        pools={name: pool_problem(pools[name].spec, room.left(name)) for name in terms_of(question, pools)},
+        budget_per_hour=room.money_left(policy.budget_per_hour),
+        composition=policy.composition,
+        switching_cost_per_hour=policy.switching_cost_per_hour,
+        work_limit=policy.work_limit,
+    )
+    return allocate(problem).pipelines[0]
+
+
+def _with_givers(
+    short: Sequence[Assessment], cases: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
+) -> Sequence[Assessment]:
+    """Return the most important of those that got too little, and the least important that hold what they lack."""
+    limits = [limit for case in short if (limit := lacking(planned[case.key].plan)) is not None]
+    names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
+    money = any(limit.kind is LimitKind.BUDGET for limit in limits)
+    takers = sorted(short, key=lambda case: (-case.spec.priority, case.key))[: TOGETHER // 2]
+    taking = {case.key for case in takers}
+    givers = [
+        case
+        for case in cases
+        if case.acting
+        and case.key not in taking
+        and any(count and (money or pool in names) for (_, pool), count in case.current.items())
+    ]
+    givers.sort(key=lambda case: (case.spec.priority, case.key))
+    return [*takers, *givers[: TOGETHER - len(takers)]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Which pipelines are planned in this cycle, the most urgent first, and which have to wait for their first plan."""
+
+    now: tuple[PipelineKey, ...]
+    waiting: frozenset[PipelineKey]
+
+
+def choose(
+    cases: Sequence[Assessment],
+    questions: Mapping[PipelineKey, Pipeline],
+    kept: Mapping[PipelineKey, Planned],
+    pools: Mapping[PoolName, PoolState],
+) -> Turn:
+    """Return whose turn it is; `questions` is what each pipeline asks now, `kept` has the plans that can be kept."""
+    due: list[tuple[int, float, int, PipelineKey]] = []
+    content: list[tuple[float, PipelineKey]] = []
+    short: list[tuple[float, PipelineKey]] = []
+    for case in cases:
+        rank = _rank(case, questions[case.key], pools)
+        if rank is not None:
+            due.append((rank[0], -rank[1], -case.spec.priority, case.key))
+        else:
+            own = kept[case.key]  # nothing has changed, so that it can be
+            (short if lacking(own.plan) is not None else content).append((own.at_s, case.key))
+    again = [key for old in (short, content) for _, key in sorted(old)[:AGAIN_PER_TURN]]
+    now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
+    chosen = frozenset(now)
+    waiting = frozenset(case.key for case in cases if case.key not in kept and case.key not in chosen)
+    return Turn(now=tuple(now), waiting=waiting)
+
+
+def _rank(case: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
+    """Return how urgent a new plan is, the lowest rank and the largest change first; None where the old one stands."""
+    planned = case.state.planned
+    if planned is not None:
+        change = _change(planned, question, case.current, pools)
+        if change <= MOVED:
+            return None
+        return (0 if out_of_bounds(case) else 1), change
+    before, now = case.state.memory.demand, case.demand.demand
+    moved = 0.0 if before is None or now is None else _difference(before, now)
+    return (0 if out_of_bounds(case) else 1), max(moved, NEVER)
+
+
+def _change(
+    planned: Planned, question: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+) -> float:
+    """Return the largest share by which what was planned for has changed, infinite where anything declared has."""
+    before = planned.question
+    if before == question and planned.terms == terms_of(question, pools):
+        return 0.0
+    if planned.terms != terms_of(question, pools) or declared(before) != declared(question):
+        return inf
+    asked = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
+    # Once what was planned runs, a plan that moves nothing takes its place.
+    moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
+    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(question), strict=True))])
+
+
+def _same_placements(before: Pipeline, now: Pipeline) -> bool:
+    """Whether a plan for `before` says of every placement of `now` how many replicas it is to have, and of no other."""
+    asked, asks = (
+        {(stage.name, placement.pool) for stage in question.stages for placement in stage.placements}
+        for question in (before, now)
+    )
+    return asked == asks
+
+
+def declared(question: Pipeline) -> object:
+    """Return the parts of a question that do not drift."""
+    return (
+        *(question.sla, question.budget_per_hour, question.priority, question.max_wer),
+        question.demand.sessions is None,
+        tuple(
+            (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
+            for stage in question.stages
+        ),
+    )
+
+
+def _declared_of(placement: Placement) -> tuple[object, ...]:
+    return (
+        placement.saturation_rps is None,
+        *(getattr(placement, field.name) for field in fields(Placement) if field.name not in _MEASURED),
+    )
+
+
+def measured(question: Pipeline) -> tuple[float, ...]:
+    """Return the parts of a question that drift: loads, times and ratios."""
+
+    def numbers() -> Iterator[float]:
+        yield question.demand.entry_rate_rps
+        yield question.demand.sessions or 0.0
+        for stage in question.stages:
+            yield stage.pass_ratio
+            yield stage.latency_factor
+            for placement in stage.placements:
+                yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
+                yield placement.saturation_rps or 0.0
+
+    return tuple(numbers())
+
+
+def terms_of(question: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
+    """Return what an instance costs of the pools that a question may use, and how many are on their way out."""
+    used = {placement.pool: pools[placement.pool] for stage in question.stages for placement in stage.placements}
+    return {name: (pool.spec.price_per_hour, pool.leaving_instances) for name, pool in used.items()}
+
+
+def _difference(before: float, now: float) -> float:
+    return abs(now - before) / max(abs(now), abs(before)) if now != before else 0.0
+
+
+def lacking(plan: PipelinePlan) -> Limit | None:
+    """Return what a plan lacks that others may hold, a pool's instances or money; None where it lacks nothing."""
+    limit = plan.limited_by
+    shared = limit is not None and limit.kind in {LimitKind.POOL, LimitKind.BUDGET}
+    return limit if shared and not plan.feasible else None
+
+
+def standing_plan(case: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
+    """Return what runs, as the plan of a pipeline that has not had its turn."""
+    cost = sum(
+        pools[pool].spec.price_per_hour / placement.per_instance * case.current[(stage.name, pool)]
+        for stage in question.stages
+        for placement in stage.placements
+        for pool in (placement.pool,)
+    )
+    return PipelinePlan(
+        key=case.key,
+        served_fraction=1.0,
+        feasible=True,
+        limited_by=None,
+        latency_s=None,
+        cost_per_hour=cost,
+        bottleneck=question.stages[0].name,
+        stages=tuple(
+            StagePlan(
+                name=stage.name,
+                rate_rps=question.demand.entry_rate_rps * question.visit_ratios[stage.name],
+                utilization=None,
+                latency_s=None,
+                mean_s=None,
+                latency_error=None,
+                placements=tuple(
+                    PlacementPlan(
+                        pool=placement.pool,
+                        replicas=case.current[(stage.name, placement.pool)],
+                        batch=case.state.memory.batches.get((stage.name, placement.pool), placement.batch_sizes[-1]),
+                    )
+                    for placement in stage.placements
+                ),
+            )
+            for stage in question.stages
+        ),
+        steps=(),
+        next_step=None,
+        latency_error=None,
+        moved_replicas=0,
+        switching_cost_per_hour=0.0,
+    )
+
+
+class Room:
+    """What is held of pools and money, so that one pipeline can be planned in what the others leave."""
+
+    def __init__(
+        self,
+        cases: Sequence[Assessment],
+        planned: Mapping[PipelineKey, Planned],
+        pools: Mapping[PoolName, PoolState],
+    ) -> None:
+        self._pools = pools
+        self._totals = PoolTotals()
+        self._per_hour = strays_per_hour(pools.values())
+        self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
+        for case in cases:
+            self.hold(case, planned[case.key].plan.replicas() if case.key in planned else case.current)
+        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
+
+    def hold(self, case: Assessment, planned: Mapping[PlacementKey, int]) -> None:
+        """Count for a pipeline what runs and, where it acts, what is planned, whichever is more."""
+        wanted = planned if case.acting else NO_REPLICAS
+        self._count(case, {key: max(count, wanted.get(key, 0)) for key, count in case.current.items()})
+
+    def release(self, case: Assessment) -> None:
+        """Count nothing for a pipeline."""
+        self._count(case, NO_REPLICAS)
+
+    def _count(self, case: Assessment, after: Mapping[PlacementKey, int]) -> None:
+        before = self._held.get(case.key, NO_REPLICAS)
+        for stage in case.spec.stages:
+            for placement in stage.placements:
+                key, size = (stage.name, placement.pool), placement.prior.per_instance
+                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
+                    was, now = before.get(key, 0), after.get(key, 0)
+                    self._totals.move(placement.pool, size, was, now)
+                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+        self._held[case.key] = after
+
+    def left(self, pool: PoolName) -> int:
+        """Return the instances that nobody holds, without those on their way out."""
+        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+
+    def money_left(self, budget_per_hour: float | None) -> float | None:
+        """Return what nobody spends of a budget, None without one."""
+        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)

@@ -1,0 +1,262 @@
+"""What the fleet costs and takes while replicas come and go: the books that no change may overdraw."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TypeVar
+
+from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, strays_per_hour
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PipelineKey, PoolName, whole_instances
+from optimizer.plan import Limit, LimitKind
+
+EPSILON = 1e-9
+"""Sums of the same prices in another order differ by less than this."""
+FLEET = "fleet"
+"""Name of the limit that is the budget of all pipelines together."""
+
+K = TypeVar("K")
+
+
+class PoolTotals:
+    """How many replicas of each size (replicas per instance) a pool holds."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[PoolName, dict[int, int]] = {}
+        self._rounded: dict[PoolName, int] = {}
+
+    def move(self, pool: PoolName, per_instance: int, before: int, after: int) -> None:
+        """Count that a placement has `after` replicas of a size instead of `before`."""
+        sizes = self._replicas.setdefault(pool, {})
+        sizes[per_instance] = sizes.get(per_instance, 0) + after - before
+        rounded = -(-after // per_instance) - -(-before // per_instance)
+        self._rounded[pool] = self._rounded.get(pool, 0) + rounded
+
+    def instances(self, pool: PoolName) -> int:
+        """Return the whole instances that they take, as `optimizer.model.whole_instances` counts them."""
+        sizes = {size: count for size, count in self._replicas.get(pool, {}).items() if count}
+        if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
+            return whole_instances(sizes.items())
+        return self._rounded[pool]
+
+
+class Replicas(MutableMapping[K, int]):
+    """Replicas by placement, with the totals of the pools that follow from them.
+
+    `totals` are of the replicas themselves, `taken` of those that are there while they change.
+    """
+
+    def __init__(
+        self,
+        replicas: Mapping[K, int],
+        where: Mapping[K, tuple[PoolName, int]],
+        *,
+        taken: Mapping[K, Callable[[int], int]],
+    ) -> None:
+        """`where` has the pool and the size (replicas per instance) of every placement.
+
+        `taken` has how many replicas are there once so many are asked for.
+        """
+        self._where = where
+        self._taken = taken
+        self._replicas: dict[K, int] = {}
+        self.totals = PoolTotals()
+        self.taken = PoolTotals()
+        self.update(replicas)
+
+    def __getitem__(self, name: K) -> int:
+        return self._replicas[name]
+
+    def __setitem__(self, name: K, count: int) -> None:
+        before = self._replicas.get(name)
+        self.totals.move(*self._where[name], before or 0, count)
+        self.taken.move(
+            *self._where[name], 0 if before is None else self._taken[name](before), self._taken[name](count)
+        )
+        self._replicas[name] = count
+
+    def __delitem__(self, name: K) -> None:
+        before = self._replicas.pop(name)
+        self.totals.move(*self._where[name], before, 0)
+        self.taken.move(*self._where[name], self._taken[name](before), 0)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._replicas)
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+
+NO_TRIALS: Mapping[PoolName, int] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One placement in the books. `existing` are its pods that run or start, `terminating` those on their way out."""
+
+    price_per_hour: float
+    per_instance: int
+    desired: int
+    existing: int
+    terminating: int
+
+    @property
+    def observed_per_hour(self) -> float:
+        """Return what is spent now."""
+        return max(self.desired, self.existing + self.terminating) * self.price_per_hour
+
+    def spend_per_hour(self, desired: int) -> float:
+        """Return the most that is spent once `desired` is asked for: what leaves costs until it has left."""
+        return self.taken(desired) * self.price_per_hour
+
+    def taken(self, desired: int) -> int:
+        """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
+        return most_replicas(desired, self.existing, self.terminating)
+
+
+class Ledger:
+    """The fleet's books during one cycle.
+
+    `after` holds the replicas that will be asked for, those desired now at first; the methods answer for it.
+    Placements whose workload is missing or whose pool does not exist are not in the books; strays are, as money that
+    the fleet spends and room that nobody has.
+    """
+
+    def __init__(
+        self,
+        states: Iterable[PipelineState],
+        pools: Mapping[PoolName, PoolState],
+        fleet_budget_per_hour: float | None,
+        *,
+        trials: Mapping[PoolName, int] = NO_TRIALS,
+    ) -> None:
+        """`trials` has how many replicas may be added, over all pipelines, to pools that have to prove themselves."""
+        states = tuple(states)
+        self._entries = {
+            (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
+        }
+        self._limits = {name: pool.open_limit for name, pool in pools.items()}
+        self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
+        self._strays_per_hour = strays_per_hour(pools.values())
+        self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
+        self._fleet_budget = fleet_budget_per_hour
+        self._trials = trials
+        self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
+        for name in self._entries:
+            self._of_pipeline.setdefault(name[0], []).append(name)
+        self.after = Replicas(
+            {name: entry.desired for name, entry in self._entries.items()},
+            {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
+            taken={name: entry.taken for name, entry in self._entries.items()},
+        )
+
+    def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
+        """Ask for `replicas` of `pipeline`, as far as they are in the books."""
+        for key, count in replicas.items():
+            if (pipeline, key) in self.after:
+                self.after[(pipeline, key)] = count
+
+    def placements(self, pipeline: PipelineKey) -> Sequence[tuple[PipelineKey, PlacementKey]]:
+        """Return the placements of `pipeline` that are in the books."""
+        return self._of_pipeline.get(pipeline, ())
+
+    def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
+        spent = sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
+        return spent + self._astray_per_hour(pipeline)
+
+    def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return what `pipeline` (None: the fleet) spends now."""
+        return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._astray_per_hour(pipeline)
+
+    def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
+        """Return what `pipeline` (None: the fleet) costs when all changes have happened."""
+        costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
+        return costs + self._astray_per_hour(pipeline)
+
+    def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
+        """Return the cap of `pipeline` (None: of the fleet), None without one."""
+        return self._fleet_budget if pipeline is None else self._budgets[pipeline]
+
+    def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
+        """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
+        budget = self.budget_per_hour(pipeline)
+        return budget is not None and per_hour > budget + EPSILON
+
+    def instances(self, pool: PoolName) -> int:
+        """Return the whole instances of `pool` that will be asked for."""
+        return self.after.totals.instances(pool)
+
+    def in_use(self, pool: PoolName) -> float:
+        """Return the instances of `pool`, in parts where they are shared, that pods take or wait for now."""
+        return sum(
+            (entry.existing + entry.terminating) / entry.per_instance
+            for name, entry in self._entries.items()
+            if name[1][1] == pool
+        )
+
+    def overfull(self, pool: PoolName) -> bool:
+        """Whether more of `pool` will be asked for than there is."""
+        return self.instances(pool) > self._limits[pool]
+
+    def crowded(self, pool: PoolName) -> bool:
+        """Whether more of `pool` would be taken, while the changes happen, than its declared ceiling.
+
+        A pool without one is as large as what is ready there, which what leaves a lost node takes nothing of.
+        """
+        return pool in self._ceilings and self.after.taken.instances(pool) > self._limits[pool]
+
+    def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
+        """Return what one replica of a placement costs."""
+        return self._entries[(pipeline, key)].price_per_hour
+
+    def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
+        """Return the limit that one replica more would break, None when it fits."""
+        name = (pipeline, key)
+        self.after[name] += 1
+        try:
+            if self.above_cap(self.spend_per_hour(pipeline), pipeline):
+                return Limit(kind=LimitKind.BUDGET)
+            if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
+                return Limit(kind=LimitKind.BUDGET, name=FLEET)
+            if self.overfull(key[1]) or self.crowded(key[1]):
+                return Limit(kind=LimitKind.POOL, name=key[1])
+            return None
+        finally:
+            self.after[name] -= 1
+
+    def on_trial(self, pool: PoolName) -> bool:
+        """Whether nothing more may be added to `pool` this cycle, because it has to prove itself first."""
+        if pool not in self._trials:
+            return False
+        added = sum(
+            max(0, self.after[name] - entry.desired) for name, entry in self._entries.items() if name[1][1] == pool
+        )
+        return added >= self._trials[pool]
+
+    def _astray_per_hour(self, pipeline: PipelineKey | None) -> float:
+        return self._strays_per_hour if pipeline is None else 0.0
+
+    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
+        if pipeline is None:
+            return iter(self._entries.items())
+        return ((name, self._entries[name]) for name in self.placements(pipeline))
+
+
+def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
+    """Return the placements of `state` that can be counted and priced."""
+    found: dict[PlacementKey, Entry] = {}
+    for stage in state.spec.stages:
+        for placement in stage.placements:
+            target = state.target(stage.name, placement.pool)
+            if placement.pool in pools and not isinstance(target, TargetMissing):
+                per_instance = placement.prior.per_instance
+                found[(stage.name, placement.pool)] = Entry(
+                    price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
+                    per_instance=per_instance,
+                    desired=target.desired,
+                    existing=target.existing,
+                    terminating=target.terminating,
+                )
+    return found

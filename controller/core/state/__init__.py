@@ -1,0 +1,1 @@
+"""The values of a cycle: specs, policy, snapshot, state carried over, and the decision."""

@@ -1,0 +1,50 @@
+"""Remembers what ran, for the books of a cycle that cannot see it: it still costs money and takes room."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.spec import PipelineSpec, PlacementKey
+from optimizer.model import PipelineKey, PoolName
+
+Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
+
+
+class Strays:
+    """Counts replicas that run and that a snapshot cannot answer for.
+
+    Those of a workload that cannot be read count as they were last, those of a pipeline that has become invalid by its
+    last valid spec. What was never seen since the start is not known.
+    """
+
+    def __init__(self) -> None:
+        self._valid: Mapping[str, PipelineSpec] = {}
+        self._taken: Mapping[tuple[str, PlacementKey], int] = {}
+
+    def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
+        """Return what the pipelines that are invalid now asked for last; `specs` are those of the valid ones."""
+        before = {uid: self._valid[uid] for uid in invalid_uids if uid in self._valid}
+        self._valid = {**{spec.uid: spec for spec in specs}, **before}
+        return tuple(before.values())
+
+    def count(
+        self, specs: Sequence[PipelineSpec], invalid: Sequence[PipelineSpec], targets: Targets
+    ) -> Mapping[PoolName, Mapping[int, int]]:
+        """Return the strays of each pool, by how many of their kind fill an instance. `targets` has those of all."""
+        strays: dict[PoolName, Counter[int]] = {}
+        taken: dict[tuple[str, PlacementKey], int] = {}
+        for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
+            for stage in spec.stages:
+                for placement in stage.placements:
+                    key = spec.uid, (stage.name, placement.pool)
+                    target = targets[spec.key, key[1]]
+                    if not isinstance(target, TargetMissing):
+                        taken[key] = target.taken
+                    elif target.unreadable and key in self._taken:
+                        taken[key] = self._taken[key]
+                    else:
+                        continue
+                    if isinstance(target, TargetMissing) or not in_snapshot:
+                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += taken[key]
+        self._taken = taken
+        return strays

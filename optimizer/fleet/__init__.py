@@ -1,0 +1,1 @@
+"""Several pipelines that share pools and a budget: Lagrangian prices of the pools, and independent components."""

@@ -1,0 +1,417 @@
+"""Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.fleet.lagrangian import share_pools
+from optimizer.latency.composition import shape_of
+from optimizer.latency.predict import stage_load
+from optimizer.model import Composition, Pipeline, PipelineKey, Problem
+from optimizer.runtime.cache import Remembered
+from optimizer.search.exact import TooLarge, cheapest_together, lower_bound, solve
+from optimizer.search.greedy import cheapest, search
+from optimizer.search.subproblem import TOLERANCE, Case, Choice, Walk, with_row
+from optimizer.search.tables import Mixing, Supply, stage_options
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+MIXED_PAIRS = 48
+"""Mixes of any two pools make tables of thousands of rows: up to so many pairs of placements in a pipeline."""
+
+_FEW = 4
+"""Up to this many pipelines, what prices leave open is settled by merging them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a pipeline is served: the question as it was asked and the way to the choice made."""
+
+    case: Case
+    walk: Walk
+    mixing: Mixing = Mixing.OVERFLOW
+
+    @property
+    def choice(self) -> Choice:
+        """Return the choice made."""
+        return self.walk.answer
+
+    @property
+    def cost_per_hour(self) -> float:
+        """Return what the replicas cost, in USD per hour."""
+        return self.case.cost_per_hour(self.choice)
+
+    @property
+    def use(self) -> Counts:
+        """Return the units taken of each pool."""
+        return self.case.use(self.choice)
+
+    @property
+    def replicas(self) -> int:
+        """Return how many replicas there are of all stages together."""
+        return sum(int(table.replicas[row].sum()) for table, row in zip(self.case.tables, self.choice, strict=True))
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every stage runs."""
+        return all(table.replicas[row].any() for table, row in zip(self.case.tables, self.choice, strict=True))
+
+
+Answers = Mapping[PipelineKey, Answer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a pipeline is planned for instead of its SLA, because its replay took longer than composed."""
+
+    latency_s: float
+    composition: Composition
+
+
+def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
+    """Return the way to a choice that meets the latency within room and budget, or None when there is none.
+
+    It is the cheapest choice there is when `exact` and branches share no stages, otherwise the cheapest that was found.
+    """
+    costs = tuple(table.cost_per_hour for table in case.tables)
+    prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True))
+    at_most = budget_per_hour if prices_are_costs else np.inf
+    walk = None if exact else search(case, at_most)
+    if walk is None:
+        walk = solve(case, at_most).walk
+    if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
+        return walk
+    if prices_are_costs:
+        return serve(case, budget_per_hour) if not exact else None
+    return serve(case.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
+
+
+_CASES: Remembered[Case] = Remembered(512)
+
+
+class Fleet:
+    """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state.
+
+    `pool_prices` are what a unit of each pool is worth (in the order of `Supply.pools`), where the search begins and
+    what it found when all were served whole; None: not asked yet. `targets` take the place of the SLAs they name.
+    `shares_before` are where the search for a share begins, each what was served of a similar demand.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        supply: Supply,
+        *,
+        pool_prices: Array | None = None,
+        targets: Mapping[PipelineKey, Target] | None = None,
+        shares_before: Mapping[PipelineKey, float] | None = None,
+    ) -> None:
+        self.problem = problem
+        self.supply = supply
+        self.targets = targets or {}
+        self.shares_before = shares_before or {}
+        self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
+        self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
+        self._bounds: dict[tuple[PipelineKey, ...], float] = {}
+        self.pool_prices: Array | None = pool_prices
+
+    def case(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Case:
+        """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
+        key = (pipeline.key, share, mixing)
+        if key not in self._cases:
+            problem, supply = self.problem, self.supply
+            target = self.targets.get(pipeline.key)
+            if target is None:
+                target = Target(latency_s=pipeline.sla.latency_s, composition=problem.composition)
+            pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
+            asked = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
+            value = asked, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
+            self._cases[key] = _CASES.get(value) or _CASES.put(value, self._case(pipeline, share, mixing, target))
+        return self._cases[key]
+
+    def _case(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Case:
+        asked = replace(pipeline, demand=pipeline.demand.scaled(share))
+        tables = tuple(
+            stage_options(
+                stage,
+                stage_load(asked, stage),
+                self.supply,
+                percentile=pipeline.sla.percentile,
+                max_wer=pipeline.max_wer,
+                switching_cost_per_hour=self.problem.switching_cost_per_hour,
+                mixing=mixing,
+            )
+            for stage in pipeline.stages
+        )
+        return Case(
+            tables=tables,
+            prices=tuple(table.objective_per_hour for table in tables),
+            shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
+            composition=target.composition,
+            percentile=pipeline.sla.percentile,
+            latency_s=target.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
+            room=self.supply.limits,
+        )
+
+    def alone(self, pipeline: Pipeline, share: float, room: Counts, *, exact: bool = True) -> Answer | None:
+        """Return how `share` of the pipeline's demand is served within `room` and its own budget, or None."""
+        key = (pipeline.key, share, room.tobytes(), exact)
+        if key not in self._answers:
+            self._answers[key] = self._alone(pipeline, share, room, exact)
+        return self._answers[key]
+
+    def together(
+        self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float, *, exact: bool = True
+    ) -> Answers | None:
+        """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found.
+
+        `Problem.work_limit` bounds the sharing by prices, to within a hundred looks at each option. It does not count
+        the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then, and
+        one with its proof (two million partial choices at most) for each of up to four pipelines.
+        """
+        asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
+        answers: Answers | None = None
+        if len(asked) <= _FEW:  # a few are asked one by one first, which also tells the steps of each
+            answers = self._each(asked, shares, room, exact)
+            if answers is None:
+                return None
+        if answers is None or not _within(answers, room):
+            answers = self._priced(asked, shares, room, budget_per_hour, exact)
+        if answers is None:
+            answers = self._one_by_one(asked, shares, room, exact and self.problem.work_limit is None)
+        if answers is None:
+            return None
+        if _cost(answers) > budget_per_hour + TOLERANCE:
+            return self.together(shares, room, budget_per_hour) if not exact else None
+        return answers
+
+    def lower_bound_per_hour(self, answers: Answers) -> float | None:
+        """Return a proven floor of what serving everything costs, given one way to do it."""
+        asked = by_priority(self.problem.pipelines)
+        mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
+        bound = self._bound(asked, answers, mixing)
+        if bound is None:
+            return None
+        coarse = (_coarseness(self.case(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in asked)
+        return bound * (1 - max(coarse, default=0.0))
+
+    def _bound(self, asked: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
+        """Return a floor of what plans of the allocations listed cost."""
+        known = self._bounds.get((*(pipeline.key for pipeline in asked),))
+        if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
+            return known
+        cases = [self.case(pipeline, 1.0, mixing) for pipeline in asked]
+        cases = [case.priced([table.cost_per_hour for table in case.tables]) for case in cases]
+        cost = _cost(answers)
+        if len(cases) > _FEW:
+            shared = share_pools(
+                cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices, prove=False
+            )
+            return min(shared.bound, cost) if np.isfinite(shared.bound) else None
+        apart = sum(lower_bound(case, answers[p.key].cost_per_hour) for p, case in zip(asked, cases, strict=True))
+        if len(cases) < 2 or apart >= cost - TOLERANCE:
+            return min(apart, cost) if np.isfinite(apart) else None
+        shared = share_pools(cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices)
+        bound = max(apart, shared.bound) if np.isfinite(shared.bound) else apart
+        return min(bound, cost)
+
+    def _priced(
+        self,
+        asked: Sequence[Pipeline],
+        shares: Mapping[PipelineKey, float],
+        room: Counts,
+        budget_per_hour: float,
+        exact: bool,
+    ) -> Answers | None:
+        """Return a way to share pools by prices on them, None where none was found."""
+        cases = [self.case(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
+        shared = share_pools(
+            cases,
+            room,
+            own_budgets=[own_budget(pipeline) for pipeline in asked],
+            # Where prices are costs, the least price is the least money.
+            budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
+            start=self.pool_prices,
+            work_limit=self.problem.work_limit,
+            prove=exact,
+        )
+        choices, bound = shared.choices, shared.bound
+        if choices is None:
+            return None
+        if exact and len(cases) <= _FEW and sum(map(_price, cases, choices)) > bound + TOLERANCE:
+            choices, bound = _settled(cases, choices, bound, room, asked)
+        if all(share == 1.0 for share in shares.values()) and np.array_equal(room, self.supply.limits):
+            self._bounds[*(pipeline.key for pipeline in asked),] = bound
+            self.pool_prices = shared.unit_prices
+        return {
+            pipeline.key: Answer(case=case, walk=_way(case, choice))
+            for pipeline, case, choice in zip(asked, cases, choices, strict=True)
+        }
+
+    def _each(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+    ) -> Answers | None:
+        """Return how each is served as if it were alone, None where one cannot be."""
+        answers: dict[PipelineKey, Answer] = {}
+        for pipeline in asked:
+            answer = self.alone(pipeline, shares[pipeline.key], room, exact=exact)
+            if answer is None:
+                return None
+            answers[pipeline.key] = answer
+        return answers
+
+    def _one_by_one(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+    ) -> Answers | None:
+        """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
+        answers = self._each(asked, shares, room, exact)
+        if answers is None or _within(answers, room):
+            return answers
+        if np.any(sum(_least(self.case(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
+            return None
+        return self._in_turn(self._by_need(asked, shares, room), shares, room)
+
+    def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
+        budget, case = own_budget(pipeline), self.case(pipeline, share)
+        walk = serve(case, budget, exact=exact)
+        if walk is not None and np.all(case.use(walk.answer) <= room):
+            return Answer(case=case.within(room), walk=walk)
+        limited = case.within(room)
+        walk = serve(limited, budget, exact=exact)
+        if walk is not None:
+            return Answer(case=limited, walk=walk)
+        # Stages may compete for a pool that none of them fills: then any mix of pools is looked at. Money is no reason
+        # for one, or a smaller budget could find a cheaper plan than a larger one.
+        if any(len(table) == 0 for table in case.tables):
+            return None
+        if np.isfinite(budget) and serve(limited, np.inf, exact=False) is not None:
+            return None
+        roomy = case.within(np.full_like(room, np.iinfo(np.int64).max))
+        return None if serve(roomy, np.inf, exact=False) is None else self._mixed(pipeline, share, room, budget)
+
+    def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
+        if sum(comb(len(stage.placements), 2) for stage in pipeline.stages) > MIXED_PAIRS:
+            return None
+        case = self.case(pipeline, share, Mixing.ANY).within(room)
+        walk = serve(case, budget, exact=False)
+        return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)
+
+    def _by_need(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+    ) -> Sequence[Pipeline]:
+        """Return the pipelines, first the one that pays most for each unit of the contended pools it goes without."""
+        wishes = {p.key: self._wish(p, shares[p.key]) for p in asked}
+        contended = np.sum([use for _, use in wishes.values()], axis=0) > room
+
+        def need(pipeline: Pipeline) -> float:
+            price, use = wishes[pipeline.key]
+            case = self.case(pipeline, shares[pipeline.key])
+            walk = search(case.within(np.where(contended, np.minimum(_least(case), room), room)))
+            units = int(use[contended].sum())
+            if walk is None or units == 0:
+                return np.inf if units else 0.0
+            return (case.price(walk.answer) - price) / units
+
+        needs = {pipeline.key: need(pipeline) for pipeline in asked}
+        return sorted(asked, key=lambda pipeline: -needs[pipeline.key])
+
+    def _wish(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
+        """Return price and use of what the pipeline would take if it were alone."""
+        case = self.case(pipeline, share)
+        walk = search(case)
+        if walk is None:
+            return 0.0, np.zeros_like(case.room)
+        return case.price(walk.answer), case.use(walk.answer)
+
+    def _in_turn(
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+    ) -> dict[PipelineKey, Answer] | None:
+        """Serve one after the other, leaving the next at least what they cannot do without."""
+        least = {p.key: _least(self.case(p, shares[p.key])) for p in asked}
+        answers: dict[PipelineKey, Answer] = {}
+        for position, pipeline in enumerate(asked):
+            later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(room))
+            answer = self.alone(pipeline, shares[pipeline.key], room - _use(answers, room) - later, exact=False)
+            if answer is None:
+                return None
+            answers[pipeline.key] = answer
+        return answers
+
+
+def _coarseness(case: Case, cost_per_hour: float) -> float:
+    """Return by what share a plan of allocations that no table lists may be cheaper than one of those listed."""
+    least = [float(table.cost_per_hour.min(initial=np.inf)) for table in case.tables]
+    return max(
+        (
+            table.coarseness
+            for table, own in zip(case.tables, least, strict=True)
+            if table.coarse_from_per_hour + sum(least) - own < cost_per_hour - TOLERANCE
+        ),
+        default=0.0,
+    )
+
+
+def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+    """Return the pipelines, the most important first, equals by name."""
+    return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
+
+
+def own_budget(pipeline: Pipeline) -> float:
+    """Return what the pipeline may cost by itself, in USD per hour (infinite: no limit)."""
+    return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
+
+
+def _least(case: Case) -> Counts:
+    if any(len(table) == 0 for table in case.tables):
+        return np.zeros_like(case.room)
+    return np.asarray(sum(table.use.min(axis=0) for table in case.tables), dtype=np.int64)
+
+
+def _use(answers: Answers, room: Counts) -> Counts:
+    return np.asarray(sum((answer.use for answer in answers.values()), np.zeros_like(room)), dtype=np.int64)
+
+
+def _within(answers: Answers, room: Counts) -> bool:
+    return bool(np.all(_use(answers, room) <= room))
+
+
+def _cost(answers: Answers) -> float:
+    return sum(answer.cost_per_hour for answer in answers.values())
+
+
+def _price(case: Case, choice: Choice) -> float:
+    return case.price(choice)
+
+
+def _settled(
+    cases: Sequence[Case], choices: tuple[Choice, ...], bound: float, room: Counts, asked: Sequence[Pipeline]
+) -> tuple[tuple[Choice, ...], float]:
+    """Return the best choices and the proof, by merging a few pipelines exactly where that is not too much."""
+    price = sum(map(_price, cases, choices))
+    try:
+        best = cheapest_together(cases, room, price, [own_budget(pipeline) for pipeline in asked])
+    except TooLarge:
+        return choices, bound
+    if best is None:
+        return choices, price
+    return best, sum(map(_price, cases, best))
+
+
+def _way(case: Case, choice: Choice) -> Walk:
+    """Return the way from the cheapest allocation to `choice`: what buys most latency for its price comes first."""
+    start = cheapest(case) or choice
+
+    def rate(stage: int) -> tuple[float, str]:
+        table = case.tables[stage]
+        saved = float(min(table.percentile_s[start[stage]], 1e12) - min(table.percentile_s[choice[stage]], 1e12))
+        added = float(case.prices[stage][choice[stage]] - case.prices[stage][start[stage]])
+        return (-np.inf if added <= TOLERANCE else -saved / added), table.stage.name
+
+    visited = [start]
+    for stage in sorted((k for k in range(len(choice)) if start[k] != choice[k]), key=rate):
+        visited.append(with_row(visited[-1], stage, choice[stage]))
+    return Walk(visited=tuple(visited))

@@ -1,0 +1,605 @@
+"""How long an item stays in a stage, given what serves it.
+
+From the simulated table (`optimizer.latency.batching`), with or without batching; the routing says which servers share
+a queue. Periodic streams on fixed replicas without batching by a Brownian bridge. Batchers that wait for a batch to
+fill by who joins within that time, or by the table, whichever is more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.latency.batching import (
+    LEAST_LOADED,
+    PULL,
+    ROUND_ROBIN,
+    UTILIZATION_CEILING,
+    Servers,
+    erlang_c,
+    own_distribution,
+    time_in_stage,
+)
+from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
+from optimizer.model import Placement, Routing
+from optimizer.runtime.compiled import compiled
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_ERROR_SERVERS: Counts = np.array([2, 7, 20])
+_ERROR_UTILIZATION: Array = np.array([0.5, 0.7, 0.8])
+_ERRORS: dict[str, Array] = {
+    "batching": np.array(
+        [
+            [0.034, 0.051, 0.066, 0.132],
+            [0.048, 0.058, 0.067, 0.077],
+            [0.057, 0.093, 0.066, 0.061],
+            [0.070, 0.092, 0.096, 0.090],
+        ]
+    ),
+    "batching, least loaded": np.array(
+        [
+            [0.027, 0.040, 0.074, 0.092],
+            [0.026, 0.039, 0.055, 0.069],
+            [0.031, 0.064, 0.063, 0.068],
+            [0.082, 0.091, 0.075, 0.085],
+        ]
+    ),
+    "round robin": np.array(
+        [
+            [0.027, 0.042, 0.068, 0.076],
+            [0.023, 0.046, 0.073, 0.102],
+            [0.030, 0.050, 0.077, 0.112],
+            [0.039, 0.083, 0.133, 0.136],
+        ]
+    ),
+    "at random": np.array(
+        [
+            [0.061, 0.069, 0.069, 0.077],
+            [0.089, 0.057, 0.065, 0.067],
+            [0.068, 0.045, 0.058, 0.068],
+            [0.033, 0.036, 0.062, 0.069],
+        ]
+    ),
+    "patient": np.array(
+        [
+            [0.123, 0.175, 0.160, 0.115],
+            [0.088, 0.109, 0.200, 0.151],
+            [0.115, 0.098, 0.087, 0.216],
+            [0.141, 0.126, 0.126, 0.140],
+        ]
+    ),
+    "several slots": np.array(
+        [
+            [0.154, 0.125, 0.195, 0.170],
+            [0.154, 0.140, 0.195, 0.157],
+            [0.154, 0.136, 0.195, 0.189],
+            [0.191, 0.104, 0.192, 0.170],
+        ]
+    ),
+    "single items": np.array(
+        [
+            [0.026, 0.026, 0.035, 0.051],
+            [0.015, 0.019, 0.031, 0.033],
+            [0.005, 0.013, 0.020, 0.045],
+            [0.005, 0.005, 0.008, 0.009],
+        ]
+    ),
+    "single items, least loaded": np.array(
+        [
+            [0.026, 0.027, 0.034, 0.075],
+            [0.016, 0.038, 0.048, 0.045],
+            [0.007, 0.018, 0.048, 0.055],
+            [0.005, 0.005, 0.015, 0.056],
+        ]
+    ),
+    "erratic": np.array(
+        [
+            [0.197, 0.294, 0.447, 0.277],
+            [0.072, 0.104, 0.151, 0.235],
+            [0.030, 0.091, 0.081, 0.155],
+            [0.032, 0.063, 0.067, 0.194],
+        ]
+    ),
+    "periodic": np.array(
+        [
+            [0.116, 0.102, 0.094, 0.147],
+            [0.103, 0.092, 0.081, 0.077],
+            [0.005, 0.064, 0.073, 0.080],
+            [0.103, 0.087, 0.081, 0.099],
+        ]
+    ),
+}
+"""Measured against simulations of random points (`bench_latency.py --calibrate` prints this map): the error of the p95
+that nine of ten points stay below, by number of servers (rows, up to and including) and utilisation (columns)."""
+
+_SLOT_CONFIDENCE = 1.645
+"""Requests in a stage are nearly Poisson: this many deviations above the mean find a slot 95 % of the time."""
+
+
+_TABLED_CV = 1.0
+"""The largest coefficient of variation of service times in the table."""
+
+_KNOWN_CV = 1.5
+"""Up to this one the distribution of service times is tabulated."""
+
+UNKNOWN_ERROR = 1.0
+"""The error of a prediction outside the region that was measured: it may be off by all of it."""
+
+_MEASURED_CV = 2.0
+_MEASURED_ARRIVALS = (0.25, 4.0)
+_MEASURED_SLOTS = 4
+_MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases say more than the load
+
+_WHOLE = 1e-9
+_LEAST_OF_A_STREAM = 0.5  # replicas whose share of the streams is less are given none
+
+_ROOM = 0.2
+"""Idle share of the capacity from which on slots that batch hardly disturb one another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLoad:
+    """What arrives at a stage.
+
+    `sessions` hold a slot each (None: requests hold one while they are in the stage). `periodic` says that the
+    sessions send items at a fixed interval, none of which was dropped before. `latency_factor` is by what the model's
+    latencies are multiplied, because they were measured to be so (`Stage.latency_factor`).
+    """
+
+    rate_rps: float
+    sessions: float | None = None
+    arrival_cv2: float = 1.0
+    periodic: bool = False
+    latency_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Time in the stage: mean, the percentile asked for, and the share of the capacity at full batches in use.
+
+    `error` is how far the percentile is from simulations in nine of ten cases of this kind, as a share of it.
+    """
+
+    mean_s: float
+    percentile_s: float
+    utilization: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """Predictions of many allocations at once, one entry each; infinite where one cannot carry the load."""
+
+    mean_s: Array
+    percentile_s: Array
+    utilization: Array
+    error: Array = field(default_factory=lambda: np.zeros(0))
+
+
+def capacity_rps(placement: Placement, batch: int) -> float:
+    """Return the items per second that one replica completes with full batches of `batch`."""
+    rate = placement.concurrency * batch / placement.service.mean_s(batch)
+    return rate if placement.saturation_rps is None else min(rate, placement.saturation_rps)
+
+
+def predict(
+    load: StageLoad,
+    placement: Placement,
+    replicas: int,
+    *,
+    batch: int,
+    routing: Routing,
+    percentile: float,
+) -> Prediction | None:
+    """Return the prediction for one placement; None where it is overloaded or its slots do not suffice."""
+    answer = predict_all(
+        load,
+        (placement,),
+        np.array([[replicas]]),
+        (batch,),
+        routing=routing,
+        percentile=percentile,
+    )
+    if not np.isfinite(answer.percentile_s[0]):
+        return None
+    return Prediction(
+        mean_s=float(answer.mean_s[0]),
+        percentile_s=float(answer.percentile_s[0]),
+        utilization=float(answer.utilization[0]),
+        error=float(answer.error[0]),
+    )
+
+
+def predict_all(
+    load: StageLoad,
+    placements: Sequence[Placement],
+    replicas: Counts,
+    batches: Sequence[int] | Counts,
+    *,
+    routing: Routing,
+    percentile: float,
+) -> Predictions:
+    """Return the predictions for allocations of several placements, which share the work by their capacity.
+
+    `replicas` has one row per allocation and one column per placement; `batches`, the batch limits, too, or it is one
+    row for all of them. An allocation is refused (infinite latency) above `UTILIZATION_CEILING` or when the slots of
+    its replicas do not hold the load's sessions.
+    """
+    limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
+    kinds, kind = _kinds(placements, limits)
+    offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
+    pinned = load.sessions or 0.0 if routing is Routing.STICKY else 0.0
+    utilization, carried, share, typical, streams = _spread(replicas, offered, load.rate_rps, pinned, percentile / 100)
+    row, column = np.nonzero(share)
+    part = _Parts(
+        load=load,
+        routing=routing,
+        percentile=percentile,
+        kinds=tuple(kinds),
+        kind=kind[row, column],
+        replicas=replicas[row, column],
+        utilization=typical[row, column],
+        streams=streams[row, column],
+    )
+    mean, quantile, error = np.zeros((3, len(replicas)))
+    if len(row):
+        means, quantiles = part.latency()
+        _gather(row, share[row, column], means, quantiles, part.error(), mean, quantile, error)
+        mixed = np.nonzero(np.count_nonzero(share, axis=1) > 1)[0]
+        if len(mixed):
+            of_each = np.zeros((2, *share.shape))
+            of_each[:, row, column] = quantiles, means
+            tails, middles = of_each[:, mixed].transpose(0, 2, 1)
+            quantile[mixed] = mixture_percentile(share[mixed].T, tails, middles, percentile)
+    ok = carried & _slots_suffice(load, placements, replicas, mean * load.latency_factor)
+    return Predictions(
+        mean_s=np.where(ok, mean * load.latency_factor, np.inf),
+        percentile_s=np.where(ok, quantile * load.latency_factor, np.inf),
+        utilization=utilization,
+        error=error,
+    )
+
+
+@compiled
+def _spread(
+    replicas: Counts, offered: Array, rate_rps: float, streams_pinned: float, below: float
+) -> tuple[Array, NDArray[np.bool_], Array, Array, Array]:
+    """Return how the load is spread over `offered` capacities, shape (allocations, placements) as that of `replicas`.
+
+    For each allocation: utilization, and whether it is carried. For each placement: its share of the work (nothing
+    where it is not carried), the utilization of the replicas that decide the percentile, and the streams of one.
+
+    Streams that stay with their replica are spread as evenly as whole streams can be. The fullest replicas bound what
+    is carried; they decide the percentile, too, unless they have too few of the items.
+    """
+    count, placements = replicas.shape
+    utilization, carried = np.full(count, np.inf), np.zeros(count, np.bool_)
+    share, typical, streams = np.zeros(replicas.shape), np.zeros(replicas.shape), np.ones(replicas.shape)
+    for row in range(count):
+        capacity = 0.0
+        for k in range(placements):
+            capacity += offered[row, k]
+        if capacity <= 0.0:
+            continue
+        utilization[row] = rate_rps / capacity
+        fullest = 1.0
+        for k in range(placements):
+            among = replicas[row, k]
+            typical[row, k] = utilization[row]
+            if among <= 0:
+                continue
+            share[row, k] = offered[row, k] / capacity
+            held = streams_pinned * share[row, k]
+            if streams_pinned <= 0.0 or held < _LEAST_OF_A_STREAM:
+                continue
+            whole = np.ceil(held - _WHOLE)
+            most, least = np.ceil(whole / among - _WHOLE), np.floor(whole / among + _WHOLE)
+            items = (whole - least * among) * most / whole if most > least else 1.0
+            streams[row, k] = most if items > 1 - below or least == 0 else least
+            typical[row, k] *= streams[row, k] * among / held
+            fullest = max(fullest, most * among / held)
+        carried[row] = utilization[row] * fullest <= UTILIZATION_CEILING
+        if not carried[row]:
+            share[row] = 0.0
+    return utilization, carried, share, typical, streams
+
+
+@compiled
+def _gather(
+    row: Counts, share: Array, means: Array, quantiles: Array, errors: Array, mean: Array, quantile: Array, error: Array
+) -> None:
+    """Add up the means of each row by `share`, and write the largest percentiles and errors."""
+    for part in range(len(row)):
+        mean[row[part]] += share[part] * means[part]
+        quantile[row[part]] = max(quantile[row[part]], quantiles[part])
+        error[row[part]] = max(error[row[part]], errors[part])
+
+
+def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
+    """Return the pairs of placement and batch limit there may be, and which of them each entry of `limits` is."""
+    kinds: list[tuple[Placement, int]] = []
+    kind = np.empty(limits.shape, dtype=np.int64)
+    for k, placement in enumerate(placements):
+        sizes = np.array(placement.batch_sizes, dtype=np.int64)
+        position = np.minimum(np.searchsorted(sizes, limits[:, k]), len(sizes) - 1)
+        if np.any(sizes[position] != limits[:, k]):  # a limit that was measured rather than planned
+            sizes, position = np.unique(limits[:, k], return_inverse=True)
+        kind[:, k] = len(kinds) + position
+        kinds += [(placement, batch) for batch in sizes.tolist()]
+    return kinds, kind
+
+
+def _slots_suffice(
+    load: StageLoad, placements: Sequence[Placement], replicas: Counts, mean_s: Array
+) -> NDArray[np.bool_]:
+    if all(p.session_slots is None for p in placements):
+        return np.ones(len(replicas), dtype=np.bool_)
+    slots = np.array([np.inf if p.session_slots is None else p.session_slots for p in placements])
+    available = np.sum(np.where(replicas > 0, replicas * np.where(replicas > 0, slots, 0.0), 0.0), axis=1)
+    if load.sessions is not None:
+        needed = np.full(len(replicas), np.ceil(load.sessions - 1e-9))
+    else:
+        inside = load.rate_rps * mean_s  # Little's law
+        needed = inside + _SLOT_CONFIDENCE * np.sqrt(inside)
+    return np.asarray(needed <= available)
+
+
+def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
+    """Return P(Bin(streams − 1, share of time that one stream takes) ≥ servers)."""
+    share = np.minimum(utilization * servers / streams, 1 - 1e-9)
+    term = np.exp((streams - 1) * np.log1p(-share))
+    below = term.copy()
+    for k in range(1, servers):
+        term = term * np.maximum(streams - k, 0.0) / k * share / (1 - share)
+        below += term
+    return np.asarray(np.clip(1 - below, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """Replicas under their share of the load: n entries, each of one of `kinds` (a placement and its batch limit)."""
+
+    load: StageLoad
+    routing: Routing
+    percentile: float
+    kinds: tuple[tuple[Placement, int], ...]
+    kind: Counts
+    replicas: Counts
+    utilization: Array
+    streams: Array
+
+    def latency(self) -> tuple[Array, Array]:
+        """Return mean and percentile of each entry, in seconds."""
+        mean, quantile = self._queued()
+        for number, (placement, batch) in enumerate(self.kinds):
+            if batch == 1 and self._pinned:
+                at = np.nonzero(self.kind == number)[0]
+                mean[at], quantile[at] = self._periodic(placement, at, mean[at], quantile[at])
+            elif batch > 1 and placement.batch_wait_s > 0:
+                at = np.nonzero(self.kind == number)[0]
+                mean[at], quantile[at] = self._patient(placement, batch, at, mean[at], quantile[at])
+        return mean, quantile
+
+    def error(self) -> Array:
+        """Return the relative error that nine of ten predictions of the same kind as an entry stay below."""
+        slots = np.array([placement.concurrency for placement, _ in self.kinds])
+        maps = np.stack([_ERRORS[self._region(*kind)] for kind in self.kinds])
+        outside = np.array([self._outside(*kind) for kind in self.kinds])
+        rows = np.searchsorted(_ERROR_SERVERS, self.replicas * slots[self.kind], side="left")
+        columns = np.searchsorted(_ERROR_UTILIZATION, self.utilization, side="right")
+        return np.where(outside[self.kind], UNKNOWN_ERROR, maps[self.kind, rows, columns])
+
+    def _outside(self, placement: Placement, batch: int) -> bool:
+        """Return whether this is beyond what errors were measured for."""
+        low, high = _MEASURED_ARRIVALS
+        return (
+            placement.service.cv > _MEASURED_CV
+            or not low <= self.load.arrival_cv2 <= high
+            or (batch > 1 and placement.concurrency > _MEASURED_SLOTS)
+            or (batch == 1 and self._pinned and self.percentile < _MEASURED_PERCENTILE)
+        )
+
+    def _region(self, placement: Placement, batch: int) -> str:
+        if placement.service.cv > _TABLED_CV:
+            return "erratic"
+        if batch > 1 and placement.batch_wait_s > 0:
+            return "patient"
+        if batch == 1 and self._pinned:
+            return "periodic"
+        if self.routing is Routing.ROUND_ROBIN:
+            return "round robin"
+        if self.routing in {Routing.RANDOM, Routing.STICKY}:
+            return "at random"
+        if self.routing is Routing.LEAST_LOADED and placement.concurrency > 1:
+            return "several slots"
+        looks = ", least loaded" if self.routing is Routing.LEAST_LOADED else ""
+        return ("batching" if batch > 1 else "single items") + looks
+
+    @property
+    def _pinned(self) -> bool:
+        load = self.load
+        return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
+
+    def _queued(self) -> tuple[Array, Array]:
+        """Servers that take what waits."""
+        cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
+        slots = np.array([float(placement.concurrency) for placement, _ in self.kinds])[self.kind]
+        alone_s = np.array([placement.service.mean_s(1) for placement, _ in self.kinds])[self.kind]
+
+        def at(servers: Array, arrival_cv2: Array, sharing: int) -> tuple[Array, Array]:
+            kinds = [
+                Servers(
+                    sharing=sharing,
+                    limit=batch,
+                    per_item_share=placement.service.per_item_s / placement.service.mean_s(1),
+                    cv=min(placement.service.cv, _TABLED_CV),
+                )
+                for placement, batch in self.kinds
+            ]
+            mean, quantile = time_in_stage(
+                kinds, self.kind, servers, self.utilization, np.sqrt(arrival_cv2), percentile=self.percentile
+            )
+            if any(placement.service.cv > _TABLED_CV for placement, _ in self.kinds):
+                each_cv2 = arrival_cv2 / count if sharing == ROUND_ROBIN else arrival_cv2
+                mean, quantile = self._erratic(mean, quantile, each_cv2)
+            return mean * alone_s, quantile * alone_s
+
+        as_offered = np.full_like(count, cv2)
+        match self.routing:
+            case Routing.PULL:
+                return at(count * slots, as_offered, PULL)
+            case Routing.LEAST_LOADED:
+                mean, quantile = at(count * slots, as_offered, LEAST_LOADED)
+                if np.any(slots > 1):  # the servers of a replica share its queue
+                    shared = at(count * slots, as_offered, PULL)
+                    own = 1 / slots
+                    mean = own * mean + (1 - own) * shared[0]
+                    own = own + (1 - own) * self._apart()
+                    quantile = own * quantile + (1 - own) * shared[1]
+                return mean, quantile
+            case Routing.ROUND_ROBIN:  # a replica gets every n-th item
+                mean, quantile = at(count, as_offered, ROUND_ROBIN)
+                if np.any(slots > 1):
+                    shared = at(slots, cv2 / count, PULL)
+                    mean, quantile = np.where(slots > 1, shared, (mean, quantile))
+                return mean, quantile
+            case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
+                return at(slots, 1 + (cv2 - 1) / count, PULL)
+
+    def _erratic(self, mean: Array, quantile: Array, arrival_cv2: Array) -> tuple[Array, Array]:
+        """Return times, in those of a batch of one, for service that varies more than what is tabulated.
+
+        Waits grow with ca² + cs² (Allen and Cunneen 1990), from those of the largest cv tabulated. What is no wait is
+        the time of the batch that forms where its servers are always busy.
+        """
+        mean, quantile = mean.copy(), quantile.copy()
+        below = self.percentile / 100
+        for number, (placement, batch) in enumerate(self.kinds):
+            cv2 = placement.service.cv**2
+            at = np.nonzero(self.kind == number)[0]
+            if cv2 <= _TABLED_CV**2 or not len(at):
+                continue
+            share = placement.service.per_item_s / placement.service.mean_s(1)
+            full_s = 1 - share + share * batch
+            rate = self.utilization[at] * batch / full_s  # items in the time of a batch of one, by each server
+            formed = np.clip(rate * (1 - share) / np.maximum(1 - rate * share, 1e-9), 1.0, batch)
+            service = 1 - share + share * formed
+            growth = (arrival_cv2[at] + cv2) / (arrival_cv2[at] + _TABLED_CV**2)
+            before = -np.log(1 - below) * service  # exponential: of a cv of 1
+            known = min(placement.service.cv, _KNOWN_CV)
+            low, step, shares = own_distribution(known)
+            after = np.exp(np.interp(below, shares, low + step * np.arange(len(shares)))) * service
+            if placement.service.cv > known:
+                wide, narrow = (
+                    gamma_quantile(service, each**2 * service**2, self.percentile)
+                    for each in (placement.service.cv, known)
+                )
+                after *= np.maximum(np.divide(wide, narrow, out=np.ones_like(wide), where=narrow > 0), 1.0)
+            mean[at] = service + growth * np.maximum(mean[at] - service, 0.0)
+            quantile[at] = after + growth * np.maximum(quantile[at] - before, 0.0)
+        return mean, quantile
+
+    def _apart(self) -> Array:
+        """Return how far slots that batch differ from one queue for all of a replica, in high percentiles.
+
+        Measured, not derived: the slowest items of several slots are as fast as if each slot had a queue, while there
+        is room. One queue for all forms batches only when all are busy, and large ones at once.
+        """
+        batches = np.array([batch > 1 for _, batch in self.kinds])[self.kind]
+        high = min(max((self.percentile - 50) / 45, 0.0), 1.0)
+        return np.where(batches, high * np.clip((1 - self.utilization) / _ROOM, 0.0, 1.0), 0.0)
+
+    def _periodic(self, placement: Placement, at: Counts, poisson_mean: Array, poisson: Array) -> tuple[Array, Array]:
+        """N·D/D/c: streams pinned to a replica meet the same neighbours in every period."""
+        assert self.load.sessions is not None
+        utilization, service_s = self.utilization[at], placement.service.mean_s(1)
+        # Service times that vary queue even when arrivals do not; what the phases add is on top.
+        varied_mean, varied = self._regular(placement, utilization)
+        streams = np.maximum(self.streams[at], 1.0)
+        room, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
+        # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
+        level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))
+        jobs = streams / 2 * (np.sqrt(room**2 + 4 * level / streams) - room)
+        steep = room * np.sqrt(streams / 2)
+        on_average = chance * np.sqrt(streams / 2) / (steep + np.sqrt(steep**2 + 4 / np.pi))
+        each_s = service_s / placement.concurrency
+        return (
+            np.minimum(poisson_mean, varied_mean + on_average * each_s),
+            np.minimum(poisson, varied + jobs * each_s),
+        )
+
+    def _regular(self, placement: Placement, utilization: Array) -> tuple[Array, Array]:
+        """Return mean and percentile of D/G/c at one replica (Kraemer and Langenbach-Belz 1976)."""
+        servers, service_s = placement.concurrency, placement.service.mean_s(1)
+        cv2 = placement.service.cv**2
+        if cv2 == 0:
+            return np.full_like(utilization, service_s), np.full_like(utilization, service_s)
+        busy = erlang_c(np.full(len(utilization), float(servers)), utilization * servers)
+        loaded = np.maximum(utilization, 1e-9)
+        regular = np.exp(-2 * (1 - loaded) / (3 * loaded * cv2))
+        wait = 0.5 * cv2 * regular * busy * service_s / (servers * (1 - utilization))
+        # Given that it waits, an item waits an exponential time.
+        variance = np.where(busy > 0, 2 * wait**2 / np.where(busy > 0, busy, 1.0), 0.0) - wait**2
+        mean = wait + service_s
+        return mean, gamma_quantile(mean, np.maximum(variance, 0.0) + cv2 * service_s**2, self.percentile)
+
+    def _patient(
+        self, placement: Placement, batch: int, at: Counts, mean: Array, quantile: Array
+    ) -> tuple[Array, Array]:
+        """Servers that wait for a batch to fill: the more of what the table says and of that wait alone."""
+        replicas, law, wait_s = self.replicas[at], placement.service, placement.batch_wait_s
+        rate = self.utilization[at] * replicas * capacity_rps(placement, batch)
+        joins = rate if self.routing is Routing.PULL else rate / replicas
+        if self.routing is Routing.LEAST_LOADED:  # nobody joins while there is a replica without items
+            others = np.maximum(replicas - 1.0, 1.0)
+            busy = np.minimum(rate * (wait_s + law.mean_s(1)), others * (1 - 1e-9))
+            joins = joins * np.where(replicas > 1, erlang_c(others, busy), 1.0)
+        filling, variance = _filling(placement, batch, joins)
+        slow = gamma_quantile(filling, variance, self.percentile)
+        return np.maximum(mean, filling), np.maximum(quantile, slow)
+
+
+def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
+    """Return mean and variance of an item's time where its batch waits to fill and then starts."""
+    law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
+    _fill(joins_rps, placement.batch_wait_s, batch, law.fixed_s, law.per_item_s, law.cv, mean, variance)
+    return mean, variance
+
+
+@compiled
+def _fill(
+    joins_rps: Array, wait_s: float, batch: int, fixed_s: float, per_item_s: float, cv: float, mean: Array, var: Array
+) -> None:
+    """Write mean and variance of the time of items whose batch of at most `batch` > 1 waits to fill.
+
+    The number that joins the first within the wait is Poisson's. The first waits for all of it, others for what is left
+    of it. The items of a batch that fills come evenly spread, over the time that it takes to.
+    """
+    for row in range(len(joins_rps)):
+        rate = max(joins_rps[row], 1e-12)
+        log_joined = np.log(rate * wait_s)
+        log_chance, below, filled_s = -rate * wait_s, 0.0, 0.0
+        items, first, second = 0.0, 0.0, 0.0
+        for others in range(batch):
+            size = others + 1.0
+            service_s = fixed_s + per_item_s * size
+            if size < batch:
+                log_chance += log_joined - np.log(others) if others else 0.0
+                chance = np.exp(log_chance)
+                below += chance
+                filled_s += max(1 - below, 0.0) / rate  # until it is full, or for the wait if that is less
+                window_s, delay, square = wait_s, (1 + 1 / size) / 2, (1 + 2 / size) / 3
+            else:
+                chance = max(1 - below, 0.0)
+                window_s = (filled_s - wait_s * (1 - chance)) / max(chance, 1e-12)
+                window_s = min(max(window_s, 0.0), wait_s)
+                delay, square = 0.5, (2 * size - 1) / (6 * (size - 1))
+            weight = size * chance  # large batches have more items to ask
+            items += weight
+            first += weight * (window_s * delay + service_s)
+            second += weight * (window_s**2 * square + 2 * window_s * delay * service_s + service_s**2 * (1 + cv**2))
+        mean[row] = first / items
+        var[row] = max(second / items - mean[row] ** 2, 0.0)

@@ -1,0 +1,1 @@
+"""What is served when not everything can be: what-if subproblems, shares by priority, and the knapsack."""

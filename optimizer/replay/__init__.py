@@ -1,0 +1,1 @@
+"""A plan checked by simulating its queues with the planned load."""

@@ -1,0 +1,458 @@
+"""When the items of one stage are done, given when they arrive: a simulation of its queues, in compiled code.
+
+A pipeline is simulated stage by stage, what leaves one stage being what arrives at the next; no calendar of events
+over the whole is needed. Each queue is first come, first served. A free server takes what waits, up to its batch limit;
+where it may wait for a batch to fill, it starts as soon as the batch is full or its oldest item has waited that long.
+
+Service times are gamma distributed. They are a function of the seed and of the first item of the batch, so that two
+allocations are compared under the same luck.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.model import Routing, require
+from optimizer.runtime.compiled import compiled
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_MASK = 2**64 - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_TO_UNIT = 2.0**-53
+_SPREAD = (5**0.5 - 1) / 2
+"""Multiples of the golden ratio fill the unit interval evenly: turns by weight without keeping accounts."""
+_DRAWS_KEPT = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerGroup:
+    """Equal replicas, each serving `concurrency` batches at a time; a batch of b takes `fixed_s + b · per_item_s`."""
+
+    replicas: int
+    concurrency: int = 1
+    batch: int = 1
+    batch_wait_s: float = 0.0
+    fixed_s: float
+    per_item_s: float = 0.0
+    cv: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.replicas >= 1, "replicas", self.replicas, "must be ≥ 1")
+        require(self.concurrency >= 1, "concurrency", self.concurrency, "must be ≥ 1")
+        require(self.batch >= 1, "batch", self.batch, "must be ≥ 1")
+
+    @property
+    def capacity_rps(self) -> float:
+        """Return what one replica completes with full batches, in items per second."""
+        return self.concurrency * self.batch / (self.fixed_s + self.batch * self.per_item_s)
+
+
+def serve(
+    arrivals_s: Array,
+    sessions: Counts,
+    *,
+    servers: int,
+    concurrency: int = 1,
+    batch: int = 1,
+    batch_wait_s: float = 0.0,
+    fixed_s: float,
+    per_item_s: float = 0.0,
+    cv: float = 0.0,
+    routing: Routing,
+    seed: int,
+) -> Array:
+    """Return when each item leaves a stage of `servers` equal replicas: see `serve_mixed`."""
+    group = ServerGroup(
+        replicas=servers,
+        concurrency=concurrency,
+        batch=batch,
+        batch_wait_s=batch_wait_s,
+        fixed_s=fixed_s,
+        per_item_s=per_item_s,
+        cv=cv,
+    )
+    return serve_mixed(arrivals_s, sessions, groups=(group,), routing=routing, seed=seed)
+
+
+def serve_mixed(
+    arrivals_s: Array, sessions: Counts, *, groups: Sequence[ServerGroup], routing: Routing, seed: int
+) -> Array:
+    """Return when each item leaves a stage, in seconds, in the order of `arrivals_s` (ascending, shape (n,)).
+
+    `sessions` (n,) names the stream of each item; only Sticky looks at it: streams take turns in the order of their
+    first items. Turns go to groups in proportion to their capacity, then to the replicas of the group. LeastLoaded
+    looks for the fewest items queued and in service for a replica's capacity, and lets those that tie take turns.
+    With Pull the server that is idle for the longest time takes next.
+    """
+    return serve_from(arrivals_s, sessions, groups=groups, routing=routing, seed=seed, starts_s=np.empty(0))
+
+
+def serve_from(
+    arrivals_s: Array,
+    sessions: Counts,
+    *,
+    groups: Sequence[ServerGroup],
+    routing: Routing,
+    seed: int,
+    starts_s: Array,
+) -> Array:
+    """As `serve_mixed`; writes when the service of each item begins to `starts_s`, unless that has no entries."""
+    n = len(arrivals_s)
+    if n == 0:
+        return np.empty(0)
+    arrivals_s = np.ascontiguousarray(arrivals_s, dtype=np.float64)
+    departures, start = np.empty(n), np.uint64(seed & _MASK)
+    replicas = np.array([group.replicas for group in groups], dtype=np.int64)
+    weights = replicas * np.array([group.capacity_rps for group in groups])
+    slots = np.repeat(
+        np.array([group.concurrency for group in groups], dtype=np.int64), replicas
+    )  # how many batches each replica serves at a time
+    batch, times = _parameters(groups)
+    draws = _draws(tuple(group.cv for group in groups), int(start))
+    owner = np.repeat(np.arange(len(groups)), replicas)
+    if routing is Routing.LEAST_LOADED and len(slots) > 1:
+        relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
+        _serve_least_loaded(
+            arrivals_s, slots, owner, batch[owner], times[owner], relative, start, draws, departures, starts_s
+        )
+        return departures
+    if routing is Routing.PULL or len(slots) == 1:
+        order = np.arange(n, dtype=np.int64)
+        first_item, first_slot = np.array([0, n], dtype=np.int64), np.array([0, slots.sum()], dtype=np.int64)
+    else:
+        queue = _queue_of(n, sessions, replicas, weights, routing, seed)
+        order = np.argsort(queue.astype(np.uint16) if len(slots) < 2**16 else queue, kind="stable").astype(np.int64)
+        first_item = np.concatenate(([0], np.cumsum(np.bincount(queue, minlength=len(slots))))).astype(np.int64)
+        first_slot = np.concatenate(([0], np.cumsum(slots))).astype(np.int64)
+    of_slot = np.repeat(owner, slots)
+    _serve_queues(
+        arrivals_s,
+        order,
+        first_item,
+        first_slot,
+        of_slot,
+        batch[of_slot],
+        times[of_slot],
+        start,
+        draws,
+        departures,
+        starts_s,
+    )
+    return departures
+
+
+def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
+    """Return batch limits, shape (groups,), and wait, fixed, per item in seconds and cv, shape (groups, 4)."""
+    batch = np.array([group.batch for group in groups], dtype=np.int64)
+    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
+    return batch, times
+
+
+def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routing: Routing, seed: int) -> Counts:
+    """Return the replica of each item where it does not depend on the state of the queues."""
+    turn = np.arange(n, dtype=np.int64)
+    if routing is Routing.STICKY:
+        turn = _rank_of_first(sessions)
+    count = int(turn.max()) + 1
+    if routing is Routing.RANDOM:
+        unit = _unit_array(np.arange(n, dtype=np.uint64), seed)
+        each = np.repeat(weights / replicas, replicas)
+        edges = np.cumsum(each) / each.sum()
+        return np.minimum(np.searchsorted(edges, unit, side="right"), len(each) - 1).astype(np.int64)
+    if len(replicas) == 1:
+        return np.asarray(turn % replicas[0])
+    edges = np.cumsum(weights) / weights.sum()
+    spread = (np.arange(count) * _SPREAD) % 1.0
+    group = np.minimum(np.searchsorted(edges, spread, side="right"), len(replicas) - 1)
+    place = np.empty(count, dtype=np.int64)
+    before = 0
+    for k, size in enumerate(replicas.tolist()):
+        mine = np.nonzero(group == k)[0]
+        place[mine] = before + np.arange(len(mine)) % size
+        before += size
+    return np.asarray(place[turn])
+
+
+def _rank_of_first(sessions: Counts) -> Counts:
+    """Return for each item how many sessions appeared before its own."""
+    if sessions.min() < 0 or sessions.max() > 4 * len(sessions) + 1024:
+        _, sessions = np.unique(sessions, return_inverse=True)
+    ranks = np.empty(len(sessions), dtype=np.int64)
+    _rank(sessions, np.full(int(sessions.max()) + 1, -1, dtype=np.int64), ranks)
+    return ranks
+
+
+@compiled
+def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
+    """Write the rank of each item's session to `ranks`; `known` has -1 for each session."""
+    count = 0
+    for item in range(len(sessions)):
+        session = sessions[item]
+        if known[session] < 0:
+            known[session] = count
+            count += 1
+        ranks[item] = known[session]
+
+
+def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
+    """Return `_unit(_mix(...))` of each counter."""
+    z = counter * _GOLDEN + np.uint64((seed ^ 0x5DEECE66D) & _MASK)
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return np.asarray(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * _TO_UNIT)
+
+
+@compiled
+def _mix(z: np.uint64) -> np.uint64:
+    """Return the finaliser of splitmix64 (Steele, Lea and Flood 2014): a good hash of 64 bits."""
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return z ^ (z >> np.uint64(31))
+
+
+@compiled
+def _gamma(cv: float, seed: np.uint64, item: int) -> float:
+    """Return a gamma variable of mean 1 (Marsaglia and Tsang 2000), a function of `seed` and `item`."""
+    shape = 1.0 / (cv * cv)
+    boosted = shape < 1.0
+    d = (shape + 1.0 if boosted else shape) - 1.0 / 3.0
+    c = 1.0 / np.sqrt(9.0 * d)
+    state = _mix(seed + np.uint64(item) * _GOLDEN)
+    while True:
+        state += _GOLDEN
+        first = (np.float64(_mix(state) >> np.uint64(11)) + 0.5) * _TO_UNIT
+        state += _GOLDEN
+        second = np.float64(_mix(state) >> np.uint64(11)) * _TO_UNIT
+        x = np.sqrt(-2.0 * np.log(first)) * np.cos(2.0 * np.pi * second)
+        v = 1.0 + c * x
+        if v <= 0.0:
+            continue
+        v = v * v * v
+        state += _GOLDEN
+        u = (np.float64(_mix(state) >> np.uint64(11)) + 0.5) * _TO_UNIT
+        if np.log(u) < 0.5 * x * x + d * (1.0 - v + np.log(v)):
+            break
+    value = d * v
+    if boosted:
+        state += _GOLDEN
+        u = (np.float64(_mix(state) >> np.uint64(11)) + 0.5) * _TO_UNIT
+        value *= np.exp(np.log(u) / shape)
+    return float(value / shape)
+
+
+@lru_cache(maxsize=32)
+def _draws(cvs: tuple[float, ...], seed: int) -> Array:  # noqa: ARG001 - draws are kept by seed
+    """Return where the first gamma variables of a seed are kept, one row for each of `cvs`; NaN: not drawn yet.
+
+    Plans are compared under the same luck, so that one replay after the other draws the same.
+    """
+    return np.full((len(cvs), _DRAWS_KEPT), np.nan)
+
+
+@compiled
+def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
+    """Return `_gamma`, drawn once."""
+    if item >= len(draws):
+        return _gamma(cv, seed, item)
+    known = draws[item]
+    if np.isnan(known):
+        known = _gamma(cv, seed, item)
+        draws[item] = known
+    return float(known)
+
+
+@compiled
+def _serve_queues(
+    arrivals: Array,
+    order: Counts,
+    first_item: Counts,
+    first_slot: Counts,
+    group: Counts,
+    batch: Counts,
+    times: Array,
+    seed: np.uint64,
+    draws: Array,
+    departures: Array,
+    starts: Array,
+) -> None:
+    """Serve queues that know nothing of one another.
+
+    Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers `first_slot[q]…`, with one entry of
+    `group` (row of `draws`) and `batch` and one row of `times` (wait, fixed, per item, cv) each.
+    """
+    slots = first_slot[-1]
+    free = np.empty(slots)  # a heap of times; who they belong to is in `who`
+    who = np.empty(slots, dtype=np.int64)
+    for q in range(len(first_item) - 1):
+        head, end, base = first_item[q], first_item[q + 1], first_slot[q]
+        servers = first_slot[q + 1] - base
+        plain = True
+        for k in range(servers):
+            free[k] = -np.inf
+            who[k] = base + k
+            if batch[base + k] > 1 or times[base + k, 3] > 0.0:
+                plain = False
+            if times[base + k, 1] + times[base + k, 2] != times[base, 1] + times[base, 2]:
+                plain = False
+        if plain:  # equal times: servers become free in the order in which they began
+            service, k = times[base, 1] + times[base, 2], 0
+            for i in range(head, end):
+                item = order[i]
+                done = max(arrivals[item], free[k]) + service
+                if len(starts) > 0:
+                    starts[item] = done - service
+                free[k] = done
+                departures[item] = done
+                k += 1
+                if k == servers:
+                    k = 0
+            continue
+        while head < end:
+            slot = who[0]
+            limit = batch[slot]
+            oldest = arrivals[order[head]]
+            start = oldest
+            if limit > 1 and times[slot, 0] > 0.0:
+                start = oldest + times[slot, 0]
+                if head + limit <= end:
+                    start = min(start, arrivals[order[head + limit - 1]])
+            start = max(start, free[0])
+            stop = head + 1
+            last = min(end, head + limit)
+            while stop < last and arrivals[order[stop]] <= start:
+                stop += 1
+            service = times[slot, 1] + (stop - head) * times[slot, 2]
+            if times[slot, 3] > 0.0:
+                service *= _drawn(draws[group[slot]], times[slot, 3], seed, order[head])
+            done = start + service
+            for i in range(head, stop):
+                departures[order[i]] = done
+                if len(starts) > 0:
+                    starts[order[i]] = start
+            head = stop
+            at = 0  # put the server back where its time belongs
+            while True:
+                child = 2 * at + 1
+                if child >= servers:
+                    break
+                if child + 1 < servers and free[child + 1] < free[child]:
+                    child += 1
+                if free[child] >= done:
+                    break
+                free[at] = free[child]
+                who[at] = who[child]
+                at = child
+            free[at] = done
+            who[at] = slot
+
+
+@compiled
+def _serve_least_loaded(
+    arrivals: Array,
+    slots: Counts,
+    group: Counts,
+    batch: Counts,
+    times: Array,
+    relative: Array,
+    seed: np.uint64,
+    draws: Array,
+    departures: Array,
+    starts: Array,
+) -> None:
+    """Serve replicas among which each item goes to the one with the least load.
+
+    A replica has one entry of `slots` (servers), `group` (row of `draws`), `batch`, `relative` (inverse of its weight)
+    and one row of `times`.
+    """
+    n, replicas = len(arrivals), len(slots)
+    widest = 1
+    for r in range(replicas):
+        widest = max(widest, slots[r])
+    done = np.full((replicas, widest), np.inf)  # when a server is done; infinite: idle
+    size = np.zeros((replicas, widest), dtype=np.int64)
+    idle = slots.copy()
+    inside = np.zeros(replicas, dtype=np.int64)
+    queued = np.zeros(replicas, dtype=np.int64)
+    head = np.zeros(replicas, dtype=np.int64)
+    tail = np.zeros(replicas, dtype=np.int64)
+    link = np.empty(n, dtype=np.int64)  # the item behind an item
+    due = np.full(replicas, np.inf)  # when something happens at a replica
+    load = np.zeros(replicas)  # what is inside for the replica's weight
+    credit = np.zeros(replicas)
+    weight = 1.0 / relative
+    first_due = np.inf
+    for i in range(n + 1):
+        now = arrivals[i] if i < n else np.inf
+        for r in range(replicas if first_due <= now else 0):
+            while due[r] <= now and due[r] < np.inf:
+                time = due[r]
+                for k in range(slots[r]):
+                    if done[r, k] <= time:
+                        done[r, k] = np.inf
+                        inside[r] -= size[r, k]
+                        idle[r] += 1
+                k = 0
+                while idle[r] > 0 and queued[r] > 0:
+                    if queued[r] < batch[r] and time < arrivals[head[r]] + times[r, 0]:
+                        break
+                    while done[r, k] < np.inf:
+                        k += 1
+                    taken = min(queued[r], batch[r])
+                    service = times[r, 1] + taken * times[r, 2]
+                    if times[r, 3] > 0.0:
+                        service *= _drawn(draws[group[r]], times[r, 3], seed, head[r])
+                    done[r, k] = time + service
+                    size[r, k] = taken
+                    idle[r] -= 1
+                    item = head[r]
+                    for _ in range(taken):
+                        departures[item] = time + service
+                        if len(starts) > 0:
+                            starts[item] = time
+                        item = link[item]
+                    queued[r] -= taken
+                    head[r] = item
+                soonest = np.inf
+                if idle[r] > 0 and queued[r] > 0:
+                    soonest = arrivals[head[r]] + times[r, 0]
+                for k in range(slots[r]):
+                    soonest = min(soonest, done[r, k])
+                due[r] = soonest
+                load[r] = inside[r] * relative[r]
+            first_due = due[r] if r == 0 else min(first_due, due[r])
+        if i == n:
+            break
+        chosen, lowest = 0, load[0]
+        for r in range(1, replicas):
+            lowest = min(lowest, load[r])
+        # Those that tie take turns by weight, as the data plane's do: all of them save up, the richest pays for all.
+        # To rotate among them instead spreads light loads more evenly: p95 would be up to a quarter below.
+        richest, total = -np.inf, 0.0
+        for r in range(replicas):
+            if load[r] == lowest:
+                credit[r] += weight[r]
+                total += weight[r]
+                if credit[r] > richest:
+                    richest, chosen = credit[r], r
+        credit[chosen] -= total
+        if queued[chosen] == 0:
+            head[chosen] = i
+        else:
+            link[tail[chosen]] = i
+        tail[chosen] = i
+        queued[chosen] += 1
+        inside[chosen] += 1
+        load[chosen] = inside[chosen] * relative[chosen]
+        if idle[chosen] > 0:
+            start = now
+            if queued[chosen] < batch[chosen]:
+                start = max(now, arrivals[head[chosen]] + times[chosen, 0])
+            due[chosen] = min(due[chosen], start)
+            first_due = min(first_due, start)

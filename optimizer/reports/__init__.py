@@ -1,0 +1,1 @@
+"""What only people read of a plan: certificate, advice, packing and curves."""

@@ -1,0 +1,164 @@
+"""The curves a planner looks at: what latency costs, and what a unit of load costs over the load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf, log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.allocate import allocate
+from optimizer.fleet.fleet import Answer, Fleet
+from optimizer.model import Demand, PipelineKey, Problem, StageName
+from optimizer.overload.what_if import Question
+from optimizer.plan import PlacementPlan, Plan
+from optimizer.reports.advice import fastest
+from optimizer.search.subproblem import TOLERANCE
+from optimizer.search.tables import supply_of
+
+Counts = NDArray[np.int64]
+
+MOST_CORNERS = 200
+"""So many corners at most; where there are more, they are thinned evenly on the scale of ratios."""
+
+_STEP = 1e-6
+"""Corners whose latencies differ by less, relatively, are one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corner:
+    """A point of the frontier: no plan within pools and bounds is both cheaper and faster.
+
+    `placements` are those of each stage, in the order of the pipeline's stages, those without replicas included.
+    """
+
+    latency_s: float
+    cost_per_hour: float
+    placements: tuple[tuple[StageName, tuple[PlacementPlan, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The corners, the cheapest first and the fastest last. `thinned`: there are more between those shown."""
+
+    corners: tuple[Corner, ...]
+    thinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPoint:
+    """The plan at one demand; its cost per item per second and per session (None: no such load, or not all served)."""
+
+    demand: Demand
+    plan: Plan
+    cost_per_rps_hour: float | None
+    cost_per_session_hour: float | None
+
+
+def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_CORNERS) -> Frontier:
+    """Return what each end-to-end latency of the pipeline `key` costs, as if it were alone on the pools.
+
+    From the cheapest allocation that carries its load to the fastest there is; budgets and the SLA's latency play no
+    part, its percentile does. Empty when the load cannot be carried. Each corner is the cheapest plan that undercuts
+    the latency of the one before, proven as a plan is. `KeyError` when there is no such pipeline.
+    """
+    question, room = _alone(problem, key)
+    answer = question.answer(1.0, room, latency_s=inf, pool_prices=np.zeros(len(room)))
+    if answer is None:
+        return Frontier(corners=(), thinned=False)
+    quickest = fastest(question, room)
+    assert quickest is not None, "what carries the load has a latency"
+    every = _corners(question, room, answer, quickest, most_corners, cells=0)
+    if len(every) <= most_corners:
+        return Frontier(corners=tuple(every), thinned=False)
+    cells = max(1, most_corners // 2 - 1)
+    return Frontier(corners=tuple(_corners(question, room, answer, quickest, most_corners, cells=cells)), thinned=True)
+
+
+def _corners(
+    question: Question, room: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
+) -> list[Corner]:
+    """Return the corners from `cheapest` to `quickest`; one more than `most` where there are more.
+
+    With `cells`, equal ones on the scale of ratios, at most two of each.
+    """
+    slow, quick = _latency(cheapest), _latency(quickest)
+    corners: list[Corner] = []
+    answer: Answer | None = cheapest
+    before = -1
+    while answer is not None and len(corners) <= most:
+        corner = _corner(answer)
+        if corners and corner.latency_s >= corners[-1].latency_s:
+            break  # as small as rounding: nothing is told apart
+        while corners and corner.cost_per_hour <= corners[-1].cost_per_hour + TOLERANCE:
+            corners.pop()  # as cheap, and faster
+        corners.append(corner)
+        below = corner.latency_s * (1 - _STEP)
+        if cells and slow > quick:
+            cell = int(cells * log(slow / corner.latency_s) / log(slow / quick))
+            if cell == before:
+                below = min(below, slow * (quick / slow) ** ((cell + 1) / cells))
+            before = cell
+        if below < quick:
+            if corner.latency_s <= quick:
+                break
+            below = quick
+        answer = question.answer(1.0, room, latency_s=below, pool_prices=np.zeros(len(room)))
+    return corners
+
+
+def load_sweep(problem: Problem, key: PipelineKey, demands: Sequence[Demand]) -> tuple[LoadPoint, ...]:
+    """Return the plan of the whole problem at each of `demands` on the pipeline `key`, in the order given.
+
+    `KeyError` when there is no such pipeline.
+    """
+    points = []
+    for demand in demands:
+        pipelines = tuple(replace(p, demand=demand) if p.key == key else p for p in problem.pipelines)
+        plan = allocate(replace(problem, pipelines=pipelines))
+        mine = plan.of(key)
+
+        def per(load: float | None, cost: float = mine.cost_per_hour, served: bool = mine.feasible) -> float | None:
+            return cost / load if served and load else None
+
+        points.append(
+            LoadPoint(
+                demand=demand,
+                plan=plan,
+                cost_per_rps_hour=per(demand.entry_rate_rps),
+                cost_per_session_hour=per(demand.sessions),
+            )
+        )
+    return tuple(points)
+
+
+def _alone(problem: Problem, key: PipelineKey) -> tuple[Question, Counts]:
+    """Return the pipeline as a question without budgets and switching, and the room of all the pools."""
+    found = [pipeline for pipeline in problem.pipelines if pipeline.key == key]
+    if not found:
+        raise KeyError(key)
+    pipeline = replace(found[0], budget_per_hour=None)
+    alone = replace(problem, pipelines=(pipeline,), budget_per_hour=None, switching_cost_per_hour=0.0)
+    supply = supply_of(alone)
+    return Question(Fleet(alone, supply), pipeline), supply.limits
+
+
+def _latency(answer: Answer) -> float:
+    return answer.case.latency(answer.choice)
+
+
+def _corner(answer: Answer) -> Corner:
+    stages = []
+    for table, row in zip(answer.case.tables, answer.choice, strict=True):
+        stages.append(
+            (
+                table.stage.name,
+                tuple(
+                    PlacementPlan(pool=placement.pool, replicas=int(replicas), batch=int(batch))
+                    for placement, replicas, batch in zip(
+                        table.stage.placements, table.replicas[row], table.batches[row], strict=True
+                    )
+                ),
+            )
+        )
+    return Corner(latency_s=_latency(answer), cost_per_hour=answer.cost_per_hour, placements=tuple(stages))

@@ -1,0 +1,206 @@
+"""Which plan whole instances make cheapest: the search counts shares of instances, the provider bills whole ones.
+
+A replica that takes a quarter of an instance costs a quarter in a plan and a whole instance on the bill, unless others
+fill the rest. Where that makes a difference, dearer replicas that fit into instances already paid for may be billed
+less. The plan stays as it is proven; what is found here is shown beside it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.model import PipelineKey, PoolName, Stage, StageName
+from optimizer.plan import Packing
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Rows = tuple[int, ...]
+
+EXCESS = 0.05
+"""The bill may be this share above the cost before another packing is looked for."""
+
+_WHOLE_LIMIT = 200_000  # combinations of all tables that are looked at one by one
+_WORK = 20_000_000
+_JUDGING = 200  # asking whether a pipeline keeps its promises is as much work as this many combinations
+_NOTHING = 1e-9
+
+
+class Table(Protocol):
+    """What a stage may run, one row each: `use` in units of the pools, as in `optimizer.search.tables`."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage."""
+        ...
+
+    @property
+    def replicas(self) -> Counts:
+        """Return the replicas, shape (rows, placements)."""
+        ...
+
+    @property
+    def cost_per_hour(self) -> Array:
+        """Return what the replicas cost, in USD per hour."""
+        ...
+
+    @property
+    def use(self) -> Counts:
+        """Return the units taken, shape (rows, pools)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packable:
+    """A pipeline: its tables, the row it has of each, and whether it keeps its promises with others.
+
+    `keeps` gets one row per table and answers for the pipeline's SLA and its own budget.
+    """
+
+    key: PipelineKey
+    tables: Sequence[Table]
+    rows: Rows
+    keeps: Callable[[Rows], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """What pools bill and hold, as in `optimizer.search.tables.Supply`: arrays of one entry per pool."""
+
+    prices_per_hour: Array
+    units_per_instance: Counts
+    limits: Counts
+
+    def billed_per_hour(self, units: Counts) -> Array:
+        """Return what whole instances cost that hold `units`, shape (…, pools), in USD per hour."""
+        instances = -(-units // self.units_per_instance)
+        return np.asarray(instances @ self.prices_per_hour, dtype=np.float64)
+
+
+def cheaper_packing(
+    pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, work_limit: int = _WORK
+) -> Packing | None:
+    """Return a plan that keeps all promises and is billed less, or None when none was found or little is to gain.
+
+    Little is to gain when the bill is at most `EXCESS` above the cost. Pools' limits and `budget_per_hour`, on the cost
+    of all, are kept. When all combinations of rows are few, the answer is billed least of all; otherwise no change of
+    one or two stages would be billed less. When `work_limit` (combinations looked at) is spent, the answer is the best
+    so far. Of plans billed alike it is the one of least cost, then that of the first rows, with stages by name.
+    """
+    start = _State.of(pipelines, pools)
+    if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
+        return None
+    search = _Search(pipelines, pools, budget_per_hour, work_limit)
+    best = search.descend(start)
+    if best.billed_per_hour >= start.billed_per_hour - _NOTHING:
+        return None
+    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
+    for pipeline, rows in zip(pipelines, best.rows, strict=True):
+        for table, row in zip(pipeline.tables, rows, strict=True):
+            for placement, count in zip(table.stage.placements, table.replicas[row].tolist(), strict=True):
+                replicas[pipeline.key, table.stage.name, placement.pool] = count
+    return Packing(replicas=replicas, cost_per_hour=best.cost_per_hour, billed_per_hour=best.billed_per_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    rows: tuple[Rows, ...]
+    use: Counts
+    cost_per_hour: float
+    billed_per_hour: float
+
+    @staticmethod
+    def of(pipelines: Sequence[Packable], pools: Pools, rows: Sequence[Rows] | None = None) -> "_State":
+        """Return the sums of `rows`, one of each table of each pipeline; those the pipelines have by default."""
+        chosen = tuple(p.rows for p in pipelines) if rows is None else tuple(rows)
+        taken = [(t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)]
+        use = np.sum([table.use[row] for table, row in taken], axis=0, initial=0) + np.zeros_like(pools.limits)
+        return _State(
+            rows=chosen,
+            use=use,
+            cost_per_hour=float(sum(table.cost_per_hour[row] for table, row in taken)),
+            billed_per_hour=float(pools.billed_per_hour(use)),
+        )
+
+
+_Place = tuple[int, int]
+"""A pipeline and one of its tables, by position."""
+
+
+class _Search:
+    """The way to a lower bill, one change of some stages after the other; counts what it looks at."""
+
+    def __init__(self, pipelines: Sequence[Packable], pools: Pools, budget_per_hour: float, work_limit: int) -> None:
+        self._pipelines = pipelines
+        self._pools = pools
+        self._budget_per_hour = budget_per_hour
+        self._left = work_limit
+        self._places: list[_Place] = sorted(
+            ((p, k) for p, pipeline in enumerate(pipelines) for k in range(len(pipeline.tables))),
+            key=lambda place: (pipelines[place[0]].key, self._table(place).stage.name),
+        )
+
+    def descend(self, state: _State) -> _State:
+        """Return the best that is reached from `state`."""
+        if prod(len(self._table(place).use) for place in self._places) <= _WHOLE_LIMIT:
+            return self._best(state, [self._places]) or state
+        pairs = sorted(combinations(self._places, 2), key=lambda pair: pair[0][0] != pair[1][0])
+        while True:
+            better = self._best(state, [[place] for place in self._places]) or self._best(state, pairs)
+            if better is None:
+                return state
+            state = better
+
+    def _table(self, place: _Place) -> Table:
+        return self._pipelines[place[0]].tables[place[1]]
+
+    def _best(self, state: _State, changes: Sequence[Sequence[_Place]]) -> _State | None:
+        best: _State | None = None
+        for places in changes:
+            if self._left <= 0:
+                break
+            found = self._changed(state, places, best or state)
+            best = found or best
+        return best
+
+    def _changed(self, state: _State, places: Sequence[_Place], better_than: _State) -> _State | None:
+        """Return the best change of `state` in `places` billed less than `better_than`, or alike and costing less."""
+        tables = [self._table(place) for place in places]
+        sizes = [len(table.use) for table in tables]
+        self._left -= prod(sizes)
+        if self._left < 0:
+            return None
+        picks = np.indices(sizes).reshape(len(sizes), -1)
+        now = [state.rows[p][k] for p, k in places]
+        use, cost = state.use, np.full(picks.shape[1], state.cost_per_hour)
+        for table, pick, row in zip(tables, picks, now, strict=True):
+            use = use + (table.use[pick] - table.use[row])
+            cost = cost + (table.cost_per_hour[pick] - table.cost_per_hour[row])
+        billed = self._pools.billed_per_hour(use)
+        less = billed < better_than.billed_per_hour - _NOTHING
+        if better_than is not state:
+            alike = billed < better_than.billed_per_hour + _NOTHING
+            less |= alike & (cost < better_than.cost_per_hour - _NOTHING)
+        less &= np.all(use <= self._pools.limits, axis=1) & (cost <= self._budget_per_hour + _NOTHING)
+        found = np.nonzero(less)[0]
+        for at in found[np.lexsort((cost[found].round(9), billed[found].round(9)))]:
+            if self._left <= 0:
+                return None
+            rows = [list(of) for of in state.rows]
+            for (p, k), row in zip(places, picks[:, at].tolist(), strict=True):
+                rows[p][k] = row
+            if self._kept(state, rows, {p for p, _ in places}):
+                return _State.of(self._pipelines, self._pools, [tuple(of) for of in rows])
+        return None
+
+    def _kept(self, state: _State, rows: Sequence[Sequence[int]], changed: set[int]) -> bool:
+        for p in sorted(changed):
+            if tuple(rows[p]) != state.rows[p]:
+                self._left -= _JUDGING
+                if not self._pipelines[p].keeps(tuple(rows[p])):
+                    return False
+        return True

@@ -1,0 +1,101 @@
+"""Machine code for the inner loops: `@compiled` marks a function that numba compiles at its first call.
+
+The code is kept on disk where there is a place for it: beside the source, else in the user's cache. Where there is
+none (a read-only file system, a full disk) it is compiled anew by each process. Whatever goes wrong with the cache,
+the function is only slower to start.
+
+numba keys an entry by the one source file of the function, so that a caller would go on with the old code of what it
+calls. Here the key covers every source of its own package and of this one besides.
+"""
+
+import contextlib
+import hashlib
+import pickle
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+from numba.core import caching
+from typing_extensions import override
+
+# Code for any machine of an architecture: what was compiled on one runs on the next, an image can carry it, and no
+# machine rounds differently. The loops are scalar; they gain nothing from wider registers.
+numba.config.CPU_NAME = "generic"
+numba.config.CPU_FEATURES = ""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` compiled, with IEEE arithmetic (no reordering: the same answer on every machine).
+
+    It runs without the interpreter's lock. It may call other compiled functions, and nothing that does I/O.
+    """
+    dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    with contextlib.suppress(RuntimeError, OSError):  # there is no place to keep it
+        dispatcher._cache = _Cache(function)  # noqa: SLF001  # numba's own `enable_caching` does no other thing
+    return cast(Callable[P, R], dispatcher)
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` to be put into the compiled functions that call it: for large ones with one caller.
+
+    A compiled function that calls another is compiled with a copy of it, which is then compiled twice.
+    """
+    return cast(Callable[P, R], numba.njit(inline="always", nogil=True, error_model="numpy")(function))
+
+
+class _Stamped:
+    """A place for the cache whose entries are valid for one state of the whole package."""
+
+    _py_file: str
+
+    def get_source_stamp(self) -> Any:
+        folders = {Path(self._py_file).parent, Path(__file__).parents[1]}
+        return super().get_source_stamp(), *map(_stamp, sorted(folders))  # type: ignore[misc]
+
+
+class _Provided(_Stamped, caching.UserProvidedCacheLocator):  # type: ignore[misc]
+    """The directory that NUMBA_CACHE_DIR names."""
+
+
+class _InTree(_Stamped, caching.InTreeCacheLocator):  # type: ignore[misc]
+    """`__pycache__`: also one that may only be read, for an image that was built with the compiled code in it."""
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        found = super().from_function(py_func, py_file)
+        if found is None and any((Path(py_file).parent / "__pycache__").glob("*.nbi")):
+            found = cls(py_func, py_file)
+        return found
+
+
+class _UserWide(_Stamped, caching.UserWideCacheLocator):  # type: ignore[misc]
+    """The user's cache directory."""
+
+
+class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = [_Provided, _InTree, _UserWide]  # noqa: RUF012
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """numba's cache, but for errors: a disk that is full or an entry that is damaged means to compile again."""
+
+    _impl_class = _Impl
+
+    @override
+    @contextlib.contextmanager
+    def _guard_against_spurious_io_errors(self) -> Iterator[None]:
+        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+            yield
+
+
+@lru_cache(maxsize=8)
+def _stamp(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

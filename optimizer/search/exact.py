@@ -1,0 +1,786 @@
+"""The proof: merge the stages' frontiers exactly, bounded by what the search found.
+
+Exact over the rows of the tables for pipelines whose branches nest (`optimizer.search.exact_joins` where there are
+any). Where they share stages it bounds the cost from below: every path by itself must keep the latency.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.latency.composition import Chain, Shape, Tree, join_law, mean_and_excess, shape_of
+from optimizer.model import Composition, StageName
+from optimizer.runtime.compiled import compiled
+from optimizer.search.exact_joins import Limits, OutOfWork, Part, cheapest_in
+from optimizer.search.greedy import began, cheapest, descended, search, walked
+from optimizer.search.multipliers import along_one, latency_weights, maximised
+from optimizer.search.subproblem import MOST, NEVER_S, TOLERANCE, Case, Choice, Walk, latency_limit_s
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_STATE_LIMIT = 40_000
+_LARGE_STATE_LIMIT = 200_000  # where that was not enough: room for it takes longer to set up than most proofs
+_WORK_LIMIT = 200_000
+_PROOF_LIMIT = 2_000_000
+_PATH_LIMIT = 64
+_BLOCK = 256
+_FRONT = 1024
+_COMPARED = 256  # partial choices to look back at for one that is better
+_ROUNDS = 100
+_RELATIVE = 1e-9
+_SLACK = 1e-12
+"""Sums in another order must not turn the search's answer away."""
+
+
+class TooLarge(Exception):
+    """The merge was given up. No choice costs less than `bound`: proven all the same."""
+
+    def __init__(self, bound: float = -np.inf) -> None:
+        super().__init__(bound)
+        self.bound = bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """The way to the best choice known, None where there is none, and the price that none undercuts.
+
+    `bound` is infinite where it is proven that no choice costs what it may. Where it equals the price of the answer,
+    that is proven to be the cheapest.
+    """
+
+    walk: Walk | None
+    bound: float
+
+
+def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT) -> Solution:
+    """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
+
+    Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
+    than `work_limit` partial choices to look at, or branches that share stages, bound and price may differ.
+    """
+    if any(len(table) == 0 for table in case.tables):
+        return Solution(walk=None, bound=np.inf)
+    return _solved(case, at_most, work_limit, lost=False)
+
+
+def _solved(case: Case, at_most: float, work_limit: int, *, lost: bool) -> Solution:
+    serial, start = case.shape.serial, cheapest(case)
+    if serial:
+        walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
+    else:
+        # Exchanges compose joins by the thousand, and the merge needs no such good start.
+        walk = search(case, at_most + TOLERANCE, exchanges=case.shape.tree is None)
+    proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), at_most + TOLERANCE)
+    bound, better = proof.bound_by_prices(), None
+    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
+        # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
+        # least of what is scarce: it is found, or there is none, much sooner.
+        thrifty = case.priced([table.use @ proof.prices for table in case.tables])
+        some = _solved(thrifty, float(proof.prices @ case.room) * (1 + _RELATIVE), work_limit, lost=True)
+        if some.walk is not None:
+            walk = _begun(case, start, some.walk.answer, at_most)
+        elif some.bound == np.inf:
+            return Solution(walk=None, bound=np.inf)
+        if walk is not None:
+            proof = _Proof(case, case.flat.position(walk.answer), at_most + TOLERANCE)
+            bound = proof.bound_by_prices()
+    if bound > proof.known:
+        bound = np.inf
+    elif serial:
+        better, bound = proof.merged(work_limit)
+    elif case.shape.tree is not None:
+        better, bound = proof.joined(case.shape.tree, work_limit)
+    if better is None:
+        better = proof.found
+        if not serial and bound < proof.known:
+            bound = max(bound, _bound_by_paths(case, proof.known))
+    if better is not None:
+        choice = case.flat.choice(better)
+        walk = (walk or Walk(visited=(start or choice,))).to(choice)
+    if walk is None:
+        return Solution(walk=None, bound=bound)
+    return Solution(walk=walk, bound=min(bound, case.price(walk.answer)))
+
+
+def _begun(case: Case, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
+    """Return a way to a choice for `at_most` near `some`, which keeps all limits but that; None when there is none."""
+    if case.shape.serial:
+        at = case.flat.position(some)
+        descended(case, at, case.flat.price, MOST)
+        some = case.flat.choice(at)
+    return Walk(visited=(start or some,)).to(some) if case.price(some) <= at_most + TOLERANCE else None
+
+
+class _Proof:
+    """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
+
+    def __init__(self, case: Case, incumbent: Counts | None, at_most: float) -> None:
+        flat = case.flat
+        self.case, self.flat = case, flat
+        self.latency_s = latency_limit_s(case)
+        self.starts = flat.offsets[:-1]
+        self.sizes = np.diff(flat.offsets)
+        # Sums in the order of the names, so that the order given makes no difference, not even by rounding.
+        known = at_most if incumbent is None else float(flat.price[incumbent].sum()) - TOLERANCE
+        self.known = min(known, float(np.maximum.reduceat(flat.price, self.starts).sum()))
+        self.known_choice = incumbent is not None
+        self.found: Counts | None = None
+        excess = flat.excess_s[self._fastest() if incumbent is None else incumbent]
+        if case.shape.serial:
+            self.weights = latency_weights(excess)
+            self.latencies = [flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s]
+        else:
+            number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
+            paths = [[number[stage] for stage in path] for path in _paths(case.shape)[:_PATH_LIMIT]]
+            self.latencies = [self._along(path, excess) for path in paths]
+        self.latency = self.latencies[0]
+        most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
+        self.pools = np.nonzero(most > case.room)[0]
+        self.reduced = np.zeros(len(flat.price))
+        self.prices = np.zeros(len(case.room))
+        self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
+
+    def bound_by_prices(self) -> float:
+        """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
+        flat, case = self.flat, self.case
+        least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
+        if np.any(least > case.room):
+            return np.inf
+        if any(np.minimum.reduceat(latency, self.starts).sum() > self.latency_s for latency in self.latencies):
+            return np.inf
+        columns = [latency / self.latency_s for latency in self.latencies] if self.latency_s < MOST else []
+        columns += [flat.use[:, pool] / max(case.room[pool], 0.5) for pool in self.pools.tolist()]
+        if not columns:
+            return self.bound
+        weights = np.ascontiguousarray(np.column_stack(columns))
+        multipliers = np.zeros(weights.shape[1])
+        if self.latency_s < MOST:
+            longest = self._longest() if len(self.latencies) > 1 else 0
+            multipliers[longest] = along_one(flat.offsets, flat.price, columns[longest], self.known, 50)
+        rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
+        self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
+        self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
+            case.room[self.pools], 0.5
+        )
+        if self.bound <= self.known and self.prices.any() and case.shape.serial:
+            guide = self._priced()
+            at = began(case, guide)
+            if at is not None and descended(case, at, guide, self.known)[0]:
+                self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
+        return self.bound
+
+    def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
+        """Return what `merged` does, for a pipeline with joins."""
+        flat, case = self.flat, self.case
+        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * case.room).sum()))
+        pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
+        number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
+        mean, excess = np.minimum(self._mean_and_excess(), NEVER_S)
+        while True:
+            use, room = flat.use[:, pools], case.room[pools]
+            keep = self._allowed(use, room, self.known + slack)
+            if not np.logical_or.reduceat(keep, self.starts).all():
+                return None, np.inf
+            rows = [np.nonzero(part)[0] + start for part, start in self._by_stage(keep)]
+            parts = [
+                Part(
+                    price=flat.price[some],
+                    reduced=self.reduced[some],
+                    mean_s=mean[some],
+                    excess_s=excess[some],
+                    use=use[some],
+                )
+                for some in (rows[number[stage]] for stage in range(len(case.tables)))
+            ]
+            limits = Limits(
+                price=self.known, reduced=self.known + slack - self.bound, latency_s=self.latency_s, room=room
+            )
+            squares, law = case.composition is Composition.RSS, join_law(case.percentile)
+            try:
+                found, work = cheapest_in(tree, parts, limits, squares=squares, law=law, work=work)
+            except OutOfWork:
+                return None, self.bound
+            if found is None:
+                return None, np.inf
+            position = np.array([rows[at][found[stage]] for at, stage in enumerate(flat.stages.tolist())])
+            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            if not len(over):
+                return position, float(flat.price[position].sum())
+            pools = np.union1d(pools, over)
+
+    def merged(self, work: int) -> tuple[Counts | None, float]:
+        """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
+        flat, case = self.flat, self.case
+        # A pool counts once it is seen to bind, unless no choice is known: then the scarce ones are what it is about.
+        sure = self.known_choice or self.found is not None
+        pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
+        while True:
+            cost = self._priced()
+            free = float((self.prices * case.room).sum())
+            slack = 1e-11 * (1 + abs(self.known) + free)
+            use = np.ascontiguousarray(flat.use[:, pools])
+            room = np.ascontiguousarray(case.room[pools])
+            offsets, rows = self._kept(use, room, self.known + slack)
+            if not len(rows):
+                return None, np.inf
+            part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
+            stages = np.searchsorted(flat.offsets, rows[offsets[:-1]], side="right") - 1
+            sizes, front = np.empty(len(offsets), dtype=np.int64), np.empty((len(offsets), _FRONT, 2))
+            least = _fronts(offsets, part[1], part[4], self.known + free + slack, self.latency_s, sizes, front)
+            # The rows left out are judged by the bound of the dual prices, which must stay as it is.
+            bound = max(bound, least - free)
+            at = np.empty(len(stages), dtype=np.int64)
+            limit = self.known
+            if least - free > limit + slack:
+                return None, np.inf
+            for states in (_STATE_LIMIT, _LARGE_STATE_LIMIT):
+                left = _merged(
+                    offsets,
+                    part[0],
+                    part[1],
+                    part[2],
+                    part[3],
+                    self.weights[stages],
+                    use[rows],
+                    room,
+                    self.latency_s,
+                    limit,
+                    limit + free + slack,
+                    sizes,
+                    front,
+                    states,
+                    work,
+                    at,
+                )
+                if left >= 0:
+                    break
+            else:
+                return None, bound
+            work = left
+            if at[0] < 0:
+                return None, np.inf
+            position = np.empty(len(stages), dtype=np.int64)
+            position[stages] = rows[at]
+            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            if not len(over):
+                return position, float(flat.price[position].sum())
+            pools = np.union1d(pools, over)
+
+    def _priced(self) -> Array:
+        return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
+
+    def _kept(self, use: Counts, room: Counts, at_most: float) -> tuple[Counts, Counts]:
+        """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
+
+        No rows at all when a stage has none.
+        """
+        keep = self._allowed(use, room, at_most)
+        counts = np.add.reduceat(keep.astype(np.int64), self.starts)
+        if not counts.all():
+            return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        order = np.argsort(np.repeat(np.argsort(np.argsort(counts, kind="stable")), counts), kind="stable")
+        return np.concatenate(([0], np.cumsum(np.sort(counts)))), np.nonzero(keep)[0][order]
+
+    def _allowed(self, use: Counts, room: Counts, at_most: float) -> Mask:
+        """Return which rows may be in a choice for `at_most`.
+
+        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
+        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little.
+        """
+        keep = self.reduced <= at_most - self.bound
+        columns = [self.flat.price, *self.latencies, *use.T]
+        for column, most in zip(
+            columns, [at_most, *[self.latency_s] * len(self.latencies), *room.tolist()], strict=True
+        ):
+            least = np.minimum.reduceat(np.where(keep, column, np.inf), self.starts)
+            total = least.sum()
+            if total > most:
+                return np.zeros_like(keep)
+            keep &= column <= np.repeat(most - (total - least), self.sizes)
+        return keep
+
+    def _along(self, path: Sequence[int], excess: Array) -> Array:
+        """Return what each row adds to the latency along `path`, numbers of stages by name: never more than it does."""
+        weights, others = np.zeros(len(self.sizes)), np.ones(len(self.sizes), dtype=bool)
+        weights[path], others[path] = latency_weights(excess[path]), False
+        latency = self.flat.mean_s + np.repeat(weights, self.sizes) * self.flat.excess_s
+        return np.where(np.repeat(others, self.sizes), 0.0, latency)
+
+    def _mean_and_excess(self) -> tuple[Array, Array]:
+        """Return what is composed, [N] each, also where `Case.flat` holds their sum."""
+        flat, tables = self.flat, self.case.tables
+        rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
+        order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
+        mean = np.concatenate([table.mean_s[rows] for table, rows in order])
+        return mean_and_excess(mean, np.concatenate([table.percentile_s[rows] for table, rows in order]), len(tables))
+
+    def _longest(self) -> int:
+        """Return the path whose rows must lose most latency against the cheapest ones."""
+        cheapest = self.flat.offsets[:-1]
+        return int(np.argmax([latency[cheapest].sum() for latency in self.latencies]))
+
+    def _by_stage(self, keep: Mask) -> list[tuple[Mask, int]]:
+        return list(zip(np.split(keep, self.flat.offsets[1:-1]), self.starts.tolist(), strict=True))
+
+    def _fastest(self) -> Counts:
+        whole = self.flat.mean_s + self.flat.excess_s
+        ends = zip(self.flat.offsets.tolist(), self.flat.offsets[1:].tolist(), strict=False)
+        return np.array([start + int(np.argmin(whole[start:end])) for start, end in ends], dtype=np.int64)
+
+
+@compiled
+def _fronts(
+    offsets: Counts, cost: Array, latency: Array, cost_at_most: float, latency_s: float, sizes: Counts, front: Array
+) -> float:
+    """Fill `front[s]` with the undominated sums of cost and latency over the stages from s on, cheapest first.
+
+    Return the least cost of a whole choice within `latency_s`. `front` is [S + 1, F, 2], of which `sizes[s]` are set.
+    Where more than F would be needed two neighbours become one that is better than either: sums may then be too low,
+    never too high.
+    """
+    stages, most = len(offsets) - 1, front.shape[1]
+    least = np.empty((stages + 1, 2))
+    least[0, 0], least[0, 1] = 0.0, 0.0
+    for stage in range(stages):
+        cheapest, fastest = np.inf, np.inf
+        for row in range(offsets[stage], offsets[stage + 1]):
+            cheapest, fastest = min(cheapest, cost[row]), min(fastest, latency[row])
+        least[stage + 1, 0], least[stage + 1, 1] = least[stage, 0] + cheapest, least[stage, 1] + fastest
+    sizes[stages], front[stages, 0, 0], front[stages, 0, 1] = 1, 0.0, 0.0
+    one, two = np.empty((2 * most, 2)), np.empty((2 * most, 2))
+    for stage in range(stages - 1, -1, -1):
+        cost_left, latency_left = cost_at_most - least[stage, 0], latency_s - least[stage, 1]
+        size = 0
+        for row in range(offsets[stage], offsets[stage + 1]):
+            # The two lists are merged, cheapest first; only what is faster than all before it stays.
+            first, second, count, fastest = 0, 0, 0, latency_left
+            while first < size or second < sizes[stage + 1]:
+                added, taken = np.inf, np.inf
+                if second < sizes[stage + 1]:
+                    added, taken = cost[row] + front[stage + 1, second, 0], latency[row] + front[stage + 1, second, 1]
+                if first < size and (one[first, 0] < added or (one[first, 0] == added and one[first, 1] <= taken)):
+                    added, taken = one[first, 0], one[first, 1]
+                    first += 1
+                else:
+                    second += 1
+                if added > cost_left:
+                    break
+                if taken < fastest or (count == 0 and taken <= fastest):
+                    two[count, 0], two[count, 1], fastest = added, taken, taken
+                    count += 1
+            size = count
+            if size > most:
+                size = (count + 1) // 2
+                for index in range(size):
+                    two[index, 0], two[index, 1] = two[2 * index, 0], two[min(2 * index + 1, count - 1), 1]
+            one, two = two, one
+        sizes[stage] = size
+        for index in range(size):
+            front[stage, index, 0], front[stage, index, 1] = one[index, 0], one[index, 1]
+    return front[0, 0, 0] if sizes[0] > 0 else np.inf
+
+
+@compiled
+def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
+    """Set the first of `order` to the positions of `keys`, least first, equals as they come (merge sort)."""
+    count = len(keys)
+    for position in range(count):
+        order[position] = position
+    width = 1
+    while width < count:
+        for start in range(0, count, 2 * width):
+            one, two = start, min(start + width, count)
+            middle, end = two, min(start + 2 * width, count)
+            for position in range(start, end):
+                if one < middle and (two >= end or keys[order[one]] <= keys[order[two]]):
+                    spare[position] = order[one]
+                    one += 1
+                else:
+                    spare[position] = order[two]
+                    two += 1
+        for position in range(count):
+            order[position] = spare[position]
+        width *= 2
+
+
+@compiled
+def _merged(
+    offsets: Counts,
+    price: Array,
+    cost: Array,
+    mean: Array,
+    excess: Array,
+    weights: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    at_most: float,
+    cost_at_most: float,
+    sizes: Counts,
+    front: Array,
+    most: int,
+    work: int,
+    at: Counts,
+) -> int:
+    """Set `at` to the cheapest choice of `at_most`; return what is left of `work`, negative if it was too much.
+
+    Choices are put together stage by stage. A partial one is dropped when no rest of it can keep `at_most`,
+    `latency_s` or `room`, and when another is no worse in price, latency and what it leaves of the pools. The rest
+    costs at least what `front` says, at the pool prices of `cost`; whole choices may cost `cost_at_most` there.
+    `at[0]` is -1 when there is none.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    least_mean, least_square = np.empty(stages + 1), np.empty(stages + 1)
+    least_use, most_use = np.empty((stages + 1, pools), dtype=np.int64), np.empty((stages + 1, pools), dtype=np.int64)
+    least_mean[stages], least_square[stages] = 0.0, 0.0
+    for pool in range(pools):
+        least_use[stages, pool], most_use[stages, pool] = 0, 0
+    for stage in range(stages - 1, -1, -1):
+        fast, even = np.inf, np.inf
+        for row in range(offsets[stage], offsets[stage + 1]):
+            fast, even = min(fast, mean[row]), min(even, excess[row])
+        least_mean[stage], least_square[stage] = least_mean[stage + 1] + fast, least_square[stage + 1] + even * even
+        for pool in range(pools):
+            low, high = use[offsets[stage], pool], use[offsets[stage], pool]
+            for row in range(offsets[stage], offsets[stage + 1]):
+                low, high = min(low, use[row, pool]), max(high, use[row, pool])
+            least_use[stage, pool] = least_use[stage + 1, pool] + low
+            most_use[stage, pool] = most_use[stage + 1, pool] + high
+    # Columns: price, cost, mean, square, then mean + √square, which only compares.
+    kept, new = np.empty((most, 5)), np.empty((most, 5))
+    kept_use, new_use = np.empty((most, pools), dtype=np.int64), np.empty((most, pools), dtype=np.int64)
+    parent, chosen = np.empty((stages, most), dtype=np.int64), np.empty((stages, most), dtype=np.int64)
+    for column in range(5):
+        kept[0, column] = 0.0
+    for pool in range(pools):
+        kept_use[0, pool] = 0
+    keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
+    where = np.zeros(most, dtype=np.int64)  # of those kept, cheapest first
+    size, weight, at[0] = 1, 0.0, -1
+    for stage in range(stages):
+        count = 0
+        weight += weights[stage] * weights[stage]
+        length = np.sqrt(weight)
+        work -= size * (offsets[stage + 1] - offsets[stage])
+        if work < 0:
+            return work
+        for place in range(size):
+            state = where[place]
+            for row in range(offsets[stage], offsets[stage + 1]):
+                paid = kept[state, 0] + price[row]
+                if paid > at_most:
+                    break
+                means, squares = kept[state, 2] + mean[row], kept[state, 3] + excess[row] * excess[row]
+                if means + least_mean[stage + 1] + np.sqrt(squares + least_square[stage + 1]) > latency_s:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if kept_use[state, pool] + use[row, pool] + least_use[stage + 1, pool] > room[pool]:
+                        fits = False
+                        break
+                if not fits:
+                    continue
+                left = latency_s - means - length * np.sqrt(squares)
+                low, high = 0, sizes[stage + 1]
+                while low < high:
+                    middle = (low + high) // 2
+                    if front[stage + 1, middle, 1] <= left:
+                        high = middle
+                    else:
+                        low = middle + 1
+                charged = kept[state, 1] + cost[row]
+                if low == sizes[stage + 1] or charged + front[stage + 1, low, 0] > cost_at_most:
+                    continue
+                if stage == stages - 1:
+                    at_most, at[0] = paid - TOLERANCE, state
+                    at[stage] = row
+                    continue
+                if count == most:
+                    return -1
+                new[count, 0], new[count, 1], new[count, 2], new[count, 3] = paid, charged, means, squares
+                new[count, 4] = means + np.sqrt(squares)
+                for pool in range(pools):
+                    new_use[count, pool] = kept_use[state, pool] + use[row, pool]
+                keys[count], parent[stage, count], chosen[stage, count] = paid, state, row
+                count += 1
+        if stage == stages - 1:
+            break
+        _sorted(keys[:count], order, spare)
+        kept, new, kept_use, new_use = new, kept, new_use, kept_use
+        size = 0
+        for position in range(count):
+            state = order[position]
+            beaten = False
+            for place in range(size - 1, max(-1, size - 1 - _COMPARED), -1):
+                other = where[place]
+                if kept[other, 2] <= kept[state, 2] and kept[other, 4] <= kept[state, 4]:
+                    beaten = True
+                    for pool in range(pools):
+                        # What is left is compared only as far as the rest could need it.
+                        enough = room[pool] - most_use[stage + 1, pool]
+                        if kept_use[other, pool] > max(kept_use[state, pool], enough):
+                            beaten = False
+                            break
+                    if beaten:
+                        break
+            if not beaten:
+                where[size] = state
+                size += 1
+        work -= size
+        if size == 0:
+            return work
+    if at[0] >= 0:
+        state = at[0]
+        for stage in range(stages - 2, -1, -1):
+            at[stage] = chosen[stage, state]
+            state = parent[stage, state]
+    return work
+
+
+@dataclass(slots=True)
+class _Work:
+    """The partial choices that may yet be looked at, so that a merge gives up in bounded time."""
+
+    left: int
+
+    def spend(self, states: int) -> None:
+        self.left -= states
+        if states > _STATE_LIMIT or self.left < 0:
+            raise TooLarge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _States:
+    """Undominated partial choices: price, latency so far (see `_latency_columns`), use of the pools that matter."""
+
+    price: Array
+    latency: Array
+    use: Counts
+    rows: Counts
+
+    def __len__(self) -> int:
+        return len(self.price)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "_States":
+        return _States(price=self.price[rows], latency=self.latency[rows], use=self.use[rows], rows=self.rows[rows])
+
+
+def cheapest_exact(case: Case, at_most: float = np.inf) -> Choice | None:
+    """Return the cheapest choice that meets the latency within the room, or None when none costs `at_most` or less.
+
+    Raises:
+        TooLarge: there were too many partial choices to look at, or branches share stages.
+    """
+    solution = solve(case, at_most)
+    if solution.walk is None:
+        if solution.bound < np.inf:
+            raise TooLarge(solution.bound)
+        return None
+    answer = solution.walk.answer
+    if case.price(answer) > solution.bound + TOLERANCE:
+        raise TooLarge(solution.bound)
+    return answer
+
+
+def cheapest_together(
+    cases: Sequence[Case], room: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
+) -> tuple[Choice, ...] | None:
+    """Return the choices that together are cheapest, each meeting its own latency, all within one `room`.
+
+    None when none cost `at_most` or less together and `each_at_most` each. Raises `TooLarge` like `cheapest_exact`.
+    """
+    if not all(case.shape.serial for case in cases):
+        raise TooLarge
+    if any(len(table) == 0 for case in cases for table in case.tables):
+        return None
+    pools: list[int] = []
+    work = _Work(left=_WORK_LIMIT)
+    while True:
+        # A pool counts only once it is seen to bind: every pool more multiplies the partial choices.
+        choices = _merge_cases(cases, room, pools, at_most, each_at_most or [np.inf] * len(cases), work)
+        if choices is None:
+            return None
+        use = sum(case.use(choice) for case, choice in zip(cases, choices, strict=True))
+        over = np.nonzero(use > room)[0]
+        if not len(over):
+            return choices
+        pools = sorted({*pools, *(int(pool) for pool in over)})
+
+
+def lower_bound(case: Case, at_most: float = np.inf) -> float:
+    """Return a price that no choice which meets the latency undercuts, whatever room other pipelines leave.
+
+    Infinite when there is no such choice. `at_most` is the price of one that exists.
+    """
+    if any(len(table) == 0 for table in case.tables):
+        return np.inf
+    return solve(case, at_most).bound
+
+
+def _bound_by_paths(case: Case, at_most: float) -> float:
+    """Return a bound for a pipeline with joins: no join ends before its branches, so that each path must be quick."""
+    floor = float(sum(prices.min() for prices in case.prices))
+    return max(floor, *(_path_bound(case, path, at_most) for path in _paths(case.shape)[:_PATH_LIMIT]))
+
+
+def _path_bound(case: Case, path: Chain, at_most: float) -> float:
+    others = float(sum(case.prices[stage].min() for stage in range(len(case.tables)) if stage not in path))
+    part = replace(
+        case,
+        tables=tuple(case.tables[stage] for stage in path),
+        prices=tuple(case.prices[stage] for stage in path),
+        shape=_series([case.tables[stage].stage.name for stage in path]),
+    )
+    return others + lower_bound(part, at_most - others)
+
+
+def _series(names: Sequence[StageName]) -> Shape:
+    return shape_of([(name, names[max(position - 1, 0) : position]) for position, name in enumerate(names)])
+
+
+def _paths(shape: Shape) -> Sequence[Chain]:
+    """Return every way from the entry to a last stage."""
+
+    def through(chain: Chain) -> list[Chain]:
+        ways = [[(*before, stage) for branch in shape.gates[stage] for before in through(branch)] for stage in chain]
+        return [tuple(stage for part in way for stage in part) for way in product(*ways)]
+
+    ends = shape.exits or ((),)
+    return [(*spine, *end) for spine in through(shape.spine) for exit_ in ends for end in through(exit_)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What is merged next: the rows of a table, or the undominated choices of a pipeline."""
+
+    price: Array
+    latency: Array
+    use: Counts
+
+
+def _merge_cases(
+    cases: Sequence[Case],
+    room: Counts,
+    pools: Sequence[int],
+    at_most: float,
+    each_at_most: Sequence[float],
+    work: _Work,
+) -> tuple[Choice, ...] | None:
+    floors = [sum(float(prices.min()) for prices in case.prices) for case in cases]
+    fronts: list[tuple[_Part, list[Choice]]] = []
+    for case, floor, most in zip(cases, floors, each_at_most, strict=True):
+        front = _front(case, room[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
+        if front is None:
+            return None
+        fronts.append(front)
+    if len(fronts) == 1:
+        return (fronts[0][1][0],)
+    states = _merge([part for part, _ in fronts], room[list(pools)], np.inf, at_most, work)
+    if states is None:
+        return None
+    return tuple(choices[int(row)] for (_, choices), row in zip(fronts, states.rows[0], strict=True))
+
+
+def _front(
+    case: Case, room: Counts, pools: Sequence[int], work: _Work, at_most: float
+) -> tuple[_Part, list[Choice]] | None:
+    """Return the choices that meet the latency and that no other beats in price and use of `pools`, cheapest first."""
+    order = sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name)
+    parts = [
+        _Part(
+            price=case.prices[stage],
+            latency=_latency_columns(case, stage),
+            use=case.tables[stage].use[:, pools],
+        )
+        for stage in order
+    ]
+    states = _merge(parts, room, case.latency_s, at_most, work)
+    if states is None:
+        return None
+    states = _undominated(replace(states, latency=np.zeros((len(states), 1))))
+    choices = [tuple(int(rows[order.index(stage)]) for stage in range(len(order))) for rows in states.rows]
+    return _Part(price=states.price, latency=states.latency, use=states.use), choices
+
+
+def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: float, work: _Work) -> _States | None:
+    """Return the undominated sums of one row of each part, cheapest first, or None when none is allowed."""
+    states = _States(
+        price=np.zeros(1),
+        latency=np.zeros((1, parts[0].latency.shape[1])),
+        use=np.zeros_like(room)[None],
+        rows=np.zeros((1, 0), dtype=np.int64),
+    )
+    for position, part in enumerate(parts):
+        rest = parts[position + 1 :]
+        work.spend(len(states) * len(part.price))
+        old = np.repeat(np.arange(len(states)), len(part.price))
+        row = np.tile(np.arange(len(part.price)), len(states))
+        states = _States(
+            price=states.price[old] + part.price[row],
+            latency=states.latency[old] + part.latency[row],
+            use=states.use[old] + part.use[row],
+            rows=np.column_stack((states.rows[old], row)),
+        )
+        least_latency = states.latency + sum(later.latency.min(axis=0) for later in rest)
+        least_use = states.use + sum(later.use.min(axis=0) for later in rest)
+        possible = (
+            (states.price + sum(float(later.price.min()) for later in rest) <= at_most + TOLERANCE)
+            & (_latency(least_latency) <= latency_s * (1 + _SLACK))
+            & np.all(least_use <= room, axis=1)
+        )
+        states = _undominated(states.take(possible))
+        if not len(states):
+            return None
+    return states
+
+
+def _latency_columns(case: Case, stage: int) -> Array:
+    """Return what adds up over the stages: the percentile, or mean and squared excess."""
+    table = case.tables[stage]
+    mean, excess = mean_and_excess(table.mean_s, table.percentile_s, len(case.tables))
+    if case.composition is Composition.SUM:
+        return (mean + excess)[:, None]
+    return np.column_stack((mean, excess**2))
+
+
+def _latency(columns: Array) -> Array:
+    return np.asarray(columns[:, 0] if columns.shape[1] == 1 else columns[:, 0] + np.sqrt(columns[:, 1]))
+
+
+def _undominated(states: _States) -> _States:
+    """Return the states that no other beats in price, latency and use, cheapest first."""
+    if states.latency.shape[1] == 1:
+        states = _undominated_at_equal_use(states)
+    values = np.column_stack((states.price, states.latency, states.use))
+    order = np.lexsort(values.T[::-1])
+    if values.shape[1] == 2:
+        return states.take(order)
+    values = values[order]
+    kept = np.empty((0, values.shape[1]))
+    keep: list[Counts] = []
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        beaten = np.zeros(len(block), dtype=bool)
+        for part in range(0, len(kept), _BLOCK):
+            beaten |= np.any(np.all(kept[part : part + _BLOCK, None] <= block, axis=2), axis=0)
+        inside = np.all(block[:, None] <= block, axis=2) & (np.arange(len(block))[:, None] < np.arange(len(block)))
+        beaten |= np.any(inside, axis=0)
+        keep.append(start + np.nonzero(~beaten)[0])
+        kept = np.concatenate((kept, block[~beaten]))
+    return states.take(order[np.concatenate(keep)]) if keep else states
+
+
+def _undominated_at_equal_use(states: _States) -> _States:
+    """Return the states that no other of the same use beats in price and latency: quick, and most of the work."""
+    _, group = np.unique(states.use, axis=0, return_inverse=True) if states.use.shape[1] else (0, np.zeros(len(states)))
+    order = np.lexsort((states.latency[:, 0], states.price, group))
+    # Each group lies below all before it, so that the running minimum starts anew.
+    height = 2 * float(states.latency.max(initial=0.0)) + 1
+    shifted = states.latency[order, 0] - np.asarray(group)[order] * height
+    least_before = np.concatenate(([np.inf], np.minimum.accumulate(shifted)[:-1]))
+    return states.take(order[shifted < least_before])

@@ -1,0 +1,383 @@
+"""The proof where branches join: undominated partial choices, put together along the tree of series and joins.
+
+A partial choice is known by its price, its mean, excess and spread (see `optimizer.latency.composition`) and its use of
+the pools. Composed latencies never fall when mean, mean + excess or spread of a part grows. That makes two things
+exact: a partial choice that another undercuts in all of them is dropped, and what the rest of the pipeline would take
+at its very best bounds the latency of the whole. After the last join the spread no longer counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.latency.composition import ADD, JOIN, Parallel, Series, Tree, join
+from optimizer.runtime.compiled import compiled
+from optimizer.search.subproblem import TOLERANCE
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_MOST_KEPT = 200_000
+_COMPARED = 2048  # partial choices to look back at for one that is better
+_SLACK = 1e-9  # of bounds: sums in another order and the steps of a join's quantile
+_JOIN_WORK = 16  # what composing a join costs, in partial choices looked at
+
+
+class OutOfWork(Exception):
+    """There were more partial choices to look at than allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The rows of a stage that may be chosen, cheapest first, [N] each.
+
+    `reduced` is by how much a row lifts the bound of the dual prices; `use` [N, K] is that of the pools that count.
+    """
+
+    price: Array
+    reduced: Array
+    mean_s: Array
+    excess_s: Array
+    use: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a choice may take: price, the sum of `Part.reduced`, latency in seconds and pools [K]."""
+
+    price: float
+    reduced: float
+    latency_s: float
+    room: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partial:
+    """Undominated choices for a part of the tree, cheapest first.
+
+    `values` [N, 5] are price, reduced, mean, excess and spread, the last two squared where squares add up. `pair`
+    [N, 2] says which of `halves` each was made of; a stage alone has no halves.
+    """
+
+    values: Array
+    use: Counts
+    pair: Counts
+    halves: "tuple[_Partial, _Partial] | None" = None
+    stage: int = -1
+
+
+def cheapest_in(
+    tree: Tree, parts: Sequence[Part], limits: Limits, *, squares: bool, law: Array, work: int
+) -> tuple[tuple[int, ...] | None, int]:
+    """Return one row of each of `parts` (indexed by the stages of `tree`), the cheapest within `limits`, or None.
+
+    Besides what is left of `work`. `squares` says whether squared excesses add up in series, `law` is
+    `composition.join_law`. Among equals it is the first in the order of the tree, rows as given.
+
+    Raises:
+        OutOfWork: `work` was not enough to tell.
+    """
+    search = _Search(parts, limits, squares, law, work)
+    found = search.best(tree)
+    if found is None:
+        return None, search.work
+    rows = [0] * len(parts)
+    _rows(found, 0, rows)
+    return tuple(rows), search.work
+
+
+class _Search:
+    def __init__(self, parts: Sequence[Part], limits: Limits, squares: bool, law: Array, work: int) -> None:
+        self.parts, self.limits, self.squares, self.law, self.work = parts, limits, squares, law, work
+        self.least_price = np.array([part.price.min() for part in parts])
+        self.least_use = np.array([part.use.min(axis=0) for part in parts])
+        self.most_use = np.array([part.use.max(axis=0) for part in parts])
+
+    def best(self, tree: Tree) -> _Partial | None:
+        """Return the cheapest whole choice alone, or None."""
+        nothing = np.empty((0, 4))
+        if isinstance(tree, int):
+            alone = self._stage(tree, nothing, inside=False)
+            return alone if len(alone.values) else None
+        return self._whole(tree, nothing, inside=False, last=True)
+
+    def _whole(self, tree: Tree, around: Array, *, inside: bool, last: bool = False) -> _Partial | None:
+        """Return the undominated choices for `tree`, None if there are none; only the cheapest when it is the `last`.
+
+        `around` [A, 4] are the steps from here to the root: `ADD` or `JOIN`, and the best mean, excess and spread of
+        what is added or joined. `inside` a branch the spread counts.
+        """
+        if isinstance(tree, int):
+            alone = self._stage(tree, around, inside=inside)
+            return alone if len(alone.values) else None
+        joined = isinstance(tree, Parallel)
+        children = tree.branches if isinstance(tree, Parallel) else _small_first(tree, self.parts)
+        ideals = [self._ideal(child) for child in children]
+        inside_child = inside or joined
+        done: _Partial | None = None
+        stages: list[int] = []
+        for number, child in enumerate(children):
+            rest = ideals[number + 1 :]
+            before = [self._composed(ideals[:number], joined=joined)] if number else []
+            steps = _steps([*before, *(rest if joined else self._sum(rest))], joined=joined)
+            part = self._whole(child, np.vstack((steps, around)), inside=inside_child)
+            if part is None:
+                return None
+            stages += _stages(child)
+            if done is None:
+                done = part
+                continue
+            steps = _steps(rest if joined else self._sum(rest), joined=joined)
+            final = last and number == len(children) - 1
+            done = self._pairs(done, part, np.vstack((steps, around)), stages, joined=joined, inside=inside, last=final)
+            if not len(done.values):
+                return None
+        return done
+
+    def _stage(self, stage: int, around: Array, *, inside: bool) -> _Partial:
+        part = self.parts[stage]
+        spread = part.excess_s**2 if self.squares else part.excess_s
+        rows = np.arange(len(part.price), dtype=np.int64)
+        alone = _Partial(
+            values=np.column_stack((part.price, part.reduced, part.mean_s, spread, spread)),
+            use=np.ascontiguousarray(part.use),
+            pair=np.column_stack((rows, rows)),
+            stage=stage,
+        )
+        nothing = _Partial(values=np.zeros((1, 5)), use=np.zeros_like(alone.use[:1]), pair=alone.pair[:1])
+        fitting = self._pairs(nothing, alone, around, [stage], joined=False, inside=inside, last=not len(around))
+        return _Partial(values=fitting.values, use=fitting.use, pair=fitting.pair[:, ::-1].copy(), stage=stage)
+
+    def _pairs(
+        self,
+        first: _Partial,
+        second: _Partial,
+        around: Array,
+        stages: Sequence[int],
+        *,
+        joined: bool,
+        inside: bool,
+        last: bool,
+    ) -> _Partial:
+        """Return the undominated choices made of one of `first` and one of `second`."""
+        others = np.ones(len(self.parts), dtype=bool)
+        others[list(stages)] = False
+        room = self.limits.room - self.least_use[others].sum(axis=0)
+        most = min(len(first.values) * len(second.values), _MOST_KEPT) if not last else 1
+        values = np.empty((most, 5))
+        use = np.empty((most, len(room)), dtype=np.int64)
+        pair = np.empty((most, 2), dtype=np.int64)
+        count, self.work = _paired(
+            first.values,
+            second.values,
+            first.use,
+            second.use,
+            joined,
+            self.squares,
+            last,
+            self.law,
+            np.ascontiguousarray(around),
+            self.limits.price - self.least_price[others].sum(),
+            self.limits.reduced,
+            self.limits.latency_s,
+            room,
+            self.work,
+            values,
+            use,
+            pair,
+        )
+        if count < 0:
+            raise OutOfWork
+        order = np.argsort(values[:count, 0], kind="stable")
+        if not last:
+            enough = self.limits.room - self.most_use[others].sum(axis=0)
+            size, self.work = _undominated(values, use, order, enough, inside, self.squares, self.work)
+            if size < 0:
+                raise OutOfWork
+            order = order[:size]
+        return _Partial(values=values[order], use=use[order], pair=pair[order], halves=(first, second))
+
+    def _ideal(self, tree: Tree) -> Array:
+        """Return mean, excess and spread that no choice for `tree` goes below; squares where they add up."""
+        if isinstance(tree, int):
+            part = self.parts[tree]
+            mean = part.mean_s.min()
+            excess, spread = (part.mean_s + part.excess_s).min() - mean, part.excess_s.min()
+            return np.array([mean, excess**2, spread**2] if self.squares else [mean, excess, spread])
+        if isinstance(tree, Series):
+            return self._composed([self._ideal(part) for part in tree.parts], joined=False)
+        return self._composed([self._ideal(branch) for branch in tree.branches], joined=True)
+
+    def _composed(self, ideals: Sequence[Array], *, joined: bool) -> Array:
+        if not joined:
+            return np.asarray(sum(ideals[1:], ideals[0]))
+        whole = ideals[0]
+        for other in ideals[1:]:
+            m, e, s = whole.tolist()
+            whole = np.array(_joined(m, e, s, other[0], other[1], other[2], self.squares, self.law))
+        return whole
+
+    def _sum(self, ideals: Sequence[Array]) -> list[Array]:
+        return [self._composed(ideals, joined=False)] if ideals else []
+
+
+def _small_first(tree: Series, parts: Sequence[Part]) -> list[Tree]:
+    """Return the parts of `tree`, plain stages first, those with the fewest rows before others."""
+    alone = [part for part in tree.parts if isinstance(part, int)]
+    return [
+        *sorted(alone, key=lambda stage: len(parts[stage].price)),
+        *(p for p in tree.parts if not isinstance(p, int)),
+    ]
+
+
+def _steps(ideals: Sequence[Array], *, joined: bool) -> Array:
+    return np.array([[JOIN if joined else ADD, *ideal] for ideal in ideals], dtype=np.float64).reshape(-1, 4)
+
+
+def _stages(tree: Tree) -> list[int]:
+    if isinstance(tree, int):
+        return [tree]
+    inner = tree.parts if isinstance(tree, Series) else tree.branches
+    return [stage for part in inner for stage in _stages(part)]
+
+
+def _rows(found: _Partial, at: int, rows: list[int]) -> None:
+    """Set `rows` to those that the choice number `at` was made of."""
+    if found.halves is None:
+        rows[found.stage] = int(found.pair[at, 0])
+        return
+    for half, inner in zip(found.halves, found.pair[at].tolist(), strict=True):
+        _rows(half, inner, rows)
+
+
+@compiled
+def _joined(
+    mean: float,
+    excess: float,
+    spread: float,
+    other_mean: float,
+    other_excess: float,
+    other_spread: float,
+    squares: bool,
+    law: Array,
+) -> tuple[float, float, float]:
+    """Return `join` of two branches whose excess and spread are squared where `squares` says so, as is the answer."""
+    if squares:
+        excess, spread = np.sqrt(excess), np.sqrt(spread)
+        other_excess, other_spread = np.sqrt(other_excess), np.sqrt(other_spread)
+    m, e, s = join(mean, excess, spread, other_mean, other_excess, other_spread, law)
+    return (m, e * e, s * s) if squares else (m, e, s)
+
+
+@compiled
+def _paired(
+    first: Array,
+    second: Array,
+    first_use: Counts,
+    second_use: Counts,
+    joined: bool,
+    squares: bool,
+    last: bool,
+    law: Array,
+    around: Array,
+    price: float,
+    reduced: float,
+    latency_s: float,
+    room: Counts,
+    work: int,
+    values: Array,
+    use: Counts,
+    pair: Counts,
+) -> tuple[int, int]:
+    """Write the pairs within the limits to `values`, `use` and `pair`; return how many and what is left of `work`.
+
+    The number is -1 when there were too many. Only the cheapest is written when it is the `last`. What lies `around`
+    is taken at its best.
+    """
+    count, found, pools = 0, 0, len(room)
+    longest_s = latency_s if last else latency_s * (1.0 + _SLACK)
+    for one in range(len(first)):
+        for two in range(len(second)):
+            work -= 1
+            if first[one, 0] + second[two, 0] > price:
+                break
+            if first[one, 1] + second[two, 1] > reduced:
+                continue
+            fits = True
+            for pool in range(pools):
+                if first_use[one, pool] + second_use[two, pool] > room[pool]:
+                    fits = False
+                    break
+            if not fits:
+                continue
+            # Row -1 puts the two together, all others what is around.
+            m, e, s = first[one, 2], first[one, 3], first[one, 4]
+            for row in range(-1, len(around)):
+                joins = joined
+                mean, excess, spread = second[two, 2], second[two, 3], second[two, 4]
+                if row >= 0:
+                    joins = around[row, 0] == JOIN
+                    mean, excess, spread = around[row, 1], around[row, 2], around[row, 3]
+                if joins:
+                    work -= _JOIN_WORK
+                    m, e, s = _joined(m, e, s, mean, excess, spread, squares, law)
+                else:
+                    m, e, s = m + mean, e + excess, s + spread
+                if row < 0:
+                    if count == len(values):
+                        return -1, work
+                    values[count, 2], values[count, 3], values[count, 4] = m, e, s
+                if m + (np.sqrt(e) if squares else e) > longest_s:
+                    fits = False
+                    break
+            if work < 0:
+                return -1, work
+            if not fits:
+                continue
+            values[count, 0] = first[one, 0] + second[two, 0]
+            values[count, 1] = first[one, 1] + second[two, 1]
+            for pool in range(pools):
+                use[count, pool] = first_use[one, pool] + second_use[two, pool]
+            pair[count, 0], pair[count, 1] = one, two
+            if last:
+                price, found = values[0, 0] - TOLERANCE, 1
+            else:
+                count += 1
+    return max(count, found), work
+
+
+@compiled
+def _undominated(
+    values: Array, use: Counts, order: Counts, enough: Counts, inside: bool, squares: bool, work: int
+) -> tuple[int, int]:
+    """Move to the front of `order`, cheapest first, those that no cheaper one beats; return how many, and the work.
+
+    What is left of a pool counts only down to what the rest could need: uses up to `enough` are equally good.
+    """
+    size = 0
+    for position in range(len(order)):
+        new = order[position]
+        quantile = values[new, 2] + (np.sqrt(values[new, 3]) if squares else values[new, 3])
+        beaten = False
+        for place in range(size - 1, max(-1, size - 1 - _COMPARED), -1):
+            old = order[place]
+            if values[old, 2] > values[new, 2] or (inside and values[old, 4] > values[new, 4]):
+                continue
+            if values[old, 2] + (np.sqrt(values[old, 3]) if squares else values[old, 3]) > quantile:
+                continue
+            beaten = True
+            for pool in range(len(enough)):
+                if use[old, pool] > max(use[new, pool], enough[pool]):
+                    beaten = False
+                    break
+            if beaten:
+                break
+        work -= 1
+        if work < 0:
+            return -1, work
+        if not beaten:
+            order[size] = new
+            size += 1
+    return size, work

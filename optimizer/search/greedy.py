@@ -1,0 +1,421 @@
+"""The search: give the next dollar to the stage where it buys most latency, then see what can be taken back.
+
+Steepest descent on the cost/latency frontiers with completion, a drop pass and exchanges between pairs of stages. It
+is the engine and the explanation; `optimizer.search.exact` proves how good it is.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.runtime.compiled import compiled
+from optimizer.search.subproblem import MOST, TOLERANCE, Case, Choice, Walk, latency_limit_s, with_row
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+_EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more take gigabytes and minutes
+_EXCHANGE_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What changing one stage at a time leads to, from one choice: per row of each stage, prices, latency, room."""
+
+    stages: tuple[int, ...]
+    added: tuple[Array, ...]
+    latencies: tuple[Array, ...]
+    fits: tuple[Mask, ...]
+
+
+def search(case: Case, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
+    """Return the way to a cheap choice that meets the latency within the room, or None when none was found.
+
+    It does not look beyond the price `at_most`; where branches join, `exchanges` of two stages may be left out.
+    """
+    start = cheapest(case)
+    if start is None:
+        return None
+    if case.shape.serial:
+        return walked(case, start, at_most)
+    walk = _descend(case, Walk(visited=(start,)), at_most)
+    return None if walk is None else _tighten(case, walk, exchanges)
+
+
+def walked(case: Case, start: Choice, at_most: float) -> Walk | None:
+    """Return the way of the search from `start` through a pipeline without joins; see `search`."""
+    flat = case.flat
+    at = flat.position(start)
+    found, steps = descended(case, at, flat.price, at_most)
+    if not found:
+        return None
+    visited = [start]
+    for row in steps.tolist():
+        stage = int(np.searchsorted(flat.offsets, row, side="right")) - 1
+        visited.append(with_row(visited[-1], int(flat.stages[stage]), int(flat.rows[row])))
+    return Walk(visited=tuple(visited)).to(flat.choice(at))
+
+
+def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
+    """Set `at`, positions in `Case.flat`, to the answer of a descent at the prices `guide`; return whether it is one.
+
+    Besides the rows of the steps that led near it. Without joins only.
+    """
+    flat, moves = case.flat, np.empty(len(case.flat.price) + 1, dtype=np.int64)
+    latency_s = latency_limit_s(case)
+    count = _descended(
+        flat.offsets,
+        flat.price,
+        guide,
+        flat.mean_s,
+        flat.excess_s,
+        flat.use,
+        case.room,
+        latency_s,
+        min(at_most, MOST),
+        np.empty_like(case.room),
+        np.empty_like(at),
+        at,
+        moves,
+    )
+    if count < 0:
+        return False, moves[:0]
+    sizes = np.diff(flat.offsets)
+    exchanges = bool(sizes.sum() ** 2 - (sizes**2).sum() <= 2 * _EXCHANGE_LIMIT)
+    _tightened(
+        flat.offsets,
+        flat.price,
+        flat.mean_s,
+        flat.excess_s,
+        flat.use,
+        case.room,
+        latency_s,
+        exchanges,
+        np.empty_like(case.room),
+        at,
+    )
+    return True, moves[:count]
+
+
+def began(case: Case, guide: Array) -> Counts | None:
+    """Return the cheapest positions in `Case.flat` at the prices `guide` that fit the room; see `cheapest`."""
+    at = np.empty(len(case.tables), dtype=np.int64)
+    return at if _began(case.flat.offsets, guide, case.flat.use, case.room, np.empty_like(case.room), at) else None
+
+
+def cheapest(case: Case) -> Choice | None:
+    """Return the cheapest choice that carries the load within the room, whatever its latency.
+
+    Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
+    """
+    if any(len(table) == 0 for table in case.tables):
+        return None
+    at = began(case, case.flat.price)
+    return None if at is None else case.flat.choice(at)
+
+
+def steepest(case: Case, choice: Choice) -> Choice | None:
+    """Return the change of one stage that buys most latency for its price, or None when nothing does."""
+    return _steepest(_view(case, choice), choice, case.latency(choice))
+
+
+@compiled
+def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, taken: Counts, at: Counts) -> bool:
+    """Set `at` to the cheapest rows that fit `room`; return whether there is a way to it by changes that free room.
+
+    Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    for pool in range(pools):
+        taken[pool] = 0
+    for stage in range(stages):
+        at[stage] = offsets[stage]
+        for row in range(offsets[stage], offsets[stage + 1]):
+            if guide[row] < guide[at[stage]]:
+                at[stage] = row
+        for pool in range(pools):
+            taken[pool] += use[at[stage], pool]
+    while True:
+        excess = 0
+        for pool in range(pools):
+            excess += max(taken[pool] - room[pool], 0)
+        if excess == 0:
+            return True
+        best, best_stage, best_row = np.inf, -1, -1
+        for stage in range(stages):
+            for row in range(offsets[stage], offsets[stage + 1]):
+                left = 0
+                for pool in range(pools):
+                    left += max(taken[pool] - use[at[stage], pool] + use[row, pool] - room[pool], 0)
+                if left < excess:
+                    value = max(guide[row] - guide[at[stage]], 0.0) / (excess - left)
+                    if value < best:
+                        best, best_stage, best_row = value, stage, row
+        if best_stage < 0:
+            return False
+        for pool in range(pools):
+            taken[pool] += use[best_row, pool] - use[at[best_stage], pool]
+        at[best_stage] = best_row
+
+
+@compiled
+def _descended(
+    offsets: Counts,
+    price: Array,
+    guide: Array,
+    mean: Array,
+    excess: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    at_most: float,
+    taken: Counts,
+    answer: Counts,
+    at: Counts,
+    moves: Counts,
+) -> int:
+    """Walk down the steepest edges from `at`, which becomes the answer; return how many steps led there, or -1.
+
+    At every point the cheapest single change that already suffices is noted: the answer may be one change away from
+    the last of its steps, the rows `moves`. Edges are as steep as they save latency for the `guide` price; what counts
+    in the end, and against `at_most`, is the `price`.
+    """
+    stages, pools = len(offsets) - 1, use.shape[1]
+    means, squares, paid = 0.0, 0.0, 0.0
+    for pool in range(pools):
+        taken[pool] = 0
+    for stage in range(stages):
+        answer[stage] = at[stage]
+        for pool in range(pools):
+            taken[pool] += use[at[stage], pool]
+    count, answer_count = 0, -1
+    while True:
+        means, squares, paid = 0.0, 0.0, 0.0
+        for stage in range(stages):
+            means += mean[at[stage]]
+            squares += excess[at[stage]] * excess[at[stage]]
+            paid += price[at[stage]]
+        now = means + np.sqrt(squares)
+        if paid > at_most + TOLERANCE:
+            break
+        if now <= latency_s:
+            if paid < at_most - TOLERANCE or answer_count < 0:
+                answer_count = count
+                for stage in range(stages):
+                    answer[stage] = at[stage]
+            break
+        steep, gained, step_stage, step_row = 0.0, 0.0, -1, -1
+        last_price, last_stage, last_row = at_most - TOLERANCE, -1, -1
+        for stage in range(stages):
+            old = at[stage]
+            others = max(squares - excess[old] * excess[old], 0.0)
+            for row in range(offsets[stage], offsets[stage + 1]):
+                latency = means - mean[old] + mean[row] + np.sqrt(others + excess[row] * excess[row])
+                if latency >= now - TOLERANCE:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                        fits = False
+                        break
+                if not fits:
+                    continue
+                saved = now - latency
+                slope = saved / max(guide[row] - guide[old], TOLERANCE)
+                if slope > steep or (slope == steep and saved > gained):
+                    steep, gained, step_stage, step_row = slope, saved, stage, row
+                if latency <= latency_s and paid - price[old] + price[row] < last_price - TOLERANCE:
+                    last_price, last_stage, last_row = paid - price[old] + price[row], stage, row
+        if last_stage >= 0:
+            answer_count, at_most = count, last_price
+            for stage in range(stages):
+                answer[stage] = at[stage]
+            answer[last_stage] = last_row
+        if step_stage < 0 or count == len(moves):
+            break
+        for pool in range(pools):
+            taken[pool] += use[step_row, pool] - use[at[step_stage], pool]
+        at[step_stage] = step_row
+        moves[count] = step_row
+        count += 1
+    for stage in range(stages):
+        at[stage] = answer[stage]
+    return answer_count
+
+
+@compiled
+def _tightened(
+    offsets: Counts,
+    price: Array,
+    mean: Array,
+    excess: Array,
+    use: Counts,
+    room: Counts,
+    latency_s: float,
+    exchanges: bool,
+    taken: Counts,
+    at: Counts,
+) -> None:
+    """Take back what `at` does not need, one stage and then two at a time, until nothing more is saved."""
+    stages, pools = len(offsets) - 1, use.shape[1]
+    while True:
+        means, squares = 0.0, 0.0
+        for pool in range(pools):
+            taken[pool] = 0
+        for stage in range(stages):
+            means += mean[at[stage]]
+            squares += excess[at[stage]] * excess[at[stage]]
+            for pool in range(pools):
+                taken[pool] += use[at[stage], pool]
+        saved, one_best, two_best, first, second = -TOLERANCE, -1, -1, -1, -1
+        for one in range(stages):
+            old = at[one]
+            m_one, s_one = means - mean[old], squares - excess[old] * excess[old]
+            for row in range(offsets[one], offsets[one + 1]):
+                added = price[row] - price[old]
+                if added >= saved:
+                    break
+                slack = latency_s - m_one - mean[row]
+                if slack < 0 or slack * slack < max(s_one, 0.0) + excess[row] * excess[row]:
+                    continue
+                fits = True
+                for pool in range(pools):
+                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                        fits = False
+                        break
+                if fits:
+                    saved, one_best, first = added, one, row
+                    break
+        if one_best < 0 and exchanges:
+            for one in range(stages - 1):
+                for two in range(one + 1, stages):
+                    old, other = at[one], at[two]
+                    m_rest = means - mean[old] - mean[other]
+                    s_rest = max(squares - excess[old] * excess[old] - excess[other] * excess[other], 0.0)
+                    worth = price[old] + price[other]
+                    for row in range(offsets[one], offsets[one + 1]):
+                        if price[row] + price[offsets[two]] - worth >= saved:
+                            break
+                        m_row = m_rest + mean[row]
+                        s_row = s_rest + excess[row] * excess[row]
+                        for partner in range(offsets[two], offsets[two + 1]):
+                            added = price[row] + price[partner] - worth
+                            if added >= saved:
+                                break
+                            slack = latency_s - m_row - mean[partner]
+                            if slack < 0 or slack * slack < s_row + excess[partner] * excess[partner]:
+                                continue
+                            fits = True
+                            for pool in range(pools):
+                                if (
+                                    taken[pool]
+                                    - use[old, pool]
+                                    - use[other, pool]
+                                    + use[row, pool]
+                                    + use[partner, pool]
+                                    > room[pool]
+                                ):
+                                    fits = False
+                                    break
+                            if fits:
+                                saved, one_best, two_best = added, one, two
+                                first, second = row, partner
+                                break
+        if one_best < 0:
+            return
+        at[one_best] = first
+        if two_best >= 0:
+            at[two_best] = second
+
+
+def _view(case: Case, choice: Choice) -> _View:
+    stages = case.by_name()
+    return _View(
+        stages=stages,
+        added=tuple(case.prices[stage] - case.prices[stage][choice[stage]] for stage in stages),
+        latencies=tuple(case.latencies(choice, stage) for stage in stages),
+        fits=tuple(case.fitting(choice, stage) for stage in stages),
+    )
+
+
+def _steepest(view: _View, choice: Choice, now: float) -> Choice | None:
+    best: tuple[float, float, Choice] | None = None
+    for stage, added, latencies, fits in zip(view.stages, view.added, view.latencies, view.fits, strict=True):
+        saved = now - latencies
+        useful = (saved > TOLERANCE) & fits
+        per_dollar = np.where(useful, saved / np.maximum(added, TOLERANCE), 0.0)
+        row = int(np.argmax(per_dollar))
+        gain = float(per_dollar[row]), float(saved[row])
+        if useful[row] and (best is None or gain > best[:2]):
+            best = *gain, with_row(choice, stage, row)
+    return None if best is None else best[2]
+
+
+def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
+    """Return the cheapest change of one stage that meets the latency."""
+    best: tuple[float, Choice] | None = None
+    for stage, added, latencies, fits in zip(view.stages, view.added, view.latencies, view.fits, strict=True):
+        enough = (latencies <= latency_s) & fits
+        if enough.any():
+            row = int(np.argmin(np.where(enough, added, np.inf)))
+            if best is None or added[row] < best[0] - TOLERANCE:
+                best = float(added[row]), with_row(choice, stage, row)
+    return None if best is None else best[1]
+
+
+def _descend(case: Case, walk: Walk, at_most: float) -> Walk | None:
+    """Go down the steepest edges; at every point note the cheapest single change that already suffices."""
+    best: Walk | None = None
+    while case.price(walk.answer) <= at_most + TOLERANCE:
+        now = case.latency(walk.answer)
+        if now <= case.latency_s:
+            return walk
+        view = _view(case, walk.answer)
+        last = _completion(view, walk.answer, case.latency_s)
+        if last is not None and case.price(last) < at_most - TOLERANCE:
+            best, at_most = Walk(visited=(*walk.visited, last)), case.price(last)
+        step = _steepest(view, walk.answer, now)
+        if step is None:
+            return best
+        walk = Walk(visited=(*walk.visited, step))
+    return best
+
+
+def _tighten(case: Case, walk: Walk, exchanges: bool) -> Walk:
+    """Take back what is not needed, one stage and then two at a time, until nothing more is saved."""
+    while True:
+        better = _completion(_view(case, walk.answer), walk.answer, case.latency_s)
+        if better is None or case.price(better) >= case.price(walk.answer) - TOLERANCE:
+            better = _exchange(case, walk.answer) if exchanges else None
+        if better is None:
+            return walk
+        walk = walk.to(better)
+
+
+def _exchange(case: Case, choice: Choice) -> Choice | None:
+    """Return the cheapest change of two stages that saves something, or None; too many are not looked at."""
+    sizes = [len(table) for table in case.tables]
+    if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
+        return None
+    best, best_price = None, case.price(choice) - TOLERANCE
+    for one, two in combinations(case.by_name(), 2):
+        rest = case.price(choice) - case.prices[one][choice[one]] - case.prices[two][choice[two]]
+        prices = rest + case.prices[one][:, None] + case.prices[two][None, :]
+        first, second = np.nonzero(prices < best_price)
+        order = np.argsort(prices[first, second], kind="stable")
+        first, second = first[order], second[order]
+        tables = case.tables[one].use, case.tables[two].use
+        others = case.use(choice) - tables[0][choice[one]] - tables[1][choice[two]]
+        for block in range(0, len(first), _EXCHANGE_BLOCK):
+            rows = first[block : block + _EXCHANGE_BLOCK], second[block : block + _EXCHANGE_BLOCK]
+            fits = np.all(others + tables[0][rows[0]] + tables[1][rows[1]] <= case.room, axis=1)
+            enough = np.nonzero(fits & (case.exchanged(choice, (one, two), rows) <= case.latency_s))[0]
+            if len(enough):
+                pair = int(rows[0][enough[0]]), int(rows[1][enough[0]])
+                best = with_row(with_row(choice, one, pair[0]), two, pair[1])
+                best_price = case.price(best) - TOLERANCE
+                break
+    return best

@@ -1,0 +1,685 @@
+"""What a stage may run: allocations over its placements with cost, latency and use of the pools."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import combinations, pairwise, product
+from math import ceil, inf, isqrt, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.latency.batching_table import UTILIZATION_CEILING
+from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
+from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage
+from optimizer.runtime.compiled import compiled
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+RESOLUTION = 1e-3
+"""Two latencies of a stage that differ by less than this share of its percentile are the same: no model knows them."""
+
+_ENDLESS = 2**40
+
+_ALONE_LIMIT = 512  # numbers of replicas of one placement: beyond it they are thinned
+_OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
+_MIXES_LIMIT = 10_000  # rows of mixes of two placements
+_LIMIT_STEPS = 1
+_MANY_PLACEMENTS = 8
+_MANY_RUNNING = 4  # with more, all get one batch limit: what one of them does hardly shows
+_CENTS = 9  # decimals at which two costs are the same
+_MEMO_BYTES = 24 * 2**20
+
+
+class Mixing(Enum):
+    """When a stage runs on several pools at once."""
+
+    OVERFLOW = "Overflow"
+    """The next placement starts only when the one before is at its bound or at its pool's limit."""
+    ANY = "Any"
+    """Any two placements: for pools that stages compete for, where no stage alone reaches a limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """The pools in units that make their use additive, so that whole instances never have to be guessed.
+
+    Where the `per_instance` values on a pool divide each other, a unit is the smallest replica's share of an
+    instance; otherwise it is an instance, and every placement is rounded up to whole ones. Arrays follow `pools`.
+    """
+
+    pools: tuple[PoolName, ...]
+    prices_per_hour: Array
+    units_per_instance: Counts
+    limits: Counts
+    columns: Mapping[PoolName, int] = field(init=False, repr=False, compare=False)
+    """The position of each pool."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", {name: column for column, name in enumerate(self.pools)})
+
+    def column(self, placement: Placement) -> int:
+        """Return the position of the placement's pool."""
+        return self.columns[placement.pool]
+
+    def units(self, placement: Placement, replicas: Counts) -> Counts:
+        """Return the units of its pool that `replicas` of `placement` take."""
+        per_instance = int(self.units_per_instance[self.column(placement)])
+        return np.asarray(-(-replicas * per_instance // placement.per_instance), dtype=np.int64)
+
+    def most(self, placement: Placement) -> int:
+        """Return how many replicas of `placement` its whole pool holds."""
+        column = self.column(placement)
+        return int(self.limits[column]) * placement.per_instance // int(self.units_per_instance[column])
+
+    def price_per_hour(self, placement: Placement) -> float:
+        """Return what one replica costs, in USD per hour."""
+        return float(self.prices_per_hour[self.column(placement)]) / placement.per_instance
+
+
+def supply_of(problem: Problem) -> Supply:
+    """Return the pools of `problem` in units that fit all its placements."""
+    names = tuple(sorted(problem.pools))
+    sizes: dict[PoolName, set[int]] = {name: {1} for name in names}
+    for _, _, placement in problem.placements():
+        sizes[placement.pool].add(placement.per_instance)
+    units = np.array([_divisor(sizes[name]) for name in names], dtype=np.int64)
+    pools: Mapping[PoolName, Pool] = problem.pools
+    return Supply(
+        pools=names,
+        prices_per_hour=np.array([pools[name].price_per_hour for name in names], dtype=np.float64),
+        units_per_instance=units,
+        limits=units * np.array([pools[name].instances for name in names], dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOptions:
+    """The allocations of one stage, cheapest first: one row each, one column per placement (or pool, for `use`).
+
+    Equal ones are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
+    what switching costs; `use` is in the units of `Supply`. The same replicas may be there with several batch limits,
+    one with the better percentile and another with the better mean. `latency_error` is that of
+    `Predictions`, None where no model was asked. `coarseness` is by what share an allocation left out between two that
+    are listed may be cheaper than the next one listed, `coarse_from_per_hour` what the cheapest one left out costs.
+    """
+
+    stage: Stage
+    replicas: Counts
+    batches: Counts
+    cost_per_hour: Array
+    objective_per_hour: Array
+    mean_s: Array
+    percentile_s: Array
+    utilization: Array
+    use: Counts
+    latency_error: Array | None = None
+    coarseness: float = 0.0
+    coarse_from_per_hour: float = inf
+
+    def __len__(self) -> int:
+        return len(self.cost_per_hour)
+
+
+def stage_options(
+    stage: Stage,
+    load: StageLoad,
+    supply: Supply,
+    *,
+    percentile: float,
+    max_wer: float | None = None,
+    switching_cost_per_hour: float = 0.0,
+    mixing: Mixing = Mixing.OVERFLOW,
+) -> StageOptions:
+    """Return the allocations that carry `load` and that no other one on the same pools beats.
+
+    Placements with a word error rate above `max_wer` get nothing, not even their minimum. Otherwise every
+    placement has its minimum, as far as its pool holds it; the stage has its floor, as far as its bounds allow.
+    Of numbers of replicas there are at most `_ALONE_LIMIT` per placement: those next to what the load needs one by
+    one, the others in equal proportions. Latencies are told apart to `RESOLUTION`.
+
+    What was asked before is remembered by its value: stages that have not changed cost next to nothing.
+    """
+    bounds = _bounds(stage, supply, max_wer)
+    key = (stage, load, percentile, switching_cost_per_hour, mixing, bounds)
+    known = _MEMO.get(key)
+    if known is None:
+        known = _table(stage, load, bounds, percentile, switching_cost_per_hour, mixing)
+        _MEMO.put(key, known)
+    return known
+
+
+def without_replicas(table: StageOptions) -> StageOptions:
+    """Return the only option of a stage for which there is no room: nothing, which answers never."""
+    count = len(table.stage.placements)
+    return StageOptions(
+        stage=table.stage,
+        replicas=np.zeros((1, count), dtype=np.int64),
+        batches=np.array([[placement.batch_sizes[0] for placement in table.stage.placements]]),
+        cost_per_hour=np.zeros(1),
+        objective_per_hour=np.zeros(1),
+        mean_s=np.array([np.inf]),
+        percentile_s=np.array([np.inf]),
+        utilization=np.array([np.inf]),
+        use=np.zeros((1, table.use.shape[1]), dtype=np.int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """What the pools and the user leave of each placement: all of a `Supply` and of `max_wer` that a table shows."""
+
+    pools: int
+    columns: tuple[int, ...]
+    prices_per_hour: tuple[float, ...]
+    units_per_instance: tuple[int, ...]
+    lowest: tuple[int, ...]
+    highest: tuple[int, ...]
+
+
+def _bounds(stage: Stage, supply: Supply, max_wer: float | None) -> _Bounds:
+    placements = stage.placements
+    usable = [p.wer is None or max_wer is None or p.wer <= max_wer for p in placements]
+    highest = [min(p.max_replicas, supply.most(p)) if ok else 0 for p, ok in zip(placements, usable, strict=True)]
+    columns = [supply.column(p) for p in placements]
+    return _Bounds(
+        pools=len(supply.pools),
+        columns=tuple(columns),
+        prices_per_hour=tuple(supply.price_per_hour(p) for p in placements),
+        units_per_instance=tuple(int(supply.units_per_instance[column]) for column in columns),
+        lowest=tuple(min(p.min_replicas, most) for p, most in zip(placements, highest, strict=True)),
+        highest=tuple(highest),
+    )
+
+
+class _Memo:
+    """The latest tables by the values they follow from, within `_MEMO_BYTES`: two generations, the older one goes."""
+
+    def __init__(self) -> None:
+        self._young: dict[object, StageOptions] = {}
+        self._old: dict[object, StageOptions] = {}
+        self._bytes = 0
+
+    def get(self, key: object) -> StageOptions | None:
+        """Return what was put there, if it is still there."""
+        known = self._young.get(key)
+        if known is None:
+            known = self._old.pop(key, None)
+            if known is not None:
+                self.put(key, known)
+        return known
+
+    def put(self, key: object, table: StageOptions) -> None:
+        """Keep `table`, and forget the older generation when this one is half of all."""
+        size = _bytes(table)
+        if self._bytes + size > _MEMO_BYTES // 2:
+            self._old, self._young, self._bytes = self._young, {}, 0
+        if size <= _MEMO_BYTES // 2:
+            self._young[key] = table
+            self._bytes += size
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._young, self._old, self._bytes = {}, {}, 0
+
+
+_MEMO = _Memo()
+_OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and what nine arrays take besides their data
+
+
+def _bytes(table: StageOptions) -> int:
+    columns = 2 * len(table.stage.placements) + int(table.use.shape[1]) + 6
+    return _OVERHEAD_BYTES + 8 * columns * len(table)
+
+
+def _table(
+    stage: Stage, load: StageLoad, bounds: _Bounds, percentile: float, switching_cost_per_hour: float, mixing: Mixing
+) -> StageOptions:
+    placements = stage.placements
+    ask = _Ask(stage=stage, load=load, percentile=percentile)
+    parts = _candidates(ask, bounds, mixing, switching_cost_per_hour > 0)
+    found = _answers(ask, parts)
+    said = found.predictions
+    rows = np.nonzero(np.isfinite(said.percentile_s))[0]
+    replicas, batches, blocks = found.replicas[rows], found.batches[rows], found.blocks[rows]
+    mean, quantile, utilization = said.mean_s[rows], said.percentile_s[rows], said.utilization[rows]
+
+    cost = replicas @ np.array(bounds.prices_per_hour)
+    moved = np.abs(replicas - np.array([p.current for p in placements])).sum(axis=1)
+    objective = cost + switching_cost_per_hour * moved
+    per_instance = np.array([p.per_instance for p in placements], dtype=np.int64)
+    units = -(-replicas * np.array(bounds.units_per_instance, dtype=np.int64) // per_instance)
+
+    count = np.maximum(replicas.sum(axis=1), 1)
+    rank = replicas @ np.arange(len(placements)) / count
+    cents = objective.round(_CENTS)
+    order = np.lexsort((mean, quantile, count, rank, cost.round(_CENTS), cents))
+    keep = order[
+        _front(
+            cost[order],
+            mean[order],
+            quantile[order],
+            np.ascontiguousarray(units[order]),
+            blocks[order],
+            len(placements),
+            1 + int(blocks.max(initial=0)),
+            RESOLUTION,
+        )
+    ]
+    keep = keep[np.lexsort((quantile[keep], count[keep], rank[keep], cents[keep]))]
+    use = np.zeros((len(keep), bounds.pools), dtype=np.int64)
+    use[:, list(bounds.columns)] = units[keep]
+    return StageOptions(
+        stage=stage,
+        replicas=replicas[keep],
+        batches=batches[keep],
+        cost_per_hour=cost[keep],
+        objective_per_hour=objective[keep],
+        mean_s=mean[keep],
+        percentile_s=quantile[keep],
+        utilization=utilization[keep],
+        latency_error=said.error[rows][keep],
+        coarseness=max((part.coarseness for part in parts), default=0.0),
+        coarse_from_per_hour=min((part.coarse_from_per_hour for part in parts), default=inf),
+        use=use,
+    )
+
+
+@compiled
+def _front(
+    cost: Array,
+    mean: Array,
+    percentile: Array,
+    units: Counts,
+    blocks: Counts,
+    alone: int,
+    most_blocks: int,
+    resolution: float,
+) -> Mask:
+    """Return which rows no other beats: none that costs no more, is no slower and takes no more of any pool.
+
+    Rows come by rising objective. A row is held against those of its own block, and against the first `alone` blocks:
+    one placement with nothing from the others but their minimum, which may be all that a mix needs.
+    """
+    count = len(cost)
+    keep = np.zeros(count, np.bool_)
+    last = np.full(most_blocks, -1, np.int64)  # the latest row kept of each block
+    before = np.full(count, -1, np.int64)  # the one kept before it
+    for row in range(count):
+        near = resolution * percentile[row]
+        beaten = False
+        for turn in range(alone + 1):
+            block = blocks[row] if turn == 0 else turn - 1
+            if block >= len(last) or (turn > 0 and block == blocks[row]):
+                continue
+            other = last[block]
+            while other >= 0 and not beaten:
+                beaten = (
+                    percentile[other] <= percentile[row] + near
+                    and mean[other] <= mean[row] + near
+                    and cost[other] <= cost[row] + 1e-9
+                )
+                for k in range(units.shape[1]):
+                    beaten = beaten and units[other, k] <= units[row, k]
+                other = before[other]
+            if beaten:
+                break
+        if not beaten:
+            keep[row] = True
+            before[row] = last[blocks[row]]
+            last[blocks[row]] = row
+    return keep
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Allocations that differ in one placement: from `first` to `last` replicas of it, of the others what `row` has.
+
+    `number` says whose rows can beat whose: that of a placement alone is its own position. `full` is the placement
+    that the others take over from, None where there is none.
+    """
+
+    number: int
+    full: int | None
+    row: tuple[int, ...]
+    placement: int
+    first: int
+    last: int
+    most: int
+
+
+def _blocks(bounds: _Bounds) -> Iterator[_Block]:
+    """Yield the allocations to consider, none of them twice: each placement alone, then filled up by the others.
+
+    Once the placement that began and all before it are full, what follows is what the first placement's turn had.
+    """
+    lowest, highest = bounds.lowest, bounds.highest
+    free = [k for k, (low, high) in enumerate(zip(lowest, highest, strict=True)) if low < high]
+    count = len(lowest)
+    if not free:
+        yield _Block(0, None, lowest, 0, lowest[0], lowest[0], 1)
+        return
+    turns = len(free) if len(free) <= _MANY_PLACEMENTS else 1
+    most = max(2, _OVERFLOW_LIMIT // max(1, len(free) * (len(free) + 1) // 2))
+    number = count
+    for turn, begin in enumerate(free):
+        yield _Block(begin, None, lowest, begin, lowest[begin] + (turn > 0), highest[begin], _ALONE_LIMIT)
+        row = list(lowest)
+        row[begin] = highest[begin]
+        # Of very many placements each overflows to the first one only; the first to all, in their order.
+        for position, k in enumerate(free[1:] if turn == 0 else free[: min(turn, turns)]):
+            twice = turn > 0 and position == turn - 1  # all up to here are full: the end of a row of the first turn
+            yield _Block(number, begin, tuple(row), k, lowest[k] + 1, highest[k] - twice, most)
+            row[k] = highest[k]
+            number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What the load asks of the replicas together, and what one of each placement has to give at best.
+
+    `enough` are the replicas of each placement from which on more make no difference.
+    """
+
+    rate_rps: float
+    each_rps: tuple[float, ...]
+    sessions: float
+    each_slots: tuple[float, ...]
+    floor: int
+    enough: tuple[int, ...]
+
+    def first(self, block: _Block) -> int:
+        """Return how few replicas of the block's placement can be enough, or one less."""
+        k = block.placement
+        rest = [count if other != k else 0 for other, count in enumerate(block.row)]
+        first = max(block.first, self.floor - sum(rest))
+        for asked, each in ((self.rate_rps, self.each_rps), (self.sessions, self.each_slots)):
+            left = asked - sum(count * one for count, one in zip(rest, each, strict=True) if count)
+            if left > 0:
+                first = max(first, ceil(min(left / each[k], block.last + 2.0)) - 1)
+        return first
+
+
+def _need(stage: Stage, load: StageLoad, bounds: _Bounds) -> _Need:
+    return _Need(
+        rate_rps=load.rate_rps / UTILIZATION_CEILING,
+        each_rps=tuple(max(capacity_rps(p, batch) for batch in p.batch_sizes) for p in stage.placements),
+        sessions=load.sessions or 0.0,
+        each_slots=tuple(inf if p.session_slots is None else float(p.session_slots) for p in stage.placements),
+        floor=max(1, min(stage.min_replicas, sum(bounds.highest))),
+        enough=tuple(
+            max(stage.min_replicas, enough_replicas(p, stage.routing, load.rate_rps, load.sessions, 1))
+            for p in stage.placements
+        ),
+    )
+
+
+def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, sessions: float | None, batch: int) -> int:
+    """Return the replicas from which on more make no difference to `rate_rps`, in batches of `batch` items at most.
+
+    Replicas that share a queue wait no longer once there are some times the root of the load more than it needs.
+    """
+    need = rate_rps / capacity_rps(placement, batch)
+    if routing in {Routing.PULL, Routing.LEAST_LOADED}:
+        count = need / 0.9 + 5 * sqrt(need) + 5
+    else:  # with queues of their own ten times what is needed hardly ever wait
+        count = 10 * need + 1
+        if routing is Routing.STICKY and sessions is not None:
+            count = max(count, sessions)
+    if placement.session_slots is not None and sessions is not None:
+        count = max(count, sessions / placement.session_slots)
+    return ceil(count) if count < _ENDLESS else _ENDLESS
+
+
+def _numbers(first: int, last: int, most: int) -> Counts:
+    """Return the numbers from `first` to `last`; of more than `most` the first half one by one, then by proportion."""
+    if last - first < most:
+        return np.arange(first, last + 1, dtype=np.int64)
+    near = first + most // 2
+    far = np.geomspace(near, last, most - most // 2).round().astype(np.int64)
+    return np.unique(np.concatenate((np.arange(first, near, dtype=np.int64), far)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Allocations of which the same placements run; `block` says which rows can beat which, `full` what is full."""
+
+    replicas: Counts
+    block: int
+    running: tuple[bool, ...]
+    full: int | None = None
+    coarseness: float = 0.0
+    coarse_from_per_hour: float = inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ask:
+    """A stage, what arrives there, and the percentile that matters."""
+
+    stage: Stage
+    load: StageLoad
+    percentile: float
+
+    def predictions(self, replicas: Counts, batches: Counts) -> Predictions:
+        """Return the prediction of each row of `replicas` with the batch limits in the same row of `batches`."""
+        return predict_all(
+            self.load,
+            self.stage.placements,
+            replicas,
+            batches,
+            routing=self.stage.routing,
+            percentile=self.percentile,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answers:
+    """Rows of replicas and batch limits with the block they belong to and their predictions."""
+
+    replicas: Counts
+    batches: Counts
+    blocks: Counts
+    predictions: Predictions
+
+
+def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
+    """Return the allocations to consider, what runs now among them if asked for."""
+    stage = ask.stage
+    current = [
+        min(max(p.current, low), high)
+        for p, low, high in zip(stage.placements, bounds.lowest, bounds.highest, strict=True)
+    ]
+    need = _need(stage, ask.load, bounds)
+    parts: list[_Part] = []
+    for block in _blocks(bounds):
+        numbers = _numbers(
+            need.first(block), max(block.first, min(block.last, need.enough[block.placement])), block.most
+        )
+        coarseness, coarse_from = 0.0, inf
+        if len(numbers) and numbers[-1] - numbers[0] >= len(numbers):
+            left_out = np.diff(numbers) - 1
+            coarseness = float((left_out / numbers[1:]).max())
+            cheapest = np.array(block.row)
+            cheapest[block.placement] = numbers[np.argmax(left_out > 0)] + 1
+            coarse_from = float(cheapest @ np.array(bounds.prices_per_hour))
+            now = current[block.placement]
+            if keep_current and numbers[0] < now < numbers[-1]:
+                numbers = np.union1d(numbers, [now])
+        rows = np.empty((len(numbers), len(current)), dtype=np.int64)
+        rows[:] = block.row
+        rows[:, block.placement] = numbers
+        running = tuple(k == block.placement or count > 0 for k, count in enumerate(block.row))
+        parts.append(_Part(rows, block.number, running, block.full, coarseness, coarse_from))
+    if mixing is Mixing.ANY:
+        everything = np.concatenate((*_mixes(bounds), *(part.replicas for part in parts)))
+        parts = _by_running(np.unique(everything, axis=0))
+    elif keep_current and not any(np.any(np.all(part.replicas == current, axis=1)) for part in parts):
+        number = 1 + max(part.block for part in parts)
+        parts.append(_Part(np.array([current], dtype=np.int64), number, tuple(count > 0 for count in current)))
+    enough = (replace(p, replicas=p.replicas[p.replicas.sum(axis=1) >= need.floor]) for p in parts)
+    return [part for part in enough if len(part.replicas)]
+
+
+def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
+    """Return the predictions of all allocations: of those that overflow, where one more of the first would have helped.
+
+    A placement whose last replica no longer shortens anything does not overflow for want of more.
+    """
+    alone = _asked(ask, [part for part in parts if part.full is None])
+    overflowing = {full for full in {part.full for part in parts} if full is not None and _would_help(alone, full)}
+    if not overflowing:
+        return alone
+    beyond = _asked(ask, [part for part in parts if part.full in overflowing])
+    one, two = alone.predictions, beyond.predictions
+    return _Answers(
+        replicas=np.concatenate((alone.replicas, beyond.replicas)),
+        batches=np.concatenate((alone.batches, beyond.batches)),
+        blocks=np.concatenate((alone.blocks, beyond.blocks)),
+        predictions=Predictions(
+            mean_s=np.concatenate((one.mean_s, two.mean_s)),
+            percentile_s=np.concatenate((one.percentile_s, two.percentile_s)),
+            utilization=np.concatenate((one.utilization, two.utilization)),
+            error=np.concatenate((one.error, two.error)),
+        ),
+    )
+
+
+def _would_help(alone: _Answers, placement: int) -> bool:
+    """Return whether the last replica of `placement`, which is full, made mean or percentile less."""
+    rows = np.nonzero(alone.blocks == placement)[0]
+    counts = alone.replicas[rows, placement]
+    full = rows[counts == counts.max(initial=0)]
+    before = rows[counts == counts[counts < counts.max(initial=0)].max(initial=0)]
+    return any(
+        not np.isfinite(least := times[full].min(initial=inf))
+        or times[before].min(initial=inf) > least * (1 + RESOLUTION)
+        for times in (alone.predictions.mean_s, alone.predictions.percentile_s)
+    )
+
+
+def _asked(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
+    """Return the predictions of allocations: of a placement alone with each limit, of mixes with what suits them."""
+    mixed = [part for part in parts if sum(part.running) > 1]
+    suiting = iter(_suiting_limits(ask, mixed))
+    limits = [next(suiting) if sum(part.running) > 1 else _same_limits(ask.stage, part.running) for part in parts]
+    count = len(ask.stage.placements)
+    sizes = [len(part.replicas) for part, tried in zip(parts, limits, strict=True) for _ in tried]
+    nothing = np.zeros((0, count), dtype=np.int64)
+    replicas = np.concatenate(
+        [nothing, *(part.replicas for part, tried in zip(parts, limits, strict=True) for _ in tried)]
+    )
+    rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
+    batches = np.repeat(rows, sizes, axis=0)
+    blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
+    return _Answers(
+        replicas=replicas,
+        batches=batches,
+        blocks=np.repeat(blocks, sizes),
+        predictions=ask.predictions(replicas, batches),
+    )
+
+
+_Limits = tuple[int, ...]
+
+
+def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
+    """Return one batch limit for all that run, as near to it as each can come from below; the largest first."""
+    sizes = sorted({size for p, runs in zip(stage.placements, running, strict=True) if runs for size in p.batch_sizes})
+    limits = (
+        tuple(
+            max((b for b in p.batch_sizes if b <= size), default=p.batch_sizes[0]) if runs else p.batch_sizes[0]
+            for p, runs in zip(stage.placements, running, strict=True)
+        )
+        for size in reversed(sizes)
+    )
+    return list(dict.fromkeys(limits))
+
+
+def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> list[_Limits]:
+    """Return `limits`, then those that differ in one placement that runs."""
+    others = [
+        (*limits[:k], size, *limits[k + 1 :])
+        for k, placement in enumerate(stage.placements)
+        if running[k] and sum(running) <= _MANY_RUNNING
+        for size in placement.batch_sizes
+        if size != limits[k]
+    ]
+    return [limits, *others]
+
+
+def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
+    """Return the batch limits to try with each mix: those that suit its first and its last allocation, and the largest.
+
+    The largest carry most: where replicas are few, it is they or nothing.
+
+    Hardware differs in what a larger batch costs, so one limit for all is no good choice (on random mixes the
+    percentile is then a sixth higher than with the best limits). It is where the search begins; each step changes the
+    limit of one placement.
+    """
+    if not any(len(p.batch_sizes) > 1 for p in ask.stage.placements):
+        return [_same_limits(ask.stage, part.running) for part in parts]
+    samples = [(part, part.replicas[row]) for part in parts for row in _sample(len(part.replicas))]
+    same = {part.running: _same_limits(ask.stage, part.running) for part in parts}
+    tried = [same[part.running] for part, _ in samples]
+    best: list[_Limits] = []
+    for turn in range(_LIMIT_STEPS + 1):
+        if turn:
+            tried = [_other_limits(ask.stage, s[0].running, limits) for s, limits in zip(samples, best, strict=True)]
+        best = _best_limits(ask, [row for _, row in samples], tried)
+    chosen = iter(best)
+    suiting = ([next(chosen) for _ in _sample(len(part.replicas))] for part in parts)
+    return [list(dict.fromkeys((*limits, same[part.running][0]))) for part, limits in zip(parts, suiting, strict=True)]
+
+
+def _sample(count: int) -> list[int]:
+    return sorted({min(2, count - 1), count - 1})
+
+
+def _best_limits(ask: _Ask, rows: Sequence[Counts], tried: Sequence[Sequence[_Limits]]) -> list[_Limits]:
+    """Return for each allocation the batch limits with the least percentile, the first of equals."""
+    if not rows:
+        return []
+    sizes = [len(limits) for limits in tried]
+    batches = np.array([limits for row in tried for limits in row], dtype=np.int64)
+    quantile = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches).percentile_s
+    parts = np.split(quantile, np.cumsum(sizes)[:-1])
+    return [limits[int(np.argmin(part))] for limits, part in zip(tried, parts, strict=True)]
+
+
+def _mixes(bounds: _Bounds) -> list[Counts]:
+    """Return any mix of two placements, the others at their minimum."""
+    pairs = list(combinations(range(len(bounds.lowest)), 2))
+    blocks = []
+    for one, two in pairs:
+        most = isqrt(_MIXES_LIMIT // len(pairs))
+        ranges = [_spread(bounds.lowest[k], bounds.highest[k], most) for k in (one, two)]
+        block = np.array(list(product(*ranges)), dtype=np.int64)
+        mixed = np.tile(np.array(bounds.lowest, dtype=np.int64), (len(block), 1))
+        mixed[:, [one, two]] = block
+        blocks.append(mixed)
+    return blocks
+
+
+def _spread(lowest: int, highest: int, most: int) -> Counts:
+    """Return the numbers from `lowest` to `highest`, evenly thinned to `most` where there are more."""
+    return np.unique(np.linspace(lowest, highest, min(most, highest - lowest + 1)).round().astype(np.int64))
+
+
+def _by_running(rows: Counts) -> list[_Part]:
+    """Return `rows` apart by which placements run, the blocks numbered as in `_blocks`."""
+    patterns, of = np.unique(rows > 0, axis=0, return_inverse=True)
+    return [
+        _Part(
+            rows[of == position],
+            int(np.argmax(pattern)) if pattern.sum() == 1 else len(pattern) + position,
+            tuple(pattern.tolist()),
+        )
+        for position, pattern in enumerate(patterns)
+    ]
+
+
+def _divisor(sizes: set[int]) -> int:
+    ordered = sorted(sizes)
+    return ordered[-1] if all(large % small == 0 for small, large in pairwise(ordered)) else 1

@@ -1,0 +1,425 @@
+"""Which runs an experiment has, and one run from the first replica to its result; many of them in parallel processes.
+
+Every policy gets the same start: each stage has its minimum of replicas ready, at least one, and the policy has run
+without load for `cluster.simulated.SETTLING_S` and the slowest start-up before the load begins, as on the lab.
+"""
+
+import contextlib
+import math
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from controller.core.messages.explain import reason_sentence
+from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PipelineKey
+from simulations.cluster.simulated import SimulatedCluster
+from simulations.experiment.hardware import cheapest_first
+from simulations.experiment.hindsight import BoundRequest, bound_one
+from simulations.policies.base import Briefing, Hardware, OneWorkloadSettings, Rival, RivalDecision
+from simulations.policies.catalogue import POLICIES
+from simulations.results import ledger
+from simulations.results.results import BoundResult, Change, DecisionEntry, RunResult, Tuning
+from simulations.results.run_series import run_series
+from simulations.results.scoring import ItemScore, Tally
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
+from simulations.scenario.schedule import Schedule
+
+_SCHEDULES_KEPT = 4
+SLUICE = "sluice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One run to make: a policy in one tuning, or with `settings` of its own, under a what-if and a seed."""
+
+    policy: str
+    seed: int
+    tuning: Tuning = Tuning.DEFAULT
+    what_if: str | None = None
+    settings: Any = None
+
+
+def planned_runs(
+    scenario: Scenario,
+    *,
+    policies: Sequence[str] | None = None,
+    what_ifs: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> tuple[RunRequest, ...]:
+    """Return the runs of an experiment: every policy with every seed, as documented and as trained where that differs.
+
+    `policies`, `what_ifs` and `seeds` are those of the scenario where they are not given. What-ifs are for Sluice alone
+    unless `policies` names others.
+    """
+    named = scenario.file.policies if policies is None else policies
+    asked: list[tuple[str | None, str]] = [(None, policy) for policy in named]
+    for what_if in [each.name for each in scenario.file.what_if] if what_ifs is None else what_ifs:
+        asked += [(what_if, policy) for policy in ([SLUICE] if policies is None else policies)]
+    return tuple(
+        RunRequest(policy=policy, tuning=tuning, what_if=what_if, seed=seed)
+        for what_if, policy in asked
+        for tuning in Tuning
+        if tuning is Tuning.DEFAULT or POLICIES[policy].trained not in {None, POLICIES[policy].default}
+        for seed in (scenario.file.seeds if seeds is None else seeds)
+    )
+
+
+def run_one(
+    scenario: Scenario,
+    *,
+    policy: str,
+    seed: int,
+    tuning: Tuning = Tuning.DEFAULT,
+    what_if: str | None = None,
+    settings: Any = None,
+    schedules: Mapping[str, Schedule] | None = None,
+) -> RunResult:
+    """Run a scenario once under a policy and return what came of it.
+
+    `settings` replaces those of the tuning; `schedules` is the load, where somebody has made it already.
+
+    Raises:
+        UnsupportedScenario: the scenario asks for what is not simulated.
+        ValueError: no such what-if, or a policy without trained settings.
+    """
+    began_s = time.perf_counter()
+    scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
+    loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
+    chosen = _settings(policy, tuning) if settings is None else settings
+    if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
+        scenario = cheapest_first(scenario)
+    rival = _rival(scenario, policy, chosen, loads)
+    cluster = SimulatedCluster(
+        scenario, seed=seed, interval_s=rival.interval_s, window_s=rival.metrics_window_s, schedules=loads
+    )
+    log = _DecisionLog()
+    due_s = cluster.now_s
+    while due_s < cluster.duration_s:
+        cluster.advance(due_s)
+        decision = rival(cluster.snapshot(), Policy(interval_s=rival.interval_s))
+        cluster.apply(decision)
+        log.add(decision)
+        due_s += rival.interval_s
+    cluster.advance(cluster.duration_s)
+    return _result(
+        scenario,
+        cluster,
+        policy=policy,
+        tuning=tuning,
+        what_if=what_if,
+        seed=seed,
+        interval_s=rival.interval_s,
+        decisions=tuple(log.entries),
+        wall_s=time.perf_counter() - began_s,
+    )
+
+
+def run_all(
+    scenario: Scenario,
+    requests: Sequence[RunRequest],
+    *,
+    jobs: int = 1,
+    progress: Callable[[RunResult], None] | None = None,
+) -> tuple[RunResult, ...]:
+    """Make runs in `jobs` processes and return their results in the order of the requests, as `run_and_bound` does.
+
+    `progress` is called in this process with each result.
+    """
+    tell = progress or _ignore
+
+    def told(answer: RunResult | BoundResult) -> None:
+        if isinstance(answer, RunResult):
+            tell(answer)
+
+    return _runs(_answers(scenario, requests, jobs=jobs, tell=told))
+
+
+def run_and_bound(
+    scenario: Scenario,
+    runs: Sequence[RunRequest],
+    bounds: Sequence[BoundRequest],
+    *,
+    jobs: int = 1,
+    progress: Callable[[], None] | None = None,
+) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
+    """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
+
+    The same requests give the same answers, whatever the number of processes. `progress` is called in this process as
+    each ends. An interrupt ends the processes before it is passed on.
+    """
+    found = _answers(scenario, [*runs, *bounds], jobs=jobs, tell=lambda _: progress and progress())
+    return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
+
+
+def _runs(answers: Sequence[RunResult | BoundResult]) -> tuple[RunResult, ...]:
+    return tuple(answer for answer in answers if isinstance(answer, RunResult))
+
+
+def _answers(
+    scenario: Scenario,
+    requests: Sequence[RunRequest | BoundRequest],
+    *,
+    jobs: int,
+    tell: Callable[[RunResult | BoundResult], object],
+) -> Sequence[RunResult | BoundResult]:
+    if jobs == 1 or len(requests) <= 1:
+        results = []
+        for request in requests:
+            results.append(_answer(scenario, request))
+            tell(results[-1])
+        return results
+    found: dict[int, RunResult | BoundResult] = {}
+    pool = ProcessPoolExecutor(
+        min(jobs, len(requests)),
+        mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which a fork does not take along
+        initializer=_begin_process,
+        initargs=(scenario,),
+    )
+    try:
+        with _uninterruptible():
+            waiting: dict[Future[RunResult | BoundResult], int] = {
+                pool.submit(_in_process, requests[index]): index for index in _longest_first(requests)
+            }
+        while waiting:
+            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                found[waiting.pop(done)] = done.result()
+                tell(done.result())
+    except BaseException:
+        processes = tuple((pool._processes or {}).values())  # noqa: SLF001 - a run cannot be told to stop
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+        raise
+    pool.shutdown()
+    return [found[index] for index in range(len(requests))]
+
+
+def _longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
+    """Return the order in which to begin, so that all processes are busy to the end.
+
+    Sluice plans, bounds are searched for; for all the others the queues are most of the work.
+    """
+
+    def turn(index: int) -> int:
+        request = requests[index]
+        if isinstance(request, BoundRequest):
+            return 1
+        return 0 if request.policy == SLUICE else 2
+
+    return sorted(range(len(requests)), key=turn)
+
+
+def _ignore(result: RunResult) -> None:
+    """Tell nobody."""
+
+
+_scenario_of_process: Scenario | None = None
+
+
+def _begin_process(scenario: Scenario) -> None:
+    global _scenario_of_process  # noqa: PLW0603 - sent once, not with every run
+    _scenario_of_process = scenario
+
+
+@contextlib.contextmanager
+def _uninterruptible() -> Iterator[None]:
+    """Processes started meanwhile are deaf to Ctrl-C, which a terminal sends to all of them: their parent ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does, and only there it raises
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _in_process(request: RunRequest | BoundRequest) -> RunResult | BoundResult:
+    assert _scenario_of_process is not None
+    return _answer(_scenario_of_process, request)
+
+
+def _answer(scenario: Scenario, request: RunRequest | BoundRequest) -> RunResult | BoundResult:
+    if isinstance(request, RunRequest):
+        return _run(scenario, request)
+    return bound_one(scenario, request, schedules=_loads.get(scenario, request.what_if, request.seed))
+
+
+def _run(scenario: Scenario, request: RunRequest) -> RunResult:
+    return run_one(
+        scenario,
+        policy=request.policy,
+        seed=request.seed,
+        tuning=request.tuning,
+        what_if=request.what_if,
+        settings=request.settings,
+        schedules=_loads.get(scenario, request.what_if, request.seed),
+    )
+
+
+class _Loads:
+    """The loads made last: the policies of an experiment share them."""
+
+    def __init__(self) -> None:
+        self._scenario: Scenario | None = None
+        self._made: dict[tuple[str | None, int], Mapping[str, Schedule]] = {}
+
+    def get(self, scenario: Scenario, what_if: str | None, seed: int) -> Mapping[str, Schedule]:
+        """Return the load of a what-if and a seed."""
+        if scenario is not self._scenario:
+            self._scenario, self._made = scenario, {}
+        # A what-if that leaves the load alone has that of the scenario.
+        changes_load = what_if is not None and scenario.what_if(what_if).load is not None
+        key = (what_if if changes_load else None, seed)
+        if key not in self._made:
+            while len(self._made) >= _SCHEDULES_KEPT:
+                del self._made[next(iter(self._made))]
+            other = with_what_if(scenario, None if key[0] is None else scenario.what_if(key[0]))
+            self._made[key] = pipeline_schedules(other, seed=seed)
+        return self._made[key]
+
+
+_loads = _Loads()
+
+
+def _settings(policy: str, tuning: Tuning) -> Any:
+    family = POLICIES[policy]
+    settings = family.default if tuning is Tuning.DEFAULT else family.trained
+    if settings is None:
+        raise ValueError(f"policy: {policy}: has no trained settings")
+    return settings
+
+
+def _rival(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Rival:
+    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    briefing = Briefing(
+        pipelines=pipelines,
+        pools=tuple(pool_spec(resource) for resource in scenario.pools),
+        changes=tuple(
+            pipeline_spec(change.resource)
+            if isinstance(change.resource, SpeechPipeline)
+            else pool_spec(change.resource)
+            for change in resource_changes(scenario)
+        ),
+        loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
+        duration_s=scenario.file.clock.duration_s,
+    )
+    return POLICIES[policy].make(settings, briefing)
+
+
+class _DecisionLog:
+    """What was decided since the load began, as far as it differs from the decision before."""
+
+    def __init__(self) -> None:
+        self.entries: list[DecisionEntry] = []
+        self._gists: dict[PipelineKey, object] = {}
+
+    def add(self, decision: Decision) -> None:
+        """Note what is new."""
+        for pipeline in decision.pipelines:
+            gist = _gist(pipeline)
+            if self._gists.get(pipeline.key) == gist:
+                continue
+            self._gists[pipeline.key] = gist
+            if decision.now_s >= 0:
+                self.entries.append(
+                    DecisionEntry(
+                        t_s=decision.now_s,
+                        pipeline=pipeline.key,
+                        changes=tuple(
+                            Change(stage=change.stage, pool=change.pool, before=change.before, after=change.after)
+                            for change in pipeline.changes
+                        ),
+                        reason=decision.reason if isinstance(decision, RivalDecision) else reason_sentence(pipeline),
+                    )
+                )
+
+
+def _gist(decision: PipelineDecision) -> object:
+    """What makes a decision another one; readings and instants move all the time."""
+    changes = [(change.stage, change.pool, change.before, change.after) for change in decision.changes]
+    return changes, dict(decision.desired), {(hold.reason, hold.stage) for hold in decision.holds}
+
+
+def _result(
+    scenario: Scenario,
+    cluster: SimulatedCluster,
+    *,
+    policy: str,
+    tuning: Tuning,
+    what_if: str | None,
+    seed: int,
+    interval_s: float,
+    decisions: tuple[DecisionEntry, ...],
+    wall_s: float,
+) -> RunResult:
+    clock = scenario.file.clock
+    faults = tuple(fault.interval for fault in scenario.file.faults)
+    tallies = [cluster.tally(pipeline.key) for pipeline in cluster.pipelines]
+    scores = [tally.score(faults) for tally in tallies]
+    windows = [window for score in scores for window in score.windows]
+    met = [window.met for window in windows if window.met is not None]
+    met_calm = [window.met for window in windows if window.met is not None and window.calm]
+    unfiltered = sum(score.offered - score.filtered for score in scores)
+    within = sum(round((score.within_sla_share or 0.0) * (score.offered - score.filtered)) for score in scores)
+    percentiles = [_percentile(tallies, scores, percent) for percent in (50, 95, 99)]
+    return RunResult(
+        policy=policy,
+        tuning=tuning,
+        what_if=what_if,
+        seed=seed,
+        cost=ledger.cost(cluster.observations, clock),
+        windows=len(met),
+        sla_windows_met=sum(met) / len(met) if met else None,
+        sla_windows_met_calm=sum(met_calm) / len(met_calm) if met_calm else None,
+        within_sla_share=within / unfiltered if unfiltered else None,
+        p50_s=percentiles[0],
+        p95_s=percentiles[1],
+        p99_s=percentiles[2],
+        offered=sum(score.offered for score in scores),
+        served=sum(score.served for score in scores),
+        filtered=sum(score.filtered for score in scores),
+        shed=sum(score.shed for score in scores),
+        lost=sum(score.lost for score in scores),
+        in_flight=sum(score.in_flight for score in scores),
+        sessions_cut=cluster.sessions_cut,
+        replica_changes=ledger.replica_changes(cluster.observations, clock),
+        cap_violations=sum(
+            ledger.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)
+            for pipeline in cluster.pipelines
+        ),
+        simulated_s=clock.duration_s,
+        wall_s=wall_s,
+        series=run_series(
+            cluster.pipelines,
+            {pipeline.key: score for pipeline, score in zip(cluster.pipelines, scores, strict=True)},
+            cluster.observations,
+        ),
+        decisions=decisions,
+    )
+
+
+def _percentile(tallies: Sequence[Tally], scores: Sequence[ItemScore], percent: float) -> float | None:
+    """Return the nearest-rank percentile over the served and lost items of all pipelines; None when infinite."""
+    counts, latencies_s = [], []
+    for tally in tallies:
+        counts.append(tally.arrays.run_fine + tally.arrays.fine.sum(axis=0))
+        latencies_s.append(np.maximum(tally.arrays.run_peaks, tally.arrays.peaks.max(axis=0)))
+    count, latency_s = np.concatenate(counts), np.concatenate(latencies_s)
+    order = np.argsort(latency_s, kind="stable")
+    upto = np.cumsum(count[order])
+    total = int(upto[-1]) + sum(score.lost for score in scores)
+    rank = max(1, math.ceil(round(percent / 100 * total, 9)))
+    return None if not total or rank > upto[-1] else float(latency_s[order][np.searchsorted(upto, rank)])

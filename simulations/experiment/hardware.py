@@ -1,0 +1,36 @@
+"""The order of placements that autoscalers of single workloads are set up with."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from controller.core.state.spec import PlacementSpec
+from controller.resources.translate import pipeline_spec, pool_spec
+from simulations.scenario.scenario import Scenario, resource_name, with_documents
+
+
+def cheapest_first(scenario: Scenario) -> Scenario:
+    """Return the scenario with every stage's placements in order of USD per item, at full batches and first prices.
+
+    Ties stay in the order declared.
+    """
+    prices = {pool.name: pool.price_per_hour for pool in map(pool_spec, scenario.pools)}
+    changed = {}
+    for pipeline in scenario.pipelines:
+        stages, name = pipeline_spec(pipeline).stages, resource_name(pipeline)
+        costs = [[_per_item(placement, prices[placement.pool]) for placement in s.placements] for s in stages]
+        orders = [sorted(range(len(own)), key=own.__getitem__) for own in costs]
+        changed[name] = _ordered(scenario.documents[name], orders)
+    return with_documents(scenario, changed)
+
+
+def _per_item(placement: PlacementSpec, price_per_hour: float) -> float:
+    prior, batch = placement.prior, placement.prior.batch_sizes[-1]
+    return price_per_hour / prior.per_instance * prior.service.mean_s(batch) / (prior.concurrency * batch)
+
+
+def _ordered(document: Mapping[str, Any], orders: Sequence[Sequence[int]]) -> dict[str, Any]:
+    stages = [
+        {**stage, "placements": [stage["placements"][index] for index in order]}
+        for stage, order in zip(document["spec"]["stages"], orders, strict=True)
+    ]
+    return {**document, "spec": {**document["spec"], "stages": stages}}

@@ -1,0 +1,43 @@
+"""What a result was made from: the command, the versions, and the files by their SHA-256."""
+
+import hashlib
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import metadata, resources
+
+from simulations.policies.catalogue import TRAINED
+from simulations.results.results import Provenance, RunResult, Tuning
+from simulations.scenario.scenario import Scenario
+
+_DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba", "scipy": "scipy"}
+
+
+def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[RunResult] = ()) -> Provenance:
+    """Return the provenance of `results`, which are runs of `scenario` by `command` on this machine."""
+    versions = {"python": platform.python_version()}
+    for name, distribution in _DISTRIBUTIONS.items():
+        try:
+            versions[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue  # not every command needs every library
+    files = dict(_files(scenario))
+    if any(result.tuning is Tuning.TRAINED for result in results):
+        files[f"simulations/policies/{TRAINED}"] = (resources.files("simulations.policies") / TRAINED).read_bytes()
+    return Provenance(
+        command=tuple(command),
+        versions=dict(sorted(versions.items())),
+        sha256={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    )
+
+
+def _files(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
+    """The scenario, its manifests and traces, named as the scenario names them."""
+    yield scenario.path.name, scenario.path.read_bytes()
+    for name, path in zip(scenario.file.manifests, scenario.manifests, strict=True):
+        yield name, path.read_bytes()
+    traces = [load.trace for load in scenario.file.load]
+    traces += [w.load.trace for w in scenario.file.what_if if w.load is not None and w.load.trace is not None]
+    for name in dict.fromkeys(traces):
+        path = scenario.path.parent / name
+        bundled = resources.files("simulations.data") / "traces" / name
+        yield name, path.read_bytes() if path.is_file() else bundled.read_bytes()

@@ -1,0 +1,1 @@
+"""Control plane, Prometheus, nodes and Deployments of the lab."""

@@ -1,0 +1,247 @@
+"""The lab put together: a control plane with Sluice's resources in it, Prometheus behind the fault proxy, nodes, their
+agent, and the operator under its own ServiceAccount. What load runs through it is `simulations.lab.session.run`'s
+business."""
+
+import contextlib
+import http
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import urllib3
+import yaml
+from kubernetes import client, config, utils
+
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.resources.schema import CRDS
+from optimizer.model import PoolName
+from simulations.lab.cluster import nodes
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.cluster.nodes import FaultyPool
+from simulations.lab.cluster.prometheus import PrometheusServer
+from simulations.lab.faults.metrics_proxy import MetricsProxy
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import LOOPBACK, ProcessError, Processes, free_ports
+
+_OPERATOR_NAMESPACE = "sluice-system"
+_OPERATOR_ACCOUNT = "sluice"
+_OPERATOR_POD = "sluice-0"
+_ESTABLISHED_S = 20.0
+_POLL_S = 0.05
+_TIMEOUT_S = (3, 10)
+_CONFLICT = 409
+
+
+class Cluster:
+    """A lab in one folder. Everything it starts ends with the `with` block, or with this process."""
+
+    def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
+        """Nothing runs before `start()`; `seed` is that of the workers' service times."""
+        self.folder = folder
+        self.ingress_port, self.operator_port, self._agent_port, proxy_port = free_ports(4)
+        self.operator_log = folder / "processes" / "operator.log"
+        self._seed = seed
+        self._scrape_interval_s = scrape_interval_s
+        self._exit = contextlib.ExitStack()
+        self._processes = Processes(folder / "processes")
+        self._control_plane = ControlPlane(folder / "kubernetes", binaries)
+        self._prometheus = PrometheusServer(
+            folder / "prometheus",
+            binaries,
+            kubeconfig=self._control_plane.kubeconfig,
+            scrape_interval_s=scrape_interval_s,
+            targets=[f"{LOOPBACK}:{self.ingress_port}"],
+        )
+        self._proxy_port = proxy_port
+        self.pools: dict[PoolName, FaultyPool] = {}
+        self._factors: dict[str, float] = {}
+        self.metrics: MetricsProxy
+        self.kubernetes_version: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Return the kubeconfig of the cluster's administrator."""
+        return self._control_plane.kubeconfig
+
+    @property
+    def prometheus_url(self) -> str:
+        """Return where Prometheus answers, without the fault proxy."""
+        return self._prometheus.url
+
+    @property
+    def operator_url(self) -> str:
+        """Return where the operator serves its metrics and probes."""
+        return f"http://{LOOPBACK}:{self.operator_port}"
+
+    def start(self) -> Self:
+        """Start the control plane and Prometheus, install Sluice's resources, and start the node agent.
+
+        Raises:
+            ProcessError: a part did not start; the message has its last log lines.
+        """
+        try:
+            self._exit.enter_context(self._control_plane)
+            self._exit.enter_context(self._prometheus)
+            self.metrics = self._exit.enter_context(MetricsProxy(self._prometheus.url, self._proxy_port))
+            self._exit.enter_context(self._processes)
+            with self.admin() as api:
+                self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
+                install(api)
+            self._start_module(
+                "agent",
+                "simulations.lab.pods.agent",
+                {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
+            )
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all parts, the last started first."""
+        self._exit.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raise `ProcessError` if a part has ended by itself."""
+        self._control_plane.check()
+        self._prometheus.check()
+        self._processes.check()
+
+    def admin(self) -> client.ApiClient:
+        """Return a client with the administrator's rights, to be closed by the caller."""
+        return config.new_client_from_config(str(self.kubeconfig))
+
+    def apply(
+        self,
+        documents: Iterable[Mapping[str, Any]],
+        pipelines: Iterable[PipelineSpec],
+        pools: Iterable[PoolSpec],
+    ) -> None:
+        """Create nodes for the pools, the Deployments that the pipelines target, and the resources themselves.
+
+        `documents` are the resources as the user wrote them; `pipelines` and `pools` are the same, translated.
+        """
+        pipelines = tuple(pipelines)
+        of_pool = pool_nodes(pools)
+        self.pools = {name: FaultyPool(nodes) for name, nodes in of_pool.items()}
+        with self.admin() as api:
+            core = client.CoreV1Api(api)
+            nodes.create(core, of_pool.values())
+            for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
+                with _existing_is_fine():
+                    core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
+            for manifest in deployments(pipelines, of_pool, seed=self._seed):
+                with _existing_is_fine():
+                    client.AppsV1Api(api).create_namespaced_deployment(
+                        manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S
+                    )
+            custom = client.CustomObjectsApi(api)
+            for document in documents:
+                with _existing_is_fine():
+                    _create_resource(custom, document)
+
+    def settle_nodes(self, pool: PoolName) -> None:
+        """Make the nodes of a pool what its faults say they are."""
+        with self.admin() as api:
+            self.pools[pool].settle(client.CoreV1Api(api))
+
+    def slow_down(self, path: str, factor: float) -> None:
+        """Multiply what the node agent has at `path` of its control endpoint."""
+        self._factors[path] = self._factors.get(path, 1.0) * factor
+        url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
+        answer = urllib3.request("PUT", url, body=repr(self._factors[path]), timeout=_TIMEOUT_S[1], retries=False)
+        if answer.status != http.HTTPStatus.NO_CONTENT:
+            raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
+
+    def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
+        """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy.
+
+        `metrics` names their sources as `--metrics` does; a direct scrape answers users' queries from the ingress.
+        """
+        kubeconfig = self.folder / "operator.kubeconfig"
+        self._control_plane.service_account_kubeconfig(
+            _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
+        )
+        self._start_module(
+            "operator",
+            "controller",
+            {
+                "kubeconfig": kubeconfig,
+                "metrics": metrics,
+                "prometheus-url": self.metrics.url,
+                "scrape-endpoints": f"http://{LOOPBACK}:{self.ingress_port}/metrics",
+                "interval": f"{interval_s:g}s",
+                "scrape-interval": f"{self._scrape_interval_s:g}s",
+                "port": self.operator_port,
+                "pod-name": _OPERATOR_POD,
+                "log-format": "json",
+            },
+            "operator",
+        )
+
+    def _start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> None:
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        self._processes.start(name, [sys.executable, "-m", module, *commands, *arguments])
+
+
+def install(api: client.ApiClient, *, policies: bool = True) -> None:
+    """Install Sluice's resources, the operator's rights and, if asked for, what the API server refuses it.
+
+    Raises:
+        ProcessError: the resources are not served in time.
+    """
+    utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
+    for name in ("rbac.yaml", *(("admission.yaml",) if policies else ())):
+        for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
+            utils.create_from_dict(api, manifest)
+    extensions = client.ApiextensionsV1Api(api)
+    deadline = time.monotonic() + _ESTABLISHED_S
+    for crd in CRDS:
+        name = crd.manifest()["metadata"]["name"]
+        while not _is_established(extensions, name):
+            if time.monotonic() > deadline:
+                raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
+            time.sleep(_POLL_S)
+
+
+def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
+    answer = extensions.read_custom_resource_definition(name, _preload_content=False, _request_timeout=_TIMEOUT_S)
+    conditions = json.loads(answer.data).get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any]) -> None:
+    group, _, version = document["apiVersion"].partition("/")
+    plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
+    if plural is None:
+        return  # a document of another API: the lab makes its own workloads
+    namespace = document["metadata"].get("namespace")
+    if document["kind"] == "ComputePool":
+        custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)
+    else:
+        custom.create_namespaced_custom_object(
+            group, version, namespace or "default", plural, dict(document), _request_timeout=_TIMEOUT_S
+        )
+
+
+@contextlib.contextmanager
+def _existing_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except client.ApiException as error:
+        if error.status != _CONFLICT:
+            raise

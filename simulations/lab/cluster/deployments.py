@@ -1,0 +1,147 @@
+"""The Deployments that manifests target: one per placement, on its pool's nodes, whose pods are stage workers."""
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec
+from optimizer.model import PoolName
+from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
+from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
+from simulations.lab.pods.exposition import Preset
+from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+
+_DEFAULT_QUEUE_LIMIT = 512
+
+
+class UnsupportedManifest(ValueError):
+    """The manifest is valid, but the lab cannot run it; the message says what of it."""
+
+
+def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)) -> dict[PoolName, PoolNodes]:
+    """Return the nodes of each pool: as many as its capacity allows.
+
+    Raises:
+        UnsupportedManifest: a pool without `capacity.instances`: the lab has no nodes of its own to count.
+    """
+    nodes = {}
+    for pool in pools:
+        if pool.instances is None:
+            raise UnsupportedManifest(
+                f"ComputePool {pool.name}: spec.capacity.instances: the lab makes that many nodes, so it must be given"
+            )
+        device: Device = next(device for device in get_args(Device) if device == pool.device)
+        nodes[pool.name] = PoolNodes(
+            name=str(pool.name),
+            device=device,
+            node_selector=pool.node_selector,
+            instances=pool.instances,
+            zones=zones,
+        )
+    return nodes
+
+
+def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int) -> WorkerSpec:
+    """Return what a replica of `placement` is in the lab: the declared law, limits and start-up."""
+    if stage.preset not in get_args(Preset):
+        known = ", ".join(get_args(Preset))
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {stage.name}"
+            f": metrics.preset: {stage.preset!r}: the lab's workers speak {known}"
+        )
+    preset: Preset = next(preset for preset in get_args(Preset) if preset == stage.preset)
+    prior = placement.prior
+    return WorkerSpec(
+        pipeline=pipeline.name,
+        stage=str(stage.name),
+        fixed_s=prior.service.fixed_s,
+        per_item_s=prior.service.per_item_s,
+        cv=prior.service.cv,
+        batch_max=prior.batch_sizes[-1],
+        batch_wait_s=prior.batch_wait_s,
+        concurrency=prior.concurrency,
+        queue_limit=_DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit,
+        session_slots=prior.session_slots,
+        startup_s=placement.startup_s,
+        drain_s=pipeline.scaling.drain_s,
+        # Each placement draws service times of its own, the same in every run of a seed.
+        seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
+        preset=preset,
+    )
+
+
+def deployments(
+    pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], *, seed: int
+) -> list[dict[str, Any]]:
+    """Return the Deployment of every placement, with its minimum of replicas.
+
+    Raises:
+        UnsupportedManifest: a target that is not a Deployment of apps/v1, a pool without nodes, a preset no worker
+            speaks, or more replicas per instance than nodes of the lab can tell apart.
+    """
+    manifests = []
+    for pipeline in pipelines:
+        for stage in pipeline.stages:
+            for placement in stage.placements:
+                target = placement.target
+                if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
+                    raise UnsupportedManifest(
+                        f"pipeline {pipeline.key}, stage {stage.name}: target {target.api_version} {target}: "
+                        "the lab runs Deployments of apps/v1"
+                    )
+                if placement.pool not in nodes:
+                    raise UnsupportedManifest(
+                        f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be in "
+                        "the manifests: the lab makes its nodes"
+                    )
+                worker = worker_spec(pipeline, stage, placement, seed=seed)
+                manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))
+    return manifests
+
+
+def _deployment(
+    pipeline: PipelineSpec, placement: PlacementSpec, worker: WorkerSpec, nodes: PoolNodes
+) -> dict[str, Any]:
+    try:
+        resources = pod_resources(nodes, placement.prior.per_instance)
+    except ValueError as error:
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.pool}: {error}"
+        ) from None
+    labels = {
+        "app": placement.target.name,
+        "sluice.dev/pipeline": pipeline.name,
+        "sluice.dev/stage": worker.stage,
+        POOL_LABEL: str(placement.pool),
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": placement.target.name, "namespace": pipeline.namespace, "labels": labels},
+        "spec": {
+            "replicas": placement.prior.min_replicas,
+            "selector": {"matchLabels": {"app": placement.target.name}},
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {
+                        WORKER_ANNOTATION: worker.to_json(),
+                        "prometheus.io/scrape": "true",
+                        "prometheus.io/port": str(METRICS_PORT),
+                    },
+                },
+                "spec": {
+                    "nodeSelector": dict(nodes.node_selector),
+                    "terminationGracePeriodSeconds": max(1, math.ceil(pipeline.scaling.drain_s / DRAIN_SHARE)),
+                    "containers": [
+                        {
+                            "name": "worker",
+                            "image": "lab/stage-worker",
+                            "resources": {"requests": resources, "limits": resources},
+                        }
+                    ],
+                },
+            },
+        },
+    }

@@ -1,0 +1,138 @@
+"""A real Prometheus on loopback that finds the lab's pods as it does in production: by their annotations."""
+
+import contextlib
+import http.client
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import yaml
+
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import LOOPBACK, Processes, free_ports
+
+_READY_S = 30.0
+_READ_S = 5.0
+_ANNOTATION = "__meta_kubernetes_pod_annotation_prometheus_io"
+_POD_LABEL = "__meta_kubernetes_pod_label"
+
+
+class PrometheusServer:
+    """One server in one folder; it ends with `stop()`, with the `with` block or with this process.
+
+    Scraped are the running pods annotated `prometheus.io/scrape: "true"` and `prometheus.io/port`, under the labels
+    `namespace`, `pod`, `node`, `app` and the pod's labels `sluice.dev/…` (as `sluice_dev_…`), and the static targets,
+    whose own labels win.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        binaries: Binaries,
+        *,
+        kubeconfig: Path,
+        scrape_interval_s: float = 1.0,
+        targets: Sequence[str] = (),
+    ) -> None:
+        """Nothing runs before `start()`.
+
+        Args:
+            folder: where configuration, data and log go; the data of an earlier server in it are deleted by `start()`.
+            binaries: the lab's programs.
+            kubeconfig: of an account that may list and watch pods in all namespaces.
+            scrape_interval_s: at least 0.001.
+            targets: further endpoints to scrape, as `host:port`.
+        """
+        self._folder = folder.resolve()
+        self._binaries = binaries
+        self._kubeconfig = kubeconfig.resolve()
+        self._interval_ms = round(scrape_interval_s * 1000)
+        self._targets = list(targets)
+        self._processes = Processes(self._folder)
+        self.url = ""
+
+    def start(self) -> Self:
+        """Start the server and return when it answers queries.
+
+        Raises:
+            ProcessError: it ended or was not ready in time.
+        """
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        settings = self._folder / "prometheus.yaml"
+        settings.write_text(yaml.safe_dump(self._settings(), sort_keys=False))
+        (port,) = free_ports(1)
+        self.url = f"http://{LOOPBACK}:{port}"
+        try:
+            child = self._processes.start(
+                "prometheus",
+                [
+                    self._binaries.prometheus,
+                    f"--config.file={settings}",
+                    f"--storage.tsdb.path={self._folder / 'data'}",
+                    "--storage.tsdb.retention.time=1d",
+                    f"--web.listen-address={LOOPBACK}:{port}",
+                    # As fast as the scrapes: 5 s, the default, is made for intervals of 15 s and more.
+                    f"--scrape.discovery-reload-interval={self._interval_ms}ms",
+                    "--log.level=warn",
+                ],
+            )
+            child.wait_until(lambda: _is_ready(port), _READY_S)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop the server; its data and log stay in the folder."""
+        self._processes.stop()
+
+    def check(self) -> None:
+        """Raise `ProcessError` if the server has ended by itself."""
+        self._processes.check()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _settings(self) -> dict[str, object]:
+        interval = f"{self._interval_ms}ms"
+        return {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval},
+            "scrape_configs": [
+                {
+                    "job_name": "pods",
+                    "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(self._kubeconfig)}],
+                    "relabel_configs": [
+                        {"source_labels": [f"{_ANNOTATION}_scrape"], "regex": "true", "action": "keep"},
+                        {"source_labels": ["__meta_kubernetes_pod_phase"], "regex": "Running", "action": "keep"},
+                        {
+                            "source_labels": ["__meta_kubernetes_pod_ip", f"{_ANNOTATION}_port"],
+                            "separator": ":",
+                            "target_label": "__address__",
+                        },
+                        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+                        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+                        {"source_labels": ["__meta_kubernetes_pod_node_name"], "target_label": "node"},
+                        {"regex": f"{_POD_LABEL}_(app|sluice_dev_.+)", "action": "labelmap"},
+                    ],
+                },
+                {"job_name": "static", "honor_labels": True, "static_configs": [{"targets": self._targets}]},
+            ],
+        }
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_READ_S)
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", "/-/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):  # no listener yet
+        return False

@@ -1,0 +1,1 @@
+"""Proxies in front of real servers that inject faults."""

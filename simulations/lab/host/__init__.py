@@ -1,0 +1,1 @@
+"""Programs and processes of the lab on this machine."""

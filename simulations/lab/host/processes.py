@@ -1,0 +1,160 @@
+"""Child processes of the lab: they log to files, bind to loopback, and do not survive the parent."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from simulations.lab.host import launch
+
+LOOPBACK = "127.0.0.1"
+
+_TAIL_LINES = 15
+_STOP_S = 5.0
+_POLL_S = 0.02
+# Below the kernel's ephemeral range, from which an outgoing connection could take the port before its owner binds it.
+_PORTS = range(20_000, 32_000)
+
+# A parent-death signal comes when the starting *thread* ends, so all children are started by one that lasts.
+_starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lab-starter")
+
+
+class ProcessError(RuntimeError):
+    """A process of the lab ended by itself, or was not ready in time; the message has its last log lines."""
+
+
+class Child:
+    """A running program in its own session, with its log file."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.pid = process.pid
+        self.log = log
+        self._process = process
+
+    def check(self) -> None:
+        """Raise `ProcessError` if the program has ended."""
+        code = self._ended()
+        if code is not None:
+            raise ProcessError(f"{self.name} ended with {_in_words(code)}; {self._tail()}")
+
+    def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
+        """Poll `ready` until it is true.
+
+        Raises:
+            ProcessError: when the program ends first, or after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise ProcessError(f"{self.name} was not ready after {timeout_s:g} s; {self._tail()}")
+            time.sleep(_POLL_S)
+
+    def stop(self, timeout_s: float = _STOP_S) -> int:
+        """End the program and all of its process group: SIGTERM, then SIGKILL after `timeout_s`; return its code."""
+        if self._process.returncode is None:
+            deadline = time.monotonic() + timeout_s
+            os.killpg(self.pid, signal.SIGTERM)
+            while self._ended() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def _ended(self) -> int | None:
+        # Without reaping it: until then the number of its process group cannot come to belong to strangers.
+        if self._process.returncode is not None:
+            return self._process.returncode
+        end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if end is None:
+            return None
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        return "\n  ".join([f"last lines of {self.log}:", *(lines or ["(empty)"])])
+
+
+class Processes:
+    """Children that are started one after the other and stopped in reverse order."""
+
+    def __init__(self, folder: Path) -> None:
+        """Logs go to `<folder>/<name>.log`; the folder is made when it is not there."""
+        self._folder = folder
+        self._children: list[Child] = []
+
+    def start(self, name: str, command: Sequence[str | Path]) -> Child:
+        """Start `command`; its first item is the program's path."""
+        return _starter.submit(self._start, name, command).result()
+
+    def _start(self, name: str, command: Sequence[str | Path]) -> Child:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        log = self._folder / f"{name}.log"
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*launcher, *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C at the terminal is for us; we then stop them in order
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raise `ProcessError` if any of the programs has ended."""
+        for child in self._children:
+            child.check()
+
+    def kill(self, child: Child) -> None:
+        """Kill one of them, and no longer mind that it has ended."""
+        self._children.remove(child)
+        child.stop(0.0)
+
+    def stop(self) -> None:
+        """Stop all, the last started first; calling it again does nothing."""
+        _starter.submit(lambda: None).result()  # whoever was interrupted in `start` has left it going on there
+        while self._children:
+            self._children[-1].stop()
+            self._children.pop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different TCP ports that nothing listens on at the loopback address."""
+    with contextlib.ExitStack() as held:
+        ports: list[int] = []
+        candidates = random.sample(_PORTS, len(_PORTS))
+        while len(ports) < count and candidates:
+            attempt = held.enter_context(socket.socket())
+            # As servers do, so that a port whose last connections are in TIME_WAIT counts as free.
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = candidates.pop()
+            with contextlib.suppress(OSError):
+                attempt.bind((LOOPBACK, port))
+                ports.append(port)
+    if len(ports) < count:
+        raise ProcessError(f"no {count} free TCP ports on {LOOPBACK} in {_PORTS.start}-{_PORTS.stop - 1}")
+    return ports
+
+
+def _in_words(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"

@@ -1,0 +1,1 @@
+"""Wire format, precise timers and the small asynchronous Kubernetes client."""

@@ -1,0 +1,1 @@
+"""The node agent and the stage workers that stand for model servers."""

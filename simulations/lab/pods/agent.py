@@ -1,0 +1,320 @@
+"""The node agent: plays kubelet for every node of the lab, with stage workers in place of containers.
+
+`python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods; one that is bound to a node and carries a worker
+specification in the annotation `lab.sluice.dev/worker` gets a stage worker on a loopback address of its own, which is
+never used again. One JSON object per line on standard output says what happened: `listening` (with the URL of the
+control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
+
+Control endpoint, loopback only, with a number as body: PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the
+service times of that stage's workers, present and future; PUT /start-factors/POOL the start-up time of workers that are
+yet to come there.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from simulations.lab.net.kube_api import KubeApi, KubeApiError
+from simulations.lab.net.timers import Timers
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
+
+WORKER_ANNOTATION = "lab.sluice.dev/worker"
+POOL_LABEL = "sluice.dev/pool"
+
+_NOT_FOUND = 404
+DRAIN_SHARE = 0.9  # of the grace period; the rest is for the queue that is left then
+_DEFAULT_GRACE_S = 30
+
+StageKey = tuple[str, str, str]  # namespace, pipeline, stage
+
+
+class Agent:
+    """All pods of the lab, one task each."""
+
+    def __init__(self, api: KubeApi, timers: Timers) -> None:
+        """Nothing happens before `run`."""
+        self._api = api
+        self._timers = timers
+        self._pods: dict[str, _Pod] = {}
+        self._nodes: set[str] = set()
+        self._slow_factors: dict[StageKey, float] = {}
+        self._start_factors: dict[str, float] = {}
+        self._addresses = _addresses()
+        self._ordinal = 0
+        self._tasks = asyncio.TaskGroup()
+
+    async def run(self, control_port: int = 0) -> None:
+        """Work until cancelled, or until the API server refuses."""
+        application = web.Application()
+        application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
+        application.router.add_put("/start-factors/{pool}", self._put_start_factor)
+        control = web.AppRunner(application)
+        await control.setup()
+        try:
+            await web.TCPSite(control, "127.0.0.1", control_port).start()
+            host, port = control.addresses[0][:2]
+            _say("listening", control=f"http://{host}:{port}")
+            async with self._tasks:
+                self._tasks.create_task(self._follow_nodes())
+                self._tasks.create_task(self._follow_pods())
+        finally:
+            await control.cleanup()
+
+    async def _follow_nodes(self) -> None:
+        async for kind, node in self._api.watch("/api/v1/nodes"):
+            name = node["metadata"]["name"]
+            if kind == "DELETED":
+                self._nodes.discard(name)
+                for pod in tuple(self._pods.values()):
+                    if pod.node == name:
+                        self._drop(pod)
+            else:
+                self._nodes.add(name)
+
+    async def _follow_pods(self) -> None:
+        async for kind, manifest in self._api.watch("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
+            uid = manifest["metadata"]["uid"]
+            pod = self._pods.get(uid)
+            if kind == "DELETED":
+                # Not sooner: what is still told of a pod that has ended would be taken for a new one.
+                if pod is not None:
+                    del self._pods[uid]
+                    pod.vanish()
+            elif pod is None:
+                await self._adopt(_Pod(manifest))
+            elif "deletionTimestamp" in manifest["metadata"]:
+                pod.leave(manifest["metadata"])
+
+    async def _adopt(self, pod: "_Pod") -> None:
+        """Take charge of a pod seen for the first time, bound just now or before this agent began."""
+        if pod.node not in self._nodes and not await self._node_exists(pod.node):
+            await self._delete(pod)
+            return
+        self._pods[pod.uid] = pod
+        pod.task = self._tasks.create_task(self._live(pod))
+
+    async def _node_exists(self, name: str) -> bool:
+        try:
+            await self._api.get(f"/api/v1/nodes/{name}")
+        except KubeApiError as error:
+            if error.status == _NOT_FOUND:
+                return False
+            raise
+        return True
+
+    def _drop(self, pod: "_Pod") -> None:
+        """The node has gone, and the pod with it."""
+        pod.vanish()
+        self._tasks.create_task(self._delete(pod))
+
+    async def _live(self, pod: "_Pod") -> None:
+        """The whole life of a pod; cancelled when the pod or its node vanishes."""
+        try:
+            try:
+                spec = pod.worker_spec()
+            except ValueError as error:
+                _say("rejected", pod=pod.name, namespace=pod.namespace, reason=str(error))
+                await self._patch_status(pod, pod.waiting_status(str(error)))
+                await pod.leaving.wait()
+            else:
+                if spec is None:  # not a stage: it stays as the scheduler left it
+                    await pod.leaving.wait()
+                else:
+                    await self._run_worker(pod, spec)
+            await self._delete(pod)
+        except asyncio.CancelledError:
+            if not pod.vanished:
+                raise
+
+    async def _run_worker(self, pod: "_Pod", spec: WorkerSpec) -> None:
+        self._ordinal += 1
+        worker = StageWorker(spec, next(self._addresses), self._timers, ordinal=self._ordinal)
+        worker.slow_factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
+        pod.worker = worker
+        try:
+            if not pod.leaving.is_set():
+                await self._patch_status(pod, pod.running_status(worker.host, ready=False))
+                with contextlib.suppress(TimeoutError):
+                    startup_s = spec.startup_s * self._start_factors.get(pod.pool, 1.0)
+                    await asyncio.wait_for(pod.leaving.wait(), startup_s)
+            if not pod.leaving.is_set():
+                await worker.start()
+                await self._patch_status(pod, pod.running_status(worker.host, ready=True))
+                _say("started", pod=pod.name, namespace=pod.namespace, stage=spec.stage, address=worker.host)
+                await pod.leaving.wait()
+                async with asyncio.timeout(pod.grace_s):
+                    unready = self._patch_status(pod, pod.running_status(worker.host, ready=False))
+                    await asyncio.gather(unready, worker.drain(min(spec.drain_s, DRAIN_SHARE * pod.grace_s)))
+        except TimeoutError:
+            pass  # out of grace: what is still queued is lost
+        finally:
+            await worker.abort()
+            _say(
+                "stopped",
+                pod=pod.name,
+                namespace=pod.namespace,
+                stage=spec.stage,
+                served=worker.served,
+                lost=worker.lost,
+                sessions_cut=worker.sessions_cut,
+            )
+
+    async def _patch_status(self, pod: "_Pod", status: dict[str, Any]) -> None:
+        # The uid makes the server refuse the patch for a later pod of the same name.
+        await self._unless_gone(self._api.patch(f"{pod.path}/status", {"metadata": {"uid": pod.uid}, "status": status}))
+
+    async def _delete(self, pod: "_Pod") -> None:
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
+        await self._unless_gone(self._api.delete(pod.path, options))
+
+    @staticmethod
+    async def _unless_gone(call: Coroutine[Any, Any, object]) -> None:
+        try:
+            await call
+        except KubeApiError as error:
+            if error.status not in {_NOT_FOUND, 409}:  # 409: another pod has the name by now
+                raise
+
+    async def _put_slow_factor(self, request: web.Request) -> web.Response:
+        parts = request.match_info
+        key = (parts["namespace"], parts["pipeline"], parts["stage"])
+        factor = await _factor(request)
+        self._slow_factors[key] = factor
+        for pod in self._pods.values():
+            if pod.worker is not None and (pod.namespace, pod.worker.spec.pipeline, pod.worker.spec.stage) == key:
+                pod.worker.slow_factor = factor
+        return web.Response(status=204)
+
+    async def _put_start_factor(self, request: web.Request) -> web.Response:
+        self._start_factors[request.match_info["pool"]] = await _factor(request)
+        return web.Response(status=204)
+
+
+class _Pod:
+    """One pod: what the agent needs of its manifest, the statuses it goes through, and the task that is its life."""
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        metadata = manifest["metadata"]
+        self.uid: str = metadata["uid"]
+        self.name: str = metadata["name"]
+        self.namespace: str = metadata["namespace"]
+        self.node: str = manifest["spec"]["nodeName"]
+        self.pool: str = metadata.get("labels", {}).get(POOL_LABEL, "")
+        self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+        self.leaving = asyncio.Event()
+        self.grace_s: float = _DEFAULT_GRACE_S
+        self.vanished = False
+        self.worker: StageWorker | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._annotation: str | None = metadata.get("annotations", {}).get(WORKER_ANNOTATION)
+        self._containers: list[dict[str, Any]] = manifest["spec"]["containers"]
+        self._began = _now()
+        if "deletionTimestamp" in metadata:
+            self.leave(metadata)
+
+    def worker_spec(self) -> WorkerSpec | None:
+        """Read the annotation; ValueError when it is not a specification, None when there is none."""
+        return None if self._annotation is None else WorkerSpec.from_json(self._annotation)
+
+    def leave(self, metadata: dict[str, Any]) -> None:
+        """The pod was asked to go, within the grace period."""
+        self.grace_s = metadata.get("deletionGracePeriodSeconds", _DEFAULT_GRACE_S)
+        self.leaving.set()
+
+    def vanish(self) -> None:
+        """The pod has gone without being asked."""
+        if self.task is not None and not self.vanished:
+            self.vanished = True
+            self.task.cancel()
+
+    def running_status(self, address: str, *, ready: bool) -> dict[str, Any]:
+        """The status of a pod whose containers run."""
+        state = {"running": {"startedAt": self._began}}
+        # Without the directive, an address from before a restart of the agent would stay in the list.
+        addresses = [{"$patch": "replace"}, {"ip": address}]
+        return self._status("Running", state, ready=ready) | {"podIP": address, "podIPs": addresses}
+
+    def waiting_status(self, reason: str) -> dict[str, Any]:
+        """The status of a pod whose containers cannot be made."""
+        return self._status(
+            "Pending", {"waiting": {"reason": "CreateContainerConfigError", "message": reason}}, ready=False
+        )
+
+    def _status(self, phase: str, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+        flag, now = str(ready), _now()
+        reason = None if ready else "ContainersNotReady"
+        return {
+            "phase": phase,
+            "startTime": self._began,
+            "hostIP": "127.0.0.1",
+            "conditions": [
+                {"type": "Initialized", "status": "True"},
+                {"type": "ContainersReady", "status": flag, "reason": reason, "lastTransitionTime": now},
+                {"type": "Ready", "status": flag, "reason": reason, "lastTransitionTime": now},
+            ],
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "image": container["image"],
+                    "imageID": "",
+                    "ready": ready,
+                    "started": ready,
+                    "restartCount": 0,
+                    "state": state,
+                }
+                for container in self._containers
+            ],
+        }
+
+
+def _addresses() -> Iterator[str]:
+    """Loopback addresses, each once; from a random one on, so that labs on one machine do not meet."""
+    first, last = 127 << 24 | 1 << 16, 127 << 24 | 255 << 16
+    start = random.randrange(first, last)
+    for number in itertools.chain(range(start, last), range(first, start)):
+        if 0 < number & 0xFF < 255:
+            yield ".".join(str(number >> shift & 0xFF) for shift in (24, 16, 8, 0))
+
+
+async def _factor(request: web.Request) -> float:
+    text = await request.text()
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise web.HTTPBadRequest(text=f"factor: {text!r}, must be a number above 0\n")
+    return factor
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _say(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+async def _main(kubeconfig: Path, control_port: int) -> None:
+    timers = Timers()
+    async with KubeApi(kubeconfig) as api:
+        await Agent(api, timers).run(control_port)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.lab.pods.agent", description="Play kubelet for the lab."
+    )
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--control-port", type=int, default=0, help="of the control endpoint; 0: any that is free")
+    arguments = parser.parse_args()
+    asyncio.run(_main(arguments.kubeconfig, arguments.control_port))

@@ -1,0 +1,294 @@
+"""What a stage worker shows at /metrics: the names, units and semantics of the server that it stands for.
+
+One class per preset keeps what that server keeps and renders it in the Prometheus text format 0.0.4. A refused item
+counts as an arrival that failed; counters only ever grow.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from typing_extensions import override
+
+from simulations.results.histogram import TRITON_SUMMARY_S, VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+
+Preset = Literal["generic", "triton", "vllm"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_STAGE_BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
+
+# vllm/v1/metrics/loggers.py
+_VLLM_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_VLLM_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+_TRITON_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_TRITON_SUMMARY_SAMPLES = 2000  # bounds what one scrape has to sort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """The state of a worker at the moment of a scrape. A batch slot is room for one batch in service."""
+
+    queued: int
+    queue_limit: int
+    in_service: int
+    batch_slots: int
+    batch_max: int
+    sessions: int
+    session_slots: int | None
+
+
+class Histogram:
+    """A cumulative histogram over fixed upper bounds."""
+
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value; one equal to a bound belongs below it."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self._counts)
+
+    def lines(self, name: str, labels: str) -> Iterable[str]:
+        """The samples of this histogram."""
+        cumulative = 0
+        for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
+            cumulative += count
+            yield f'{name}_bucket{{{labels},le="{_number(bound)}"}} {cumulative}'
+        yield f"{name}_sum{{{labels}}} {_number(self.sum)}"
+        yield f"{name}_count{{{labels}}} {cumulative}"
+
+
+class Exposition(ABC):
+    """The metrics of one worker."""
+
+    def __init__(self, pipeline: str, stage: str) -> None:
+        self._stage_labels = _labels(pipeline=pipeline, stage=stage)
+
+    @abstractmethod
+    def arrived(self, *, refused: bool) -> None:
+        """Count one item that was offered."""
+
+    @abstractmethod
+    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+        """Record a finished batch: one wait per item, and the service time that all of them saw."""
+
+    @abstractmethod
+    def render(self, now_s: float, gauges: Gauges) -> str:
+        """The text of one scrape."""
+
+    def _sessions(self, gauges: Gauges) -> list[str]:
+        lines = _gauge("speech_stage_sessions", self._stage_labels, gauges.sessions)
+        if gauges.session_slots is not None:
+            lines += _gauge("speech_stage_session_slots", self._stage_labels, gauges.session_slots)
+        return lines
+
+
+class GenericExposition(Exposition):
+    """The project's own contract, for stages that can be instrumented."""
+
+    def __init__(self, pipeline: str, stage: str) -> None:
+        super().__init__(pipeline, stage)
+        self._arrivals = self._items = self._batches = 0
+        self._busy_s = 0.0
+        self._latency = Histogram(WORKER_LATENCY_S)
+        self._queue_wait = Histogram(WORKER_LATENCY_S)
+        self._batch_size = Histogram(_STAGE_BATCH)
+
+    @override
+    def arrived(self, *, refused: bool) -> None:
+        self._arrivals += 1
+
+    @override
+    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+        self._items += len(waits_s)
+        self._batches += 1
+        self._busy_s += service_s
+        self._batch_size.observe(len(waits_s))
+        for wait_s in waits_s:
+            self._queue_wait.observe(wait_s)
+            self._latency.observe(wait_s + service_s)
+
+    @override
+    def render(self, now_s: float, gauges: Gauges) -> str:
+        labels = self._stage_labels
+        return _text(
+            _counter("speech_stage_arrivals_total", labels, self._arrivals),
+            _counter("speech_stage_items_total", labels, self._items),
+            _counter("speech_stage_batches_total", labels, self._batches),
+            _counter("speech_stage_busy_seconds_total", labels, self._busy_s),
+            _gauge("speech_stage_queue_depth", labels, gauges.queued),
+            _gauge("speech_stage_inflight", labels, gauges.in_service),
+            _gauge("speech_stage_capacity", labels, gauges.batch_slots),
+            # Stands for the pressure on a NIC's receive queues, which no NIC exports as a level.
+            _gauge("speech_nic_rx_queue_pressure", labels, min(1.0, gauges.queued / gauges.queue_limit)),
+            _histogram("speech_stage_latency_seconds", labels, self._latency),
+            _histogram("speech_stage_queue_wait_seconds", labels, self._queue_wait),
+            _histogram("speech_stage_batch_size", labels, self._batch_size),
+            self._sessions(gauges),
+        )
+
+
+class TritonExposition(Exposition):
+    """Triton Inference Server: durations are µs summed per request: a batch of n adds its time n times."""
+
+    def __init__(self, pipeline: str, stage: str) -> None:
+        super().__init__(pipeline, stage)
+        self._model = _labels(model=stage, version="1")
+        self._success = self._failure = self._executions = 0
+        self._queue_s = self._compute_s = 0.0
+        self._recent: deque[tuple[float, float]] = deque(maxlen=_TRITON_SUMMARY_SAMPLES)
+
+    @override
+    def arrived(self, *, refused: bool) -> None:
+        self._failure += refused
+
+    @override
+    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+        self._success += len(waits_s)
+        self._executions += 1
+        self._queue_s += sum(waits_s)
+        self._compute_s += service_s * len(waits_s)
+        self._recent.extend((now_s, wait_s + service_s) for wait_s in waits_s)
+
+    @override
+    def render(self, now_s: float, gauges: Gauges) -> str:
+        labels = self._model
+        return _text(
+            _counter("nv_inference_request_success", labels, self._success),
+            _counter("nv_inference_request_failure", f'{labels},reason="REJECTED"', self._failure),
+            _counter("nv_inference_count", labels, self._success),
+            _counter("nv_inference_exec_count", labels, self._executions),
+            _counter("nv_inference_request_duration_us", labels, round((self._queue_s + self._compute_s) * 1e6)),
+            _counter("nv_inference_queue_duration_us", labels, round(self._queue_s * 1e6)),
+            _counter("nv_inference_compute_input_duration_us", labels, 0),
+            _counter("nv_inference_compute_infer_duration_us", labels, round(self._compute_s * 1e6)),
+            _counter("nv_inference_compute_output_duration_us", labels, 0),
+            _gauge("nv_inference_pending_request_count", labels, gauges.queued),
+            self._summary(now_s),
+            self._sessions(gauges),
+        )
+
+    def _summary(self, now_s: float) -> list[str]:
+        """Quantiles over a sliding window, NaN while it is empty; sum and count over all time, as Triton has them."""
+        while self._recent and self._recent[0][0] < now_s - TRITON_SUMMARY_S:
+            self._recent.popleft()
+        latencies_s = sorted(latency_s for _, latency_s in self._recent)
+        name = "nv_inference_request_summary_us"
+        lines = [f"# TYPE {name} summary"]
+        for quantile in _TRITON_QUANTILES:
+            rank = math.ceil(quantile * len(latencies_s)) - 1
+            value = latencies_s[rank] * 1e6 if latencies_s else math.nan
+            lines.append(f'{name}{{{self._model},quantile="{quantile}"}} {_number(value)}')
+        total_us = (self._queue_s + self._compute_s) * 1e6
+        return [
+            *lines,
+            f"{name}_sum{{{self._model}}} {_number(total_us)}",
+            f"{name}_count{{{self._model}}} {self._success}",
+        ]
+
+
+class VllmExposition(Exposition):
+    """vLLM's V1 engine; an item is one step of one token, so its first token is its last."""
+
+    def __init__(self, pipeline: str, stage: str) -> None:
+        super().__init__(pipeline, stage)
+        self._engine = _labels(model_name=stage, engine="0")
+        self._success = 0
+        self._latency = Histogram(_VLLM_REQUEST_S)
+        self._queue_wait = Histogram(_VLLM_REQUEST_S)
+        self._inference = Histogram(_VLLM_REQUEST_S)
+        self._first_token = Histogram(VLLM_FIRST_TOKEN_S)
+        self._iteration_tokens = Histogram(_VLLM_ITERATION_TOKENS)
+
+    @override
+    def arrived(self, *, refused: bool) -> None:
+        """vLLM counts a request when it ends, and has no counter for refused ones."""
+
+    @override
+    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+        self._success += len(waits_s)
+        self._iteration_tokens.observe(len(waits_s))
+        for wait_s in waits_s:
+            self._queue_wait.observe(wait_s)
+            self._inference.observe(service_s)
+            self._latency.observe(wait_s + service_s)
+            self._first_token.observe(wait_s + service_s)
+
+    @override
+    def render(self, now_s: float, gauges: Gauges) -> str:
+        labels = self._engine
+        if gauges.session_slots is None:
+            cache_usage = gauges.in_service / (gauges.batch_slots * gauges.batch_max)
+        else:
+            cache_usage = gauges.sessions / gauges.session_slots
+        return _text(
+            _gauge("vllm:num_requests_running", labels, gauges.in_service),
+            _gauge("vllm:num_requests_waiting", labels, gauges.queued),
+            _gauge("vllm:kv_cache_usage_perc", labels, min(1.0, cache_usage)),
+            [
+                "# TYPE vllm:request_success_total counter",
+                f'vllm:request_success_total{{{labels},finished_reason="stop"}} {self._success}',
+                f'vllm:request_success_total{{{labels},finished_reason="length"}} 0',
+                f'vllm:request_success_total{{{labels},finished_reason="abort"}} 0',
+            ],
+            _histogram("vllm:iteration_tokens_total", labels, self._iteration_tokens),
+            _histogram("vllm:time_to_first_token_seconds", labels, self._first_token),
+            _histogram("vllm:e2e_request_latency_seconds", labels, self._latency),
+            _histogram("vllm:request_queue_time_seconds", labels, self._queue_wait),
+            _histogram("vllm:request_inference_time_seconds", labels, self._inference),
+            self._sessions(gauges),
+        )
+
+
+EXPOSITIONS: dict[Preset, type[Exposition]] = {
+    "generic": GenericExposition,
+    "triton": TritonExposition,
+    "vllm": VllmExposition,
+}
+
+
+def _labels(**values: str) -> str:
+    escaped = {
+        name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in values.items()
+    }
+    return ",".join(f'{name}="{value}"' for name, value in escaped.items())
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return "NaN" if math.isnan(value) else repr(value)
+
+
+def _counter(name: str, labels: str, value: float) -> list[str]:
+    return [f"# TYPE {name} counter", f"{name}{{{labels}}} {_number(value)}"]
+
+
+def _gauge(name: str, labels: str, value: float) -> list[str]:
+    return [f"# TYPE {name} gauge", f"{name}{{{labels}}} {_number(value)}"]
+
+
+def _histogram(name: str, labels: str, histogram: Histogram) -> list[str]:
+    return [f"# TYPE {name} histogram", *histogram.lines(name, labels)]
+
+
+def _text(*families: list[str]) -> str:
+    return "\n".join(line for family in families for line in family) + "\n"

@@ -1,0 +1,298 @@
+"""One replica of a stage: a bounded queue, dynamic batching, a service law and session slots behind real sockets."""
+
+import asyncio
+import heapq
+import json
+import random
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Self
+
+from aiohttp import web
+
+from simulations.lab.net.timers import Timer, Timers
+from simulations.lab.net.wire import NO_SESSION, Connection, Kind, Status
+from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, Preset
+
+ITEM_PORT = 7000
+METRICS_PORT = 7001
+
+# Routers learn that a pod leaves at the same moment as the pod does, so it serves what they had already sent it.
+_HANDOVER_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """What one replica is. A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with
+    coefficient of variation `cv` (0: constant); `concurrency` batches are served at once.
+
+    `queue_limit` items may wait. `session_slots` is None where a stage keeps no state per session; a session that has
+    sent nothing for `session_idle_s` loses its slot when another one needs it.
+    """
+
+    pipeline: str
+    stage: str
+    fixed_s: float
+    per_item_s: float = 0.0
+    cv: float = 0.0
+    batch_max: int = 1
+    batch_wait_s: float = 0.0
+    concurrency: int = 1
+    queue_limit: int = 512
+    session_slots: int | None = None
+    session_idle_s: float = 600.0
+    startup_s: float = 0.0
+    drain_s: float = 60.0
+    seed: int = 0
+    preset: Preset = "generic"
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for the first field outside its range."""
+        for name in ("fixed_s", "per_item_s", "cv", "batch_wait_s", "session_idle_s", "startup_s", "drain_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name}: {getattr(self, name)!r}, must be a finite number, at least 0")
+        for name in ("batch_max", "concurrency", "queue_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)!r}, must be at least 1")
+        if self.fixed_s + self.per_item_s == 0:
+            raise ValueError("fixed_s: 0.0, must be above 0 when per_item_s is 0")
+        if self.session_slots is not None and self.session_slots < 1:
+            raise ValueError(f"session_slots: {self.session_slots!r}, must be at least 1, or absent")
+        if self.preset not in EXPOSITIONS:
+            raise ValueError(f"preset: {self.preset!r}, must be one of {', '.join(EXPOSITIONS)}")
+
+    def to_json(self) -> str:
+        """Write the specification for `from_json`."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` has written; ValueError says which field is missing, unknown or out of range."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"worker specification: {error}") from None
+
+
+class Phase(IntEnum):
+    """The life of a worker; it only ever moves on."""
+
+    SERVING = 0
+    DRAINING = 1  # serves everything but new sessions
+    CLOSING = 2  # finishes its queue and takes nothing more
+    CLOSED = 3
+
+
+@dataclass(slots=True)
+class _Item:
+    connection: Connection
+    item_id: int
+    arrived_s: float
+    holds_slot: bool  # of its own, for as long as it is here
+
+
+class StageWorker:
+    """Serves items on `host`:7000 and metrics on `host`:7001, from `start` until `drain` or `abort`.
+
+    Each batch starts at the instant it was due, even where the process noticed late, so that the lateness of timers
+    does not eat capacity. `slow_factor` multiplies the service times of batches that start from now on.
+    """
+
+    def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
+        """`ordinal` tells the replicas of one specification apart: each draws its own service times."""
+        self.spec = spec
+        self.host = host
+        self.slow_factor = 1.0
+        self.served = 0
+        self.sessions_cut = 0
+        self.lost = 0
+        self._timers = timers
+        self._random = random.Random(f"{spec.seed}/{ordinal}")
+        self._exposition = EXPOSITIONS[spec.preset](spec.pipeline, spec.stage)
+        self._phase = Phase.SERVING
+        self._queue: deque[_Item] = deque()
+        self._free_since_s = [0.0] * spec.concurrency  # a heap: one entry per batch slot that is free
+        self._in_service = 0
+        self._wake: Timer | None = None
+        self._sessions: OrderedDict[int, float] = OrderedDict()  # to the time of last use, oldest first
+        self._own_slots = 0
+        self._progress = asyncio.Event()
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._metrics = web.ServerRunner(web.Server(self._scrape), shutdown_timeout=0.1)
+
+    async def start(self) -> None:
+        """Listen on both ports; OSError when the address is taken."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), self.host, ITEM_PORT)
+        try:
+            await self._metrics.setup()
+            await web.TCPSite(self._metrics, self.host, METRICS_PORT).start()
+        except OSError:
+            self._server.close()
+            raise
+
+    async def drain(self, limit_s: float) -> None:
+        """Leave without losing an accepted item; sessions may stay for `limit_s`, then they are cut."""
+        self._phase = Phase.DRAINING
+        deadline_s = time.monotonic() + limit_s
+        await self._timers.sleep(min(_HANDOVER_S, limit_s))
+        await self._until(lambda: not self._sessions, deadline_s)
+        self._phase = Phase.CLOSING
+        self.sessions_cut = len(self._sessions)
+        await self._until(lambda: not self._queue and not self._in_service)
+        await self._close()
+
+    async def abort(self) -> None:
+        """Vanish, as when the node is lost: what is queued or in service gets no answer."""
+        self.lost = len(self._queue) + self._in_service
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._close()
+
+    def gauges(self) -> Gauges:
+        """The state now."""
+        spec = self.spec
+        return Gauges(
+            queued=len(self._queue),
+            queue_limit=spec.queue_limit,
+            in_service=self._in_service,
+            batch_slots=spec.concurrency,
+            batch_max=spec.batch_max,
+            sessions=len(self._sessions) + self._own_slots,
+            session_slots=spec.session_slots,
+        )
+
+    # -- requests, from wire.Connection
+
+    def on_connected(self, connection: Connection) -> None:
+        """Remember it, to close it at the end."""
+        self._connections.add(connection)
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """Forget it; its items are served all the same, as a server that has begun them would."""
+        self._connections.discard(connection)
+
+    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
+        """Queue the item, or refuse it."""
+        now_s = time.monotonic()
+        full = len(self._queue) >= self.spec.queue_limit and self._phase < Phase.CLOSING
+        status = Status.REFUSED_QUEUE if full else self._admit(session_id, now_s)
+        if status is not Status.DRAINING:  # that one is another replica's arrival
+            self._exposition.arrived(refused=status is not Status.OK)
+        if status is not Status.OK:
+            connection.respond(Kind.ITEM, item_id, status)
+            return
+        holds_slot = session_id == NO_SESSION and self.spec.session_slots is not None
+        self._own_slots += holds_slot
+        self._queue.append(_Item(connection, item_id, now_s, holds_slot))
+        self._dispatch()
+
+    def on_open_session(self, connection: Connection, session_id: int) -> None:
+        """Give the session a slot before its first item."""
+        connection.respond(Kind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
+
+    def on_end_session(self, session_id: int) -> None:
+        """Free the slot."""
+        self._sessions.pop(session_id, None)
+        self._progress.set()
+
+    def _admit(self, session_id: int, now_s: float) -> Status:
+        """Whether an item or a session may come in; a session that may gets its slot."""
+        slots, sessions = self.spec.session_slots, self._sessions
+        if self._phase >= Phase.CLOSING:
+            return Status.DRAINING
+        if slots is None:
+            return Status.OK
+        if session_id not in sessions:
+            if self._phase is Phase.DRAINING and session_id != NO_SESSION:
+                return Status.DRAINING
+            if len(sessions) + self._own_slots >= slots and not self._evict_idle(now_s):
+                return Status.REFUSED_SLOT
+        if session_id != NO_SESSION:
+            sessions[session_id] = now_s
+            sessions.move_to_end(session_id)
+        return Status.OK
+
+    def _evict_idle(self, now_s: float) -> bool:
+        if self._sessions and next(iter(self._sessions.values())) <= now_s - self.spec.session_idle_s:
+            self._sessions.popitem(last=False)
+            return True
+        return False
+
+    # -- batching and service
+
+    def _dispatch(self) -> None:
+        """Start every batch that is due, and set a timer for the next one."""
+        spec, queue = self.spec, self._queue
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        while queue and self._free_since_s:
+            due_s = queue[0].arrived_s + spec.batch_wait_s
+            if len(queue) >= spec.batch_max:
+                due_s = min(due_s, queue[spec.batch_max - 1].arrived_s)
+            start_s = max(due_s, self._free_since_s[0])
+            if start_s > time.monotonic():
+                self._wake = self._timers.call_at(start_s, self._dispatch)
+                return
+            heapq.heappop(self._free_since_s)
+            batch = [queue.popleft()]
+            # What came in after the instant at which the batch was due belongs to the next one.
+            while queue and len(batch) < spec.batch_max and queue[0].arrived_s <= start_s:
+                batch.append(queue.popleft())
+            self._in_service += len(batch)
+            service_s = self._draw_s(len(batch))
+            self._timers.call_at(start_s + service_s, self._finisher(batch, start_s, service_s))
+
+    def _draw_s(self, items: int) -> float:
+        spec = self.spec
+        mean_s = (spec.fixed_s + items * spec.per_item_s) * self.slow_factor
+        return mean_s if spec.cv == 0 else self._random.gammavariate(spec.cv**-2, mean_s * spec.cv**2)
+
+    def _finisher(self, batch: Sequence[_Item], start_s: float, service_s: float) -> Callable[[], None]:
+        def finish() -> None:
+            if self._phase is Phase.CLOSED:
+                return
+            heapq.heappush(self._free_since_s, start_s + service_s)
+            self._in_service -= len(batch)
+            self.served += len(batch)
+            for item in batch:
+                item.connection.respond(Kind.ITEM, item.item_id, Status.OK)
+                self._own_slots -= item.holds_slot
+            self._exposition.served(time.monotonic(), [start_s - item.arrived_s for item in batch], service_s)
+            self._progress.set()
+            self._dispatch()
+
+        return finish
+
+    # -- the end
+
+    async def _until(self, done: Callable[[], bool], deadline_s: float | None = None) -> None:
+        """Wait for `done`, which sessions and batches that end may bring about."""
+        while not done():
+            self._progress.clear()
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            try:
+                await asyncio.wait_for(self._progress.wait(), left_s)
+            except TimeoutError:
+                return
+
+    async def _close(self) -> None:
+        self._phase = Phase.CLOSED
+        self._queue.clear()
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.close()
+        # A scraper that kept its connection would go on reading a worker that is no more.
+        await self._metrics.cleanup()
+
+    async def _scrape(self, request: web.BaseRequest) -> web.Response:
+        if request.path != "/metrics":
+            return web.Response(status=404)
+        text = self._exposition.render(time.monotonic(), self.gauges())
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})

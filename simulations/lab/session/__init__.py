@@ -1,0 +1,1 @@
+"""One run of a scenario on the lab, from setting up to the report."""

@@ -1,0 +1,137 @@
+"""The lab's cluster seen from outside, twice a second: replicas, spend and prices as the API server has them.
+
+The observer counts by itself, from pods and scales, so that a report never rests on what the operator says of itself.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kubernetes import client, config
+
+from controller.core.state.spec import PipelineSpec
+from optimizer.model import PipelineKey, PoolName
+from simulations.results.ledger import Observation, PlacementKey, Replicas, observation
+
+_PERIOD_S = 0.5
+_TIMEOUT_S = (3, 10)
+
+
+class Observer:
+    """Observes in a thread of its own, from `begin` until closed; `observations` grows, `latest` is its last."""
+
+    def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
+        self.observations: list[Observation] = []
+        self._api = config.new_client_from_config(str(kubeconfig))
+        self._core, self._apps, self._custom = (
+            client.CoreV1Api(self._api),
+            client.AppsV1Api(self._api),
+            client.CustomObjectsApi(self._api),
+        )
+        self._pipelines = pipelines
+        self._start_s = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+        self._failure: Exception | None = None
+
+    def begin(self, start_s: float) -> None:
+        """Observe from now on; `start_s` on the monotonic clock is the zero of time."""
+        self._start_s = start_s
+        self.observations.append(self.observe())
+        self._thread.start()
+
+    @property
+    def latest(self) -> Observation:
+        """Return the last observation."""
+        return self.observations[-1]
+
+    def check(self) -> None:
+        """Raise what has ended the observation, if something has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * _TIMEOUT_S[1])
+        self._api.close()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_PERIOD_S):
+            try:
+                seen = self.observe()
+            except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
+                self._failure = error
+                return
+            self.observations.append(seen)
+
+    def observe(self) -> Observation:
+        """Return the cluster as it is now."""
+        t_s = time.monotonic() - self._start_s
+        prices = {
+            PoolName(item["metadata"]["name"]): float(item["spec"]["price"]["perHour"])
+            for item in self._resources("computepools")
+        }
+        budgets = {
+            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): float(
+                item["spec"]["budget"]["perHour"]
+            )
+            for item in self._resources("speechpipelines")
+        }
+        placements: dict[PlacementKey, Replicas] = {}
+        for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):
+            desired = {
+                item["metadata"]["name"]: int(item["spec"]["replicas"])
+                for item in self._list(self._apps.list_namespaced_deployment, namespace)
+            }
+            pods: dict[str, list[dict[str, Any]]] = {}
+            for pod in self._list(self._core.list_namespaced_pod, namespace):
+                pods.setdefault(pod["metadata"].get("labels", {}).get("app", ""), []).append(pod)
+            placements |= {
+                (pipeline.key, stage.name, placement.pool): _count(
+                    desired.get(placement.target.name, 0), pods.get(placement.target.name, [])
+                )
+                for pipeline in self._pipelines
+                if pipeline.namespace == namespace
+                for stage in pipeline.stages
+                for placement in stage.placements
+            }
+        return observation(t_s, self._pipelines, placements, budget_per_hour=budgets, price_per_hour=prices)
+
+    def _resources(self, plural: str) -> list[dict[str, Any]]:
+        answer = self._custom.list_cluster_custom_object("sluice.dev", "v1alpha1", plural, _request_timeout=_TIMEOUT_S)
+        items: list[dict[str, Any]] = answer["items"]
+        return items
+
+    @staticmethod
+    def _list(call: Callable[..., Any], namespace: str) -> list[dict[str, Any]]:
+        # Plain JSON: building the client's models costs an order of magnitude more than parsing.
+        answer = call(namespace, _preload_content=False, _request_timeout=_TIMEOUT_S)
+        items: list[dict[str, Any]] = json.loads(answer.data)["items"]
+        return items
+
+
+def _count(desired: int, pods: list[dict[str, Any]]) -> Replicas:
+    terminating = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
+    ready = [
+        pod
+        for pod in pods
+        if not pod["metadata"].get("deletionTimestamp")
+        and any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", []))
+    ]
+    return Replicas(
+        desired=desired,
+        existing=len(pods),
+        terminating=len(terminating),
+        ready=len(ready),
+        scheduled=sum(1 for pod in pods if pod["spec"].get("nodeName")),
+    )

@@ -1,0 +1,313 @@
+"""A scenario on the lab: set everything up, replay the load, cause the faults, watch, and report."""
+
+import contextlib
+import json
+import math
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.resources.manifests import load_documents
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PipelineKey
+from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.session import fault_actions
+from simulations.lab.session.decisions import DecisionLog, LoggedDecision
+from simulations.lab.session.observer import Observer
+from simulations.lab.session.report import LiveRun, report_windows
+from simulations.lab.session.view import Moment, OperatorMetrics, View, window_line
+from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
+from simulations.lab.traffic.records import read_records
+from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
+from simulations.policies.peak_load import peak_instances
+from simulations.results.scoring import Clock
+from simulations.scenario import schedule as schedules
+from simulations.scenario.load import pipeline_schedules, refused_loads
+from simulations.scenario.scenario import Scenario, invalid, sla_changes
+from simulations.scenario.schedule import Schedule
+
+MAX_LAG_S = 0.005
+"""A generator that was later than this (p99) measured itself, not the system."""
+
+_READY_S = 30.0
+_TICK_S = 0.25
+_LEAD_S = 2.0  # a Python process starts within
+_SETTLE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to run: `scale` is the share of the sessions that is kept; without `operator` nothing rescales."""
+
+    seed: int
+    scale: float = 1.0
+    operator: bool = True
+    interval_s: float = 2.0
+    scrape_interval_s: float = 1.0
+
+
+def check(scenario: Scenario, *, seed: int) -> None:
+    """Raise what `run` would, without starting anything.
+
+    Raises:
+        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
+        UnsupportedManifest: the manifests ask for what the lab does not run.
+    """
+    breaches = [*fault_actions.unsupported(scenario.file), *refused_loads(scenario, [seed])]
+    if breaches:
+        raise invalid(scenario, [(None, breach) for breach in breaches])
+    pipelines, pools = _specs(scenario)
+    deployments(pipelines, pool_nodes(pools), seed=0)
+
+
+@contextlib.contextmanager
+def run(
+    scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View
+) -> Iterator[tuple[LiveRun, Cluster]]:
+    """Run `scenario` on a lab in `folder`; give what it left, and its cluster, which is there until the block ends.
+
+    Raises:
+        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
+        UnsupportedManifest: the manifests ask for what the lab does not run.
+        FaultRefused: the API server does not take a patch of the scenario.
+        ProcessError: a part of the lab ended by itself.
+    """
+    check(scenario, seed=options.seed)
+    pipelines, pools = _specs(scenario)
+    loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
+    view.say("starting Kubernetes and Prometheus")
+    with Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
+        view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
+        documents = [document.data for path in scenario.manifests for document in load_documents(path)]
+        cluster.apply(documents, pipelines, pools)
+        yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
+
+
+def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
+    return (
+        tuple(pipeline_spec(resource) for resource in scenario.pipelines),
+        tuple(pool_spec(resource) for resource in scenario.pools),
+    )
+
+
+class _Run:
+    """One run on a cluster that is up."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        options: Options,
+        cluster: Cluster,
+        pipelines: tuple[PipelineSpec, ...],
+        pools: tuple[PoolSpec, ...],
+        schedule_of: Mapping[str, Schedule],
+        view: View,
+    ) -> None:
+        self._scenario = scenario
+        self._options = options
+        self._cluster = cluster
+        self._pipelines = pipelines
+        self._view = view
+        self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
+        self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
+        slas = sla_changes(scenario)
+        self._sla_changes = {pipeline.key: slas[pipeline.key] for pipeline in pipelines}
+        self._began_s = 0.0
+        self._decisions: list[LoggedDecision] = []
+
+    def execute(self) -> LiveRun:
+        """Run from the first pod to the last item."""
+        with (
+            closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
+            Observer(self._cluster.kubeconfig, self._pipelines) as observer,
+        ):
+            if self._options.operator:
+                self._cluster.start_operator(interval_s=self._options.interval_s)
+                self._wait_for_every_stage(observer)
+            self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
+            start_s = time.monotonic() + _LEAD_S
+            self._began_s = time.time() + _LEAD_S
+            load.begin(start_s)
+            observer.begin(start_s)
+            self._follow(observer, load, start_s)
+            load.end()
+            return self._live_run(observer, load)
+
+    def _wait_for_every_stage(self, observer: Observer) -> None:
+        """Give the operator time to have a replica of every stage serve, so that no item meets an empty stage."""
+        self._view.say("waiting for the operator to give every stage a replica")
+        startups_s = [
+            p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
+        ]
+        deadline = time.monotonic() + _READY_S + max(startups_s)
+        while True:
+            self._cluster.check()
+            ready: dict[tuple[PipelineKey, str], int] = {}
+            for (key, stage, _), replicas in observer.observe().placements.items():
+                ready[key, stage] = ready.get((key, stage), 0) + replicas.ready
+            if all(ready.values()):
+                return
+            if time.monotonic() > deadline:
+                empty = ", ".join(f"{key} {stage}" for (key, stage), count in ready.items() if not count)
+                self._view.say(f"starting without a ready replica of {empty}; see {self._cluster.operator_log}")
+                return
+            time.sleep(_TICK_S)
+
+    def _follow(self, observer: Observer, load: "_Load", start_s: float) -> None:
+        """Show the run and cause its faults until the load has ended."""
+        clock = self._scenario.file.clock
+        log = DecisionLog(self._cluster.operator_log)
+        metrics = OperatorMetrics(self._cluster.operator_url)
+        due = fault_actions.actions(self._scenario.file, self._cluster, self._pipelines, seed=self._options.seed)
+        shown = 0
+        words: dict[str, str] = {}
+        while (now_s := time.monotonic() - start_s) < clock.duration_s + _SETTLE_S:
+            self._cluster.check()
+            observer.check()
+            if now_s < clock.duration_s:
+                load.check()
+            while due and due[0].at_s <= now_s:
+                action = due.pop(0)
+                self._view.say(f"{now_s:5.0f}s  fault: {action.words}")
+                action.do()
+            for decision in log.latest():
+                self._decisions.append(decision)
+                if decision.changes:
+                    words[decision.pipeline] = decision.reason
+            metrics.refresh()
+            lines: tuple[str, ...] = ()
+            if (ended := _ended_windows(clock, now_s - _TICK_S)) > shown:
+                budget = sum(observer.latest.budget_per_hour.values())
+                windows = report_windows(self._live_run(observer, load))[shown:ended]
+                lines, shown = tuple(window_line(window, budget) for window in windows), ended
+            self._view.show(
+                Moment(
+                    seen=observer.latest,
+                    duration_s=clock.duration_s,
+                    stages=dict(metrics.stages),
+                    totals=dict(metrics.totals),
+                    decisions=dict(words),
+                    windows=lines,
+                )
+            )
+            time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
+
+    def _live_run(self, observer: Observer, load: "_Load") -> LiveRun:
+        """Return what the run has left behind so far."""
+        return LiveRun(
+            scenario=self._scenario.file.name,
+            kubernetes=self._cluster.kubernetes_version,
+            clock=self._scenario.file.clock,
+            began_s=self._began_s,
+            interval_s=self._options.interval_s,
+            pipelines=self._pipelines,
+            items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
+            faults=tuple(fault.interval for fault in self._scenario.file.faults),
+            sla_changes=self._sla_changes,
+            observations=tuple(observer.observations),
+            decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
+            sessions_cut=load.sessions_cut,
+            retries=load.retries,
+            peak_instances=self._peak_instances,
+            generator_lag_p99_s=load.lag_p99_s,
+        )
+
+
+class _Load:
+    """The ingress, and the generators that replay the schedules against it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        scenario: Scenario,
+        pipelines: tuple[PipelineSpec, ...],
+        schedule_of: Mapping[PipelineKey, Schedule],
+        seed: int,
+    ) -> None:
+        """Start the ingress; the load begins with `begin`."""
+        folder = cluster.folder
+        ports = free_ports(len(pipelines))
+        self.records = folder / "records.bin"
+        self.lag_p99_s = 0.0
+        self.sessions_cut = 0
+        self.retries = 0
+        self._summary = folder / "ingress-summary.json"
+        self._lag = folder / "generator-report.json"
+        # A process group of its own: the generator ends by itself, which the other parts never do.
+        self._processes = Processes(folder / "load")
+        self._generator: Child | None = None
+        ingress = folder / "ingress.json"
+        ingress.write_text(
+            IngressConfig(
+                metrics_port=cluster.ingress_port,
+                records=self.records,
+                summary=self._summary,
+                pipelines=tuple(
+                    pipeline_topology(pipeline, port=port, seed=schedules.derived_seed(seed, index))
+                    for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True))
+                ),
+            ).to_json()
+        )
+        loads = []
+        for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True)):
+            path = folder / f"schedule-{index}.npz"
+            schedule_of[pipeline.key].save(path)
+            seed_of_phases = schedules.derived_seed(seed, len(pipelines) + index)
+            loads.append(PipelineLoad(port=port, schedule=path, chunk_s=pipeline.chunk_s, seed=seed_of_phases))
+        self._config = folder / "generator.json"
+        self._config.write_text(
+            GeneratorConfig(
+                duration_s=scenario.file.clock.duration_s,
+                drain_s=_SETTLE_S,
+                report=self._lag,
+                loads=tuple(loads),
+            ).to_json()
+        )
+        self._ingress = self._start("ingress", {"config": ingress, "kubeconfig": cluster.kubeconfig})
+        self._ingress.wait_until(lambda: _listens(cluster.ingress_port), _READY_S)
+
+    def begin(self, start_s: float) -> None:
+        """Start the generator; its first item is due `start_s` on the monotonic clock, or later."""
+        self._generator = self._start("generator", {"config": self._config, "start-at": start_s})
+
+    def check(self) -> None:
+        """Raise `ProcessError` if ingress or generator has ended."""
+        self._ingress.check()
+        if self._generator is not None:
+            self._generator.check()
+
+    def end(self) -> None:
+        """Stop both and read what they found."""
+        self._processes.stop()
+        self.lag_p99_s = json.loads(self._lag.read_text())["lag_p99_s"]
+        pipelines = json.loads(self._summary.read_text())
+        self.sessions_cut = sum(pipeline["sessions_cut"] for pipeline in pipelines)
+        self.retries = sum(pipeline["retries"] for pipeline in pipelines)
+
+    def close(self) -> None:
+        """Stop both, whatever they found."""
+        self._processes.stop()
+
+    def _start(self, name: str, flags: Mapping[str, object]) -> Child:
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as attempt:
+        return attempt.connect_ex((LOOPBACK, port)) == 0
+
+
+def _ended_windows(clock: Clock, now_s: float) -> int:
+    """Return how many windows have ended; the last one may be shorter than the others."""
+    if now_s >= clock.duration_s:
+        return math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9))
+    return max(0, int((now_s - clock.warmup_s) // clock.window_s))

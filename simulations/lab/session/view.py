@@ -1,0 +1,199 @@
+"""What a person sees of a lab run while it goes on: a live table in a terminal, a line per window elsewhere."""
+
+import http.client
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from controller.core.state.spec import DemandUnit, PipelineSpec
+from simulations.results.ledger import Observation
+
+_METRICS_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A run at one moment: the cluster as observed, the operator's own metrics, and what it decided last, in words.
+
+    `stages` maps (pipeline key, stage name, metric) to a number, `totals` (pipeline key, metric); what the operator
+    does not know is not in them. `decisions` has words for each pipeline that was rescaled already. `windows` are the
+    lines of the windows that have ended since the last moment.
+    """
+
+    seen: Observation
+    duration_s: float
+    stages: Mapping[tuple[str, str, str], float]
+    totals: Mapping[tuple[str, str], float]
+    decisions: Mapping[str, str] = field(default_factory=dict)
+    windows: tuple[str, ...] = ()
+
+
+class View(Protocol):
+    """Shows a run; `say` tells of set-up and of what is done, `show` of the run itself."""
+
+    def say(self, text: str) -> None: ...  # noqa: D102
+
+    def show(self, moment: Moment) -> None: ...  # noqa: D102
+
+
+@dataclass(slots=True)
+class OperatorMetrics:
+    """The operator's /metrics as numbers by pipeline and stage; empty while it does not answer."""
+
+    url: str
+    stages: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    totals: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def refresh(self) -> None:
+        """Read the metrics anew."""
+        self.stages.clear()
+        self.totals.clear()
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=_METRICS_TIMEOUT_S) as answer:  # noqa: S310
+                text = answer.read().decode()
+        except (OSError, http.client.HTTPException):
+            return
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if "pipeline" not in sample.labels:
+                    continue
+                key = f"{sample.labels['namespace']}/{sample.labels['pipeline']}"
+                if "stage" in sample.labels and "pool" not in sample.labels:
+                    self.stages[key, sample.labels["stage"], sample.name] = sample.value
+                elif "stage" not in sample.labels:
+                    self.totals[key, sample.name] = sample.value
+
+
+class LineView:
+    """A line per window, for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told: Mapping[str, str] = {}
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, moment: Moment) -> None:
+        """Print what was decided since, and the windows that have ended."""
+        news = [f"{key}: {words}" for key, words in moment.decisions.items() if self._told.get(key) != words]
+        self._told = moment.decisions
+        for line in (*news, *moment.windows):
+            self.say(f"{moment.seen.t_s:5.0f}s  {line}")
+
+
+class LiveView:
+    """A table that is drawn anew as the run goes on."""
+
+    def __init__(self, console: Console, pipelines: tuple[PipelineSpec, ...]) -> None:
+        self._console = console
+        self._pipelines = pipelines
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the table."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def show(self, moment: Moment) -> None:
+        """Draw the table."""
+        if not self._live.is_started:
+            self._live.start()
+        self._live.update(Group(*(draw(pipeline, moment) for pipeline in self._pipelines)), refresh=True)
+
+
+def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
+    """Return one pipeline as a table with a line above and one below it."""
+    key = str(pipeline.key)
+
+    def total(name: str) -> float | None:
+        return moment.totals.get((key, f"sluice_pipeline_{name}"))
+
+    unit = "streams" if pipeline.unit is DemandUnit.STREAMS else "requests/s"
+    latency_s, spend = total("latency_seconds"), moment.seen.spend_per_hour.get(pipeline.key, 0.0)
+    budget = moment.seen.budget_per_hour.get(pipeline.key, pipeline.budget_per_hour)
+    late = latency_s is not None and latency_s > pipeline.sla.latency_s
+    head = Text.assemble(
+        (key, "bold"),
+        f"   {min(moment.seen.t_s, moment.duration_s):4.0f} of {moment.duration_s:.0f} s   ",
+        f"{_number(total('observed_demand'))} {unit}, planned for {_number(total('demand'))}   ",
+        (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", "red" if late else "green"),
+        f" of {_ms(pipeline.sla.latency_s)}   ",
+        (f"${spend:.2f}/h", "red" if spend > budget else "green"),
+        f" of ${budget:.2f}/h",
+    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("stage", "items/s", "p95", "busy", "queue", "pressure", "replicas ready/desired"):
+        table.add_column(title, justify="left" if title in {"stage", "replicas ready/desired"} else "right")
+    pressures = {
+        str(stage.name): moment.stages.get((key, str(stage.name), "sluice_stage_pressure"), 0.0)
+        for stage in pipeline.stages
+    }
+    worst = max(pressures, key=lambda name: pressures[name])
+    for stage in pipeline.stages:
+        name = str(stage.name)
+
+        def of(metric: str, name: str = name) -> float | None:
+            return moment.stages.get((key, name, f"sluice_stage_{metric}"))
+
+        busy = of("utilization")
+        is_bottleneck = name == worst and pressures[name] > 0
+        table.add_row(
+            Text(f"{name} ◀ bottleneck" if is_bottleneck else name, style="yellow" if is_bottleneck else ""),
+            _number(of("arrival_rate")),
+            _ms(of("latency_seconds")),
+            "-" if busy is None else f"{busy:.0%}",
+            _number(of("queue_depth")),
+            "-" if of("pressure") is None else f"{of('pressure'):.2f}",
+            _replicas(pipeline, name, moment.seen),
+        )
+    return Group(Text(), head, table, Text(moment.decisions.get(key, ""), style="cyan"))
+
+
+def window_line(window: Mapping[str, Any], budget_per_hour: float) -> str:
+    """Return a window of the report as a line."""
+    stages = "  ".join(
+        f"{stage} " + "+".join(f"{count['ready']}/{count['desired']} {pool}" for pool, count in pools.items())
+        for stage, pools in (
+            (stage, {pool: count for pool, count in pools.items() if count["ready"] or count["desired"]})
+            for stage, pools in window["replicas"].items()
+        )
+    )
+    return (
+        f"{window['offered_rps']:6.1f} items/s  p95 {_ms(window['p95_s']):>7}  "
+        f"${window['spend_per_hour']:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
+    )
+
+
+def _replicas(pipeline: PipelineSpec, stage: str, seen: Observation) -> Text:
+    text = Text()
+    for (key, name, pool), replicas in seen.placements.items():
+        if key == pipeline.key and str(name) == stage and (replicas.desired or replicas.existing):
+            moving = replicas.ready != replicas.desired or replicas.terminating
+            leaving = f" -{replicas.terminating}" if replicas.terminating else ""
+            text.append(f"{pool} {replicas.ready}/{replicas.desired}{leaving}  ", style="yellow" if moving else "")
+    return text
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value * 1000:.0f} ms"

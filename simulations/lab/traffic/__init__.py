@@ -1,0 +1,1 @@
+"""Load generator, ingress and the path of items through the stages."""

@@ -1,0 +1,297 @@
+"""The ingress: takes the load in, sends it through the stages' pods, measures it, and exports what it has measured.
+
+`python -m simulations.lab.traffic.ingress --config FILE --kubeconfig FILE`; the configuration is
+`topology.IngressConfig`. Each pipeline's load comes in on a port of its own, as frames of `simulations.lab.net.wire`:
+OPEN_SESSION before a stream's first chunk (answered REFUSED_SLOT where the stream is turned away), ITEM for a chunk or
+a request with `arrival_payload`, END_SESSION. Items are answered OK when served or filtered, else REFUSED_QUEUE.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from controller.core.state.spec import DemandUnit
+from simulations.lab.host.processes import LOOPBACK
+from simulations.lab.net.kube_api import KubeApi, KubeApiError
+from simulations.lab.net.wire import NO_SESSION, Connection, Kind, Status
+from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.dataplane import Pipeline, Record, Stream
+from simulations.lab.traffic.records import RecordWriter
+from simulations.lab.traffic.topology import IngressConfig
+from simulations.results.scoring import Outcome
+
+_PAYLOAD = struct.Struct("!dd")
+_FLUSH_S = 1.0
+_ADMISSIBLE_S = 1.0
+_RECONNECT_S = 1.0
+_LABELS = ("namespace", "pipeline")
+
+
+def arrival_payload(arrival_s: float, arrived_s: float) -> bytes:
+    """When an item arrives: seconds since the run began, and the same instant on this machine's monotonic clock."""
+    return _PAYLOAD.pack(arrival_s, arrived_s)
+
+
+class Entry:
+    """The load's way into one pipeline: a handler of `wire.Connection`. Session ids are unique among its clients."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._streams: dict[int, tuple[Connection, Stream]] = {}
+
+    def on_connected(self, connection: Connection) -> None:
+        """Nothing to prepare."""
+
+    def on_disconnected(self, connection: Connection) -> None:
+        """Whoever goes takes its streams along."""
+        for session_id in [key for key, (owner, _) in self._streams.items() if owner is connection]:
+            self.on_end_session(session_id)
+
+    def on_open_session(self, connection: Connection, session_id: int) -> None:
+        """A stream begins."""
+
+        def decided(found: bool) -> None:
+            connection.respond(Kind.OPEN_SESSION, session_id, Status.OK if found else Status.REFUSED_SLOT)
+
+        if session_id in self._streams:
+            connection.abort()
+        else:
+            self._streams[session_id] = connection, self._pipeline.open_stream(decided)
+
+    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:
+        """A chunk or a request arrives."""
+        _, stream = self._streams.get(session_id, (None, None))
+        if len(payload) != _PAYLOAD.size or (stream is None) != (session_id == NO_SESSION):
+            connection.abort()
+            return
+        arrival_s, arrived_s = _PAYLOAD.unpack(payload)
+
+        def answer(outcome: Outcome) -> None:
+            done = outcome in {Outcome.SERVED, Outcome.FILTERED}
+            connection.respond(Kind.ITEM, item_id, Status.OK if done else Status.REFUSED_QUEUE)
+
+        self._pipeline.offer(stream, number=item_id, arrival_s=arrival_s, arrived_s=arrived_s, answer=answer)
+
+    def on_end_session(self, session_id: int) -> None:
+        """A stream ends."""
+        _, stream = self._streams.pop(session_id, (None, None))
+        if stream is not None:
+            self._pipeline.end_stream(stream)
+
+
+class Measurements(Collector):
+    """What the ingress exports of its pipelines."""
+
+    def __init__(self, pipelines: list[Pipeline]) -> None:
+        self._pipelines = pipelines
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics, labelled with namespace and pipeline."""
+        streams = GaugeMetricFamily("sluice_ingress_active_streams", "Streams under way, offered load", labels=_LABELS)
+        requests = CounterMetricFamily("sluice_ingress_requests", "Requests offered", labels=_LABELS)
+        items = CounterMetricFamily("sluice_ingress_items", "Items by outcome", labels=(*_LABELS, "outcome"))
+        latency = HistogramMetricFamily(
+            "sluice_ingress_latency_seconds",
+            "Arrival to last answer; lost items are later than every bound",
+            labels=_LABELS,
+        )
+        retries = CounterMetricFamily("sluice_ingress_retries", "Items sent again to another pod", labels=_LABELS)
+        cut = CounterMetricFamily("sluice_ingress_sessions_cut", "Sessions that lost their pod", labels=_LABELS)
+        for pipeline in self._pipelines:
+            labels = (pipeline.topology.namespace, pipeline.topology.name)
+            if pipeline.topology.unit is DemandUnit.STREAMS:
+                streams.add_metric(labels, pipeline.active_streams)
+            else:
+                requests.add_metric(labels, pipeline.offered)
+            items.add_metric((*labels, "offered"), pipeline.offered)
+            for outcome in (Outcome.SERVED, Outcome.FILTERED, Outcome.SHED, Outcome.LOST):
+                items.add_metric((*labels, outcome.name.lower()), pipeline.outcomes[outcome])
+            histogram, total = pipeline.latency, 0
+            buckets: list[tuple[str, float]] = []
+            for bound, count in zip((*histogram.bounds_s, "+Inf"), histogram.counts, strict=True):
+                total += count
+                buckets.append((bound if isinstance(bound, str) else f"{bound:.6g}", total))
+            latency.add_metric(labels, buckets, histogram.sum_s)
+            retries.add_metric(labels, pipeline.recoveries.retries)
+            cut.add_metric(labels, pipeline.recoveries.sessions_cut)
+        yield from (streams, requests, items, latency, retries, cut)
+
+
+def totals(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what has become of a pipeline's items: offered = served + filtered + shed + lost + in_flight."""
+    counts = {outcome.name.lower(): pipeline.outcomes[outcome] for outcome in Outcome}
+    counts["in_flight"] = pipeline.offered - sum(pipeline.outcomes.values()) + pipeline.outcomes[Outcome.IN_FLIGHT]
+    return {
+        "namespace": pipeline.topology.namespace,
+        "name": pipeline.topology.name,
+        "offered": pipeline.offered,
+        **counts,
+        "retries": pipeline.recoveries.retries,
+        "sessions_cut": pipeline.recoveries.sessions_cut,
+    }
+
+
+class Ingress:
+    """All pipelines of one configuration, from `start` to `stop`."""
+
+    def __init__(self, config: IngressConfig) -> None:
+        """Needs a running event loop."""
+        self._config = config
+        self._records = RecordWriter(config.records)
+        self.pipelines = [Pipeline(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)]
+        self._servers: list[asyncio.Server] = []
+        registry = CollectorRegistry()
+        registry.register(Measurements(self.pipelines))
+        self._registry = registry
+        application = web.Application()
+        application.router.add_get("/metrics", self._scrape)
+        self._metrics = web.AppRunner(application, access_log=None)
+        self._flusher = asyncio.get_running_loop().create_task(self._flush())
+
+    async def start(self) -> None:
+        """Listen; OSError when a port is taken."""
+        loop = asyncio.get_running_loop()
+        for pipeline in self.pipelines:
+            entry = Entry(pipeline)
+            self._servers.append(
+                await loop.create_server(
+                    lambda entry=entry: Connection(entry),  # type: ignore[misc]
+                    LOOPBACK,
+                    pipeline.topology.port,
+                )
+            )
+        await self._metrics.setup()
+        await web.TCPSite(self._metrics, LOOPBACK, self._config.metrics_port).start()
+
+    async def stop(self) -> None:
+        """Record what is still under way, write the totals, and close."""
+        self._flusher.cancel()
+        for server in self._servers:
+            server.close()
+        for pipeline in self.pipelines:
+            pipeline.finish()
+        self._records.close()
+        self._config.summary.write_text(json.dumps([totals(pipeline) for pipeline in self.pipelines], indent=1))
+        await self._metrics.cleanup()
+
+    def pod_changed(self, pod: Pod) -> None:
+        """A pod is new or has changed."""
+        for pipeline in self.pipelines:
+            pipeline.pod_changed(pod)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod has been deleted."""
+        for pipeline in self.pipelines:
+            pipeline.pod_gone(uid)
+
+    def _recorder(self, index: int) -> Record:
+        def record(outcome: Outcome, arrival_s: float, latency_s: float) -> None:
+            self._records.add(index, outcome, arrival_s, latency_s)
+
+        return record
+
+    async def _flush(self) -> None:
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            self._records.flush()
+
+    async def _scrape(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+
+def read_pod(manifest: dict[str, Any]) -> Pod:
+    """Return what routing needs of a pod."""
+    metadata, status = manifest["metadata"], manifest.get("status", {})
+    conditions = {entry["type"]: entry["status"] for entry in status.get("conditions", ())}
+    return Pod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        labels=metadata.get("labels", {}),
+        ip=status.get("podIP"),
+        ready=conditions.get("Ready") == "True" and "deletionTimestamp" not in metadata,
+    )
+
+
+async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
+    """Tell the ingress of pods for ever; while the API server cannot be reached, the pods it knows stay."""
+    while True:
+        try:
+            async for event in api.watch("/api/v1/pods"):
+                if event.type == "DELETED":
+                    ingress.pod_gone(event.object["metadata"]["uid"])
+                else:
+                    ingress.pod_changed(read_pod(event.object))
+        except KubeApiError as error:
+            say("watch", error=str(error))
+            await asyncio.sleep(_RECONNECT_S)
+
+
+async def follow_admissible(api: KubeApi, pipeline: Pipeline) -> None:
+    """Keep the limit of admission as the pipeline's status has it; it stays while the API server does not answer."""
+    topology = pipeline.topology
+    path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"
+    while True:
+        try:
+            admissible = (await api.get(path)).get("status", {}).get("admissible")
+            pipeline.admissible = None if admissible is None else float(admissible)
+        except KubeApiError as error:
+            say("admissible", pipeline=topology.name, error=str(error))
+        await asyncio.sleep(_ADMISSIBLE_S)
+
+
+def say(event: str, **fields: object) -> None:
+    """Print one JSON object on a line of its own."""
+    print(json.dumps({"event": event, **fields}), flush=True)
+
+
+async def run(config: IngressConfig, kubeconfig: Path) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    async with KubeApi(kubeconfig) as api:
+        ingress = Ingress(config)
+        await ingress.start()
+        followers = [
+            loop.create_task(follow_pods(api, ingress)),
+            *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines),
+        ]
+        # What lives now lives to the end; walking it again and again would hold up items.
+        gc.collect()
+        gc.freeze()
+        say("listening", ports=[pipeline.topology.port for pipeline in ingress.pipelines])
+        stopping = loop.create_task(stopped.wait())
+        await asyncio.wait([stopping, *followers], return_when=asyncio.FIRST_COMPLETED)
+        for task in followers:
+            task.cancel()
+        await ingress.stop()
+        say("stopped", totals=[totals(pipeline) for pipeline in ingress.pipelines])
+        for task in followers:
+            if task.done() and not task.cancelled():
+                task.result()
+
+
+def main() -> None:
+    """Run the ingress as a program."""
+    parser = argparse.ArgumentParser(prog="python -m simulations.lab.traffic.ingress", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    arguments = parser.parse_args()
+    asyncio.run(run(IngressConfig.from_json(arguments.config.read_text()), arguments.kubeconfig))
+
+
+if __name__ == "__main__":
+    main()

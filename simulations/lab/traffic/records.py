@@ -1,0 +1,47 @@
+"""One record per item of a run, as the ingress writes them and the scoring reads them."""
+
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from simulations.results.scoring import Items, Outcome
+
+_RECORD = struct.Struct("<HBdd")
+_COLUMNS = np.dtype([("pipeline", "<u2"), ("outcome", "u1"), ("arrival_s", "<f8"), ("latency_s", "<f8")])
+
+
+class RecordWriter:
+    """Appends records to a file; call `flush` now and then, and `close` at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: BinaryIO = path.open("wb")
+        self._buffer = bytearray()
+
+    def add(self, pipeline: int, outcome: Outcome, arrival_s: float, latency_s: float) -> None:
+        """`arrival_s` is relative to the start of the run."""
+        self._buffer += _RECORD.pack(pipeline, outcome, arrival_s, latency_s)
+
+    def flush(self) -> None:
+        """Hand what has been added to the system."""
+        self._file.write(self._buffer)
+        self._file.flush()
+        self._buffer.clear()
+
+    def close(self) -> None:
+        """Write the rest."""
+        self.flush()
+        self._file.close()
+
+
+def read_records(path: Path, pipeline: int) -> Items:
+    """Return the items of the pipeline with this index in the ingress's configuration, also while the file grows."""
+    content = path.read_bytes()
+    table = np.frombuffer(content[: len(content) - len(content) % _RECORD.size], dtype=_COLUMNS)
+    table = table[table["pipeline"] == pipeline]
+    return Items(
+        arrival_s=table["arrival_s"].astype(np.float64),
+        latency_s=table["latency_s"].astype(np.float64),
+        outcome=table["outcome"].copy(),
+    )

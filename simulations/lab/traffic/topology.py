@@ -1,0 +1,119 @@
+"""What the ingress is told of the pipelines it serves: stages, where their replicas are, how items reach them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
+from optimizer.model import Routing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementTopology:
+    """The replicas of a stage on one pool: pods with these labels.
+
+    `weight` is the capacity of one of them in items/s, `limit` the number of items it serves at once.
+    """
+
+    pool: str
+    selector: Mapping[str, str]
+    weight: float
+    limit: int
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pod with these labels is one of them."""
+        return self.selector.items() <= labels.items()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTopology:
+    """A stage; `after` names the stages before it, none for the entry.
+
+    A stage with `memory` holds a slot for every active stream from its start to its end, whatever is passed on to it.
+    """
+
+    name: str
+    after: tuple[str, ...]
+    pass_ratio: float
+    routing: Routing
+    memory: bool
+    placements: tuple[PlacementTopology, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineTopology:
+    """A pipeline; its load comes in on `port` of the loopback interface. `seed` decides what its stages filter."""
+
+    namespace: str
+    name: str
+    unit: DemandUnit
+    sla_s: float
+    port: int
+    seed: int
+    stages: tuple[StageTopology, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngressConfig:
+    """One ingress. `records` gets a record per item, `summary` the totals (JSON) when the ingress ends.
+
+    In `records` a pipeline is known by its index here.
+    """
+
+    metrics_port: int
+    records: Path
+    summary: Path
+    pipelines: tuple[PipelineTopology, ...]
+
+    def to_json(self) -> str:
+        """Write for `from_json`."""
+        return _ADAPTER.dump_json(self, indent=1).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> "IngressConfig":
+        """Read what `to_json` has written; ValueError names each field that is wrong."""
+        try:
+            return _ADAPTER.validate_json(text)
+        except ValidationError as error:
+            raise ValueError(f"ingress configuration: {error}") from None
+
+
+_ADAPTER = TypeAdapter(IngressConfig)
+
+
+def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int) -> PipelineTopology:
+    """Return what the ingress needs to know of a pipeline whose pods carry the label `app` of their target's name."""
+    return PipelineTopology(
+        namespace=pipeline.namespace,
+        name=pipeline.name,
+        unit=pipeline.unit,
+        sla_s=pipeline.sla.latency_s,
+        port=port,
+        seed=seed,
+        stages=tuple(_stage_topology(stage) for stage in pipeline.stages),
+    )
+
+
+def _stage_topology(stage: StageSpec) -> StageTopology:
+    placements = []
+    for placement in stage.placements:
+        prior = placement.prior
+        batch = prior.batch_sizes[-1]
+        placements.append(
+            PlacementTopology(
+                pool=str(placement.pool),
+                selector={"app": placement.target.name},
+                weight=prior.concurrency * batch / prior.service.mean_s(batch),
+                limit=prior.concurrency * batch,
+            )
+        )
+    return StageTopology(
+        name=str(stage.name),
+        after=tuple(map(str, stage.after)),
+        pass_ratio=stage.pass_ratio,
+        routing=stage.routing,
+        memory=any(placement.prior.session_slots is not None for placement in stage.placements),
+        placements=tuple(placements),
+    )

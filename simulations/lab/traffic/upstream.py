@@ -1,0 +1,240 @@
+"""One stage as the ingress sees it: its pods, the connections to them, who gets which item, and what is tried again."""
+
+import asyncio
+import time
+from collections import deque
+
+from optimizer.model import Routing
+from simulations.lab.net.wire import NO_SESSION, Status
+from simulations.lab.traffic.backend import Backend, Item, Pod, Recoveries, Session
+from simulations.lab.traffic.routing import Router
+from simulations.lab.traffic.topology import StageTopology
+
+_MAX_REFUSALS = 3
+_SUSPENDED_S = 0.2
+_RECHECK_S = 0.1
+
+
+class Upstream:
+    """A stage. `index` is its place in the pipeline; `pins` tells whether it keeps a stream's items on one pod."""
+
+    def __init__(self, index: int, stage: StageTopology, namespace: str, recoveries: Recoveries, *, seed: int) -> None:
+        """`recoveries` is where retries and cut sessions are counted."""
+        self.index = index
+        self.pins_streams = stage.memory or stage.routing is Routing.STICKY
+        self.memory = stage.memory
+        self._stage = stage
+        self._namespace = namespace
+        self._router = Router(stage.routing, seed)
+        self._recoveries = recoveries
+        self._backends: dict[str, Backend] = {}
+        self._changed = asyncio.Event()
+        self._pullers: deque[tuple[Item, asyncio.Future[Backend | None]]] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- pods come and go
+
+    def pod_changed(self, pod: Pod) -> None:
+        """Take note of a pod that is new or has changed; not every one is of this stage."""
+        backend = self._backends.get(pod.uid)
+        if backend is None:
+            if pod.ip is None or pod.namespace != self._namespace:
+                return
+            placement = next((p for p in self._stage.placements if p.selects(pod.labels)), None)
+            if placement is None:
+                return
+            self._backends[pod.uid] = Backend(pod, placement)
+        else:
+            backend.ready = pod.ready
+        self._wake()
+
+    def pod_gone(self, uid: str) -> None:
+        """Forget a pod; the streams that were on it go elsewhere."""
+        backend = self._backends.pop(uid, None)
+        if backend is None:
+            return
+        # The connection is left to the pod to close: answers may still be on their way.
+        for session in tuple(backend.pinned):
+            self._cut(session, backend)
+            if self.memory and not session.ended:
+                session.busy += 1
+                task = asyncio.get_running_loop().create_task(self._reattach(session))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for backend in self._backends.values():
+            backend.close()
+
+    # -- items
+
+    async def serve(self, item: Item) -> bool:
+        """Have the item served by one of the pods; False when it is refused, or settled meanwhile."""
+        if self.pins_streams and item.session is not None:
+            return await self._serve_pinned(item, item.session)
+        full: set[Backend] = set()
+        tried = False
+        while not item.settled:
+            backend = await self._reserve(item, full)
+            if backend is None:
+                if full:
+                    return False
+                await self._change()
+                continue
+            self._recoveries.retries += tried
+            tried = True
+            match await self._send(backend, item.id, NO_SESSION):
+                case Status.OK:
+                    return True
+                case Status.DRAINING:
+                    self._suspend(backend)
+                case Status.REFUSED_QUEUE | Status.REFUSED_SLOT:
+                    full.add(backend)
+                    if len(full) >= _MAX_REFUSALS:
+                        return False
+        return False
+
+    async def _serve_pinned(self, item: Item, session: Session) -> bool:
+        tried = False
+        while not item.settled:
+            backend = session.pins.get(self.index) or await self.attach(session, item.deadline_s)
+            if backend is None:
+                return False
+            self._recoveries.retries += tried
+            tried = True
+            backend.outstanding += 1
+            match await self._send(backend, item.id, session.id):
+                case Status.OK:
+                    return True
+                case Status.REFUSED_QUEUE:
+                    return False  # no other pod has the stream's state
+                case Status.DRAINING:
+                    self._suspend(backend)
+                    self._cut(session, backend)
+                case Status.REFUSED_SLOT:
+                    self._cut(session, backend)
+        return False
+
+    async def _send(self, backend: Backend, item_id: int, session_id: int) -> Status:
+        """Send to a backend that counts the item as outstanding already; a lost connection reads as DRAINING."""
+        try:
+            client = await backend.client()
+            return await client.send(item_id, session_id)
+        except OSError:
+            return Status.DRAINING
+        finally:
+            backend.outstanding -= 1
+            self.hand_over()
+
+    async def _reserve(self, item: Item, full: set[Backend]) -> Backend | None:
+        """The backend for an item, which counts as outstanding there from now on; None when there is none to try."""
+        if self._stage.routing is Routing.PULL:
+            turn: asyncio.Future[Backend | None] = asyncio.get_running_loop().create_future()
+            self._pullers.append((item, turn))
+            self.hand_over()
+            return await turn
+        backend = self._router.for_item(self._usable(full))
+        if backend is not None:
+            backend.outstanding += 1
+        return backend
+
+    def hand_over(self) -> None:
+        """Give the items that wait for a free replica, the oldest first, what has become free."""
+        while self._pullers:
+            item, turn = self._pullers[0]
+            if item.settled:
+                self._pullers.popleft()
+                turn.set_result(None)
+                continue
+            backend = self._router.for_item(self._usable(frozenset()))
+            if backend is None:
+                return
+            self._pullers.popleft()
+            backend.outstanding += 1
+            turn.set_result(backend)
+
+    # -- streams
+
+    async def attach(self, session: Session, deadline_s: float) -> Backend | None:
+        """Pin a stream to a pod, with a slot where the stage has memory; None when every pod refuses it."""
+        async with session.lock:
+            if self.index in session.pins:
+                return session.pins[self.index]
+            full: set[Backend] = set()
+            while time.monotonic() < deadline_s:
+                backend = self._router.for_session(self._usable(full))
+                if backend is None:
+                    if full:
+                        return None
+                    await self._change()
+                    continue
+                backend.sessions += 1
+                status = await self._open(backend, session.id) if self.memory else Status.OK
+                if status is Status.OK:
+                    session.pins[self.index] = backend
+                    backend.pinned.add(session)
+                    return backend
+                backend.sessions -= 1
+                if status is Status.DRAINING:
+                    self._suspend(backend)
+                else:
+                    full.add(backend)
+            return None
+
+    def release(self, session: Session) -> None:
+        """Give the stream's slot back."""
+        backend = session.pins.pop(self.index, None)
+        if backend is not None:
+            backend.sessions -= 1
+            backend.pinned.discard(session)
+            if self.memory:
+                backend.end_session(session.id)
+
+    async def _open(self, backend: Backend, session_id: int) -> Status:
+        try:
+            client = await backend.client()
+            return await client.open_session(session_id)
+        except OSError:
+            return Status.DRAINING
+
+    async def _reattach(self, session: Session) -> None:
+        try:
+            await self.attach(session, time.monotonic() + _RECHECK_S)  # else its next item tries again
+        finally:
+            session.let_go()
+
+    def _cut(self, session: Session, backend: Backend) -> None:
+        """The stream has lost its pod; only the first of its items to notice counts."""
+        if session.pins.get(self.index) is backend:
+            del session.pins[self.index]
+            backend.sessions -= 1
+            backend.pinned.discard(session)
+            self._recoveries.sessions_cut += self.memory
+
+    # -- which pods can be used
+
+    def _usable(self, full: "set[Backend] | frozenset[Backend]") -> list[Backend]:
+        now_s = time.monotonic()
+        return [
+            backend
+            for backend in self._backends.values()
+            if backend.ready and backend.suspended_until_s <= now_s and backend not in full
+        ]
+
+    def _suspend(self, backend: Backend) -> None:
+        """Leave a pod alone that is going or cannot be reached, until the API server has had time to say so."""
+        backend.suspended_until_s = time.monotonic() + _SUSPENDED_S
+        asyncio.get_running_loop().call_later(_SUSPENDED_S, self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+        self.hand_over()
+
+    async def _change(self) -> None:
+        """Wait until another pod may be usable."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), _RECHECK_S)
+        except TimeoutError:
+            return

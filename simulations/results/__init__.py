@@ -1,0 +1,1 @@
+"""Scores of runs and the values that hold them."""

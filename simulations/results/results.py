@@ -1,0 +1,397 @@
+"""What an experiment found: its runs seed by seed, what they mean together, and the JSON of `sluice simulate`.
+
+A run is one policy in one tuning under one what-if and one seed; what is reported of it is the mean over its seeds with
+the lowest and highest beside it. Times are seconds since a run began, rates are items/s, money is USD.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Protocol
+
+MEASURES = (
+    "cost",
+    "windows",
+    "sla_windows_met",
+    "sla_windows_met_calm",
+    "within_sla_share",
+    "p50_s",
+    "p95_s",
+    "p99_s",
+    "offered",
+    "served",
+    "filtered",
+    "shed",
+    "lost",
+    "in_flight",
+    "sessions_cut",
+    "replica_changes",
+    "cap_violations",
+    "simulated_s",
+)
+"""What is averaged over seeds, in the order of the JSON; `wall_s` is apart: it alone differs from time to time."""
+
+
+class Tuning(StrEnum):
+    """Where a policy's settings come from."""
+
+    DEFAULT = "default"
+    TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSeries:
+    """The replicas of one stage on one pool as each window ended."""
+
+    stage: str
+    pool: str
+    desired: tuple[int, ...]
+    ready: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSeries:
+    """One pipeline (`namespace/name`), window by window.
+
+    The SLA is the one in force as the window began, the rates are of items that arrived in it. `p95_s` is None where
+    infinite or without items; `met` is None where a window is not scored. Money is in USD per hour as the window ended
+    (`cost_per_hour`: its mean over the window); a budget that does not exist is None. What a run did not count is None
+    as a whole.
+    """
+
+    pipeline: str
+    sla_s: tuple[float, ...]
+    percentile: tuple[float, ...]
+    offered_rps: tuple[float, ...]
+    served_rps: tuple[float, ...]
+    filtered_rps: tuple[float, ...]
+    shed_rps: tuple[float, ...]
+    lost_rps: tuple[float, ...]
+    p95_s: tuple[float | None, ...]
+    met: tuple[bool | None, ...]
+    spend_per_hour: tuple[float, ...]
+    cost_per_hour: tuple[float, ...]
+    budget_per_hour: tuple[float | None, ...]
+    placements: tuple[PlacementSeries, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSeries:
+    """The scored windows of one run: window i is [t_s[i], t_s[i] + length_s[i]). All series have an entry for each.
+
+    `simulations.results.run_series` makes it of scores and observations.
+    """
+
+    t_s: tuple[float, ...]
+    length_s: tuple[float, ...]
+    calm: tuple[bool, ...]
+    pipelines: tuple[PipelineSeries, ...]
+    price_per_hour: Mapping[str, tuple[float, ...]]
+    """Per pool, for one whole instance."""
+
+    def __post_init__(self) -> None:
+        for name, values in _named(self):
+            if len(values) != len(self.t_s):
+                raise ValueError(f"{name}: {len(values)} entries: must be one for each of the {len(self.t_s)} windows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The replicas of one placement, before and after."""
+
+    stage: str
+    pool: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionEntry:
+    """A decision that differs from the last one for the same pipeline (`namespace/name`), with its reason in words."""
+
+    t_s: float
+    pipeline: str
+    changes: tuple[Change, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One policy, tuning, what-if and seed. Pipelines are taken together; shares are None where nothing can be shared.
+
+    Percentiles are nearest-rank, None when infinite or without items. `wall_s` is what the run took on this machine.
+    `seed` is of the load; `windows` are those with enough items to be scored.
+    """
+
+    policy: str
+    tuning: Tuning
+    what_if: str | None
+    seed: int
+    cost: float
+    windows: int
+    sla_windows_met: float | None
+    sla_windows_met_calm: float | None
+    within_sla_share: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    offered: int
+    served: int
+    filtered: int
+    shed: int
+    lost: int
+    in_flight: int
+    sessions_cut: int
+    replica_changes: int
+    cap_violations: int
+    simulated_s: float
+    wall_s: float
+    series: RunSeries
+    decisions: tuple[DecisionEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundResult:
+    """The clairvoyant bound of one what-if and seed: nothing that meets the SLA in 99.5 % of the windows costs less.
+
+    `cost` is None where no schedule meets it; `windows_share` is the share of the scored windows that the bound's
+    schedule serves. `cost_per_hour` is its cost window by window, None where it is not known.
+    """
+
+    what_if: str | None
+    seed: int
+    cost: float | None
+    windows_share: float
+    cost_per_hour: tuple[float, ...] | None
+
+
+class SelfCheck(Protocol):
+    """The simulator against a formula: `ok` when `expected` is within `half_width` of `simulated`."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def expected(self) -> float: ...  # noqa: D102
+    @property
+    def simulated(self) -> float: ...  # noqa: D102
+    @property
+    def half_width(self) -> float: ...  # noqa: D102
+    @property
+    def ok(self) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The runs of one policy, tuning and what-if over all seeds, in the order of the seeds."""
+
+    results: tuple[RunResult, ...]
+    bound: float | None
+    """The mean of the bounds of its what-if; None where one of the seeds has none."""
+    cost_over_bound_range: tuple[float, float] | None
+    """Lowest and highest, each seed's cost over its own bound."""
+
+    @property
+    def policy(self) -> str:
+        """The policy's name, as scenario files have it."""
+        return self.results[0].policy
+
+    @property
+    def tuning(self) -> Tuning:
+        """Where its settings come from."""
+        return self.results[0].tuning
+
+    @property
+    def what_if(self) -> str | None:
+        """The what-if; None is the scenario as it is written."""
+        return self.results[0].what_if
+
+    @property
+    def cost_over_bound(self) -> float | None:
+        """Mean cost over mean bound."""
+        cost = self.mean("cost")
+        return None if self.bound is None or not self.bound or cost is None else cost / self.bound
+
+    @property
+    def breaks_caps(self) -> bool:
+        """Whether it spent above a cap, unexcused, with any seed."""
+        return any(result.cap_violations for result in self.results)
+
+    def mean(self, measure: str) -> float | None:
+        """Return the mean of one of MEASURES over the seeds; None where one of them has none, or an infinite one."""
+        return mean_or_none(self._values(measure))
+
+    def range(self, measure: str) -> tuple[float, float] | None:
+        """Return the lowest and the highest over the seeds; None where one of them has none."""
+        values = self._values(measure)
+        known = [value for value in values if value is not None]
+        return (min(known), max(known)) if known and len(known) == len(values) else None
+
+    def _values(self, measure: str) -> list[float | None]:
+        return [getattr(result, measure) for result in self.results]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """All that it takes to repeat an experiment: the command, what it read (SHA-256 by file) and what it ran on."""
+
+    command: tuple[str, ...]
+    versions: Mapping[str, str]
+    sha256: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """All runs of a scenario, its bounds, and how far to trust them. Results and bounds in any order of seeds."""
+
+    scenario: str
+    seeds: tuple[int, ...]
+    results: tuple[RunResult, ...]
+    bounds: tuple[BoundResult, ...]
+    self_checks: tuple[SelfCheck, ...]
+    provenance: Provenance
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return the runs over seeds, in the order in which each of them first comes."""
+        order = {seed: index for index, seed in enumerate(self.seeds)}
+        groups: dict[tuple[str, Tuning, str | None], list[RunResult]] = {}
+        for result in self.results:
+            groups.setdefault((result.policy, result.tuning, result.what_if), []).append(result)
+        return tuple(
+            self._run(tuple(sorted(group, key=lambda result: order[result.seed]))) for group in groups.values()
+        )
+
+    def bound_cost(self, what_if: str | None) -> float | None:
+        """Return the mean bound of a what-if over the seeds; None where one of them has none."""
+        return mean_or_none([bound.cost for bound in self.bounds if bound.what_if == what_if])
+
+    @property
+    def what_ifs(self) -> tuple[str | None, ...]:
+        """The what-ifs that were run, None being the scenario itself."""
+        return tuple(dict.fromkeys(result.what_if for result in self.results))
+
+    @property
+    def trustworthy(self) -> bool:
+        """Whether the simulator agreed with theory in every self-check."""
+        return all(check.ok for check in self.self_checks)
+
+    def _run(self, results: tuple[RunResult, ...]) -> Run:
+        what_if = results[0].what_if
+        by_seed = {bound.seed: bound.cost for bound in self.bounds if bound.what_if == what_if}
+        ratios = [result.cost / cost for result in results if (cost := by_seed.get(result.seed))]
+        return Run(
+            results=results,
+            bound=self.bound_cost(what_if),
+            cost_over_bound_range=(min(ratios), max(ratios)) if ratios and len(ratios) == len(results) else None,
+        )
+
+
+def dominates(one: Run, other: Run) -> bool:
+    """Whether `one` is at least as cheap as `other` and as good, and better in one of these.
+
+    As good: within the SLA in as many windows, and with as large a share of the items offered, so that who sheds load
+    gains nothing by it. Dominance is judged within a what-if, among runs without cap violations: breaking a promise is
+    no advantage.
+    """
+    if one.what_if != other.what_if or one.breaks_caps or other.breaks_caps:
+        return False
+    better = False
+    for name, sign in (("cost", -1), ("sla_windows_met", 1), ("within_sla_share", 1)):
+        own, others = one.mean(name), other.mean(name)
+        if own is None or others is None or sign * own < sign * others:
+            return False
+        better |= own != others
+    return better
+
+
+def dominated_by(run: Run, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return those of `runs` that dominate `run`."""
+    return tuple(other for other in runs if dominates(other, run))
+
+
+def mean_or_none(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None when there is nothing to average, or one value is missing or infinite."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known or len(known) < len(values):
+        return None
+    return math.fsum(known) / len(known)
+
+
+def to_json(experiment: Experiment) -> dict[str, Any]:
+    """Return the document that `sluice simulate -o json` promises.
+
+    Beside the promised fields a run has `spread` (lowest and highest over the seeds, by field) and `dominated_by`; the
+    document has `provenance`. Only `wall_s` differs when the same experiment is run again.
+    """
+    runs = experiment.runs()
+    return {
+        "scenario": experiment.scenario,
+        "seeds": list(experiment.seeds),
+        "bounds": [
+            {
+                "what_if": what_if,
+                "cost": experiment.bound_cost(what_if),
+                "windows_share": mean_or_none([b.windows_share for b in experiment.bounds if b.what_if == what_if]),
+            }
+            for what_if in dict.fromkeys(bound.what_if for bound in experiment.bounds)
+        ],
+        "runs": [_run_document(run, runs) for run in runs],
+        "self_checks": [
+            {
+                "name": check.name,
+                "expected": check.expected,
+                "simulated": check.simulated,
+                "half_width": check.half_width,
+                "ok": check.ok,
+            }
+            for check in experiment.self_checks
+        ],
+        "provenance": {
+            "command": list(experiment.provenance.command),
+            "versions": dict(experiment.provenance.versions),
+            "sha256": dict(experiment.provenance.sha256),
+        },
+    }
+
+
+def _run_document(run: Run, runs: Sequence[Run]) -> dict[str, Any]:
+    document: dict[str, Any] = {"policy": run.policy, "tuning": run.tuning.value, "what_if": run.what_if}
+    spread: dict[str, list[float] | None] = {}
+    for measure in MEASURES:
+        document[measure] = _whole(run.mean(measure))
+        spread[measure] = _pair(run.range(measure))
+        if measure == "cost":
+            document["cost_over_bound"] = run.cost_over_bound
+            spread["cost_over_bound"] = _pair(run.cost_over_bound_range)
+    document["wall_s"] = mean_or_none([result.wall_s for result in run.results])
+    document["spread"] = spread
+    document["dominated_by"] = [
+        {"policy": other.policy, "tuning": other.tuning.value} for other in dominated_by(run, runs)
+    ]
+    return document
+
+
+def _whole(value: float | None) -> float | int | None:
+    """Counts stay whole numbers where all seeds agree."""
+    return int(value) if value is not None and value.is_integer() else value
+
+
+def _pair(values: tuple[float, float] | None) -> list[float] | None:
+    return None if values is None else list(values)
+
+
+def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
+    """Every sequence that must have an entry per window, with its name."""
+    yield "length_s", series.length_s
+    yield "calm", series.calm
+    for pool, prices in series.price_per_hour.items():
+        yield f"price_per_hour of {pool}", prices
+    for pipeline in series.pipelines:
+        for field in fields(pipeline):
+            value = getattr(pipeline, field.name)
+            if isinstance(value, tuple) and field.name != "placements":
+                yield f"{field.name} of {pipeline.pipeline}", value
+        for placement in pipeline.placements:
+            place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"
+            yield f"desired of {place}", placement.desired
+            yield f"ready of {place}", placement.ready

@@ -1,0 +1,96 @@
+"""The series of a run, from how its items were scored and what was observed: one code for simulator and lab."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.core.state.spec import PipelineSpec
+from optimizer.model import PipelineKey
+from simulations.results import ledger
+from simulations.results.ledger import Observation
+from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
+from simulations.results.scoring import ItemScore, Steps, Window
+
+
+def run_series(
+    pipelines: Sequence[PipelineSpec], scores: Mapping[PipelineKey, ItemScore], observations: Sequence[Observation]
+) -> RunSeries:
+    """Return the windows that `scores` has, which are the same for every pipeline.
+
+    Replicas, spend, budget and prices are those of the last observation up to the end of a window; cost is the mean
+    over the window.
+    """
+    windows = scores[pipelines[0].key].windows
+    ends_s = np.array([window.t_s + window.length_s for window in windows])
+    pools = sorted({pool for seen in observations for pool in seen.price_per_hour})
+    return RunSeries(
+        t_s=tuple(window.t_s for window in windows),
+        length_s=tuple(window.length_s for window in windows),
+        calm=tuple(window.calm for window in windows),
+        pipelines=tuple(_pipeline(spec, scores[spec.key].windows, observations, ends_s) for spec in pipelines),
+        price_per_hour={
+            str(pool): _at(observations, ends_s, lambda seen, pool=pool: seen.price_per_hour.get(pool, 0.0))  # type: ignore[misc]
+            for pool in pools
+        },
+    )
+
+
+def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the mean over each [begun_s, ended_s), both ascending, of shape (windows,).
+
+    It is what the quantity sums up to by the end, less what it did by the beginning.
+    """
+    if not len(begun_s):
+        return ()
+    edges, values = steps.parts(float(begun_s[0]), float(ended_s[-1]))
+    summed = np.concatenate([[0.0], np.cumsum(np.diff(edges) * values)])
+    sums = np.interp(ended_s, edges, summed) - np.interp(begun_s, edges, summed)
+    return tuple((sums / (ended_s - begun_s)).tolist())
+
+
+def _pipeline(
+    spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
+) -> PipelineSeries:
+    def cost_per_hour(seen: Observation) -> float:
+        prices = ledger.replica_prices(spec, seen.price_per_hour)
+        return sum(price * seen.placements[place].scheduled for place, price in prices.items())
+
+    begun_s = np.array([window.t_s for window in windows])
+    budgets = _at(observations, ends_s, lambda seen: seen.budget_per_hour.get(spec.key, math.inf))
+    return PipelineSeries(
+        pipeline=str(spec.key),
+        sla_s=tuple(window.sla.latency_s for window in windows),
+        percentile=tuple(window.sla.percentile for window in windows),
+        offered_rps=tuple(window.offered / window.length_s for window in windows),
+        served_rps=tuple(window.served / window.length_s for window in windows),
+        filtered_rps=tuple(window.filtered / window.length_s for window in windows),
+        shed_rps=tuple(window.shed / window.length_s for window in windows),
+        lost_rps=tuple(window.lost / window.length_s for window in windows),
+        p95_s=tuple(window.p95_s for window in windows),
+        met=tuple(window.met for window in windows),
+        spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
+        cost_per_hour=means(ledger.steps(observations, cost_per_hour), begun_s, ends_s),
+        budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
+        placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
+    )
+
+
+def _placement(
+    spec: PipelineSpec, index: int, observations: Sequence[Observation], ends_s: NDArray[np.float64]
+) -> PlacementSeries:
+    stage, pool = spec.placement_keys()[index]
+    key = (spec.key, stage, pool)
+    desired = _at(observations, ends_s, lambda seen: seen.placements[key].desired)
+    ready = _at(observations, ends_s, lambda seen: seen.placements[key].ready)
+    return PlacementSeries(
+        stage=str(stage), pool=str(pool), desired=tuple(map(int, desired)), ready=tuple(map(int, ready))
+    )
+
+
+def _at(
+    observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
+) -> tuple[float, ...]:
+    """What held at the end of each window; 0 before the first observation."""
+    return tuple(ledger.steps(observations, value).at(ends_s).tolist())

@@ -1,0 +1,452 @@
+"""How a run is scored, the same for the simulator and the lab: items, windows, money, changes.
+
+Everything about items is counted over those that arrive in scored time, [warmup_s, duration_s). Times are seconds since
+the run began.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from optimizer.runtime.compiled import compiled
+
+LOST_AFTER_SLAS = 10.0
+"""An item without an answer for this many SLAs is lost."""
+CALM_AFTER_S = 360.0
+"""A window is calm when no fault began or ended this recently."""
+MIN_WINDOW_ITEMS = 20
+_SAME_MONEY = 1e-9
+
+
+class Outcome(IntEnum):
+    """What became of an item."""
+
+    SERVED = 0
+    FILTERED = 1
+    """Voice activity detection ended its way."""
+    SHED = 2
+    """Turned away at the ingress, beyond what can be served within the SLA."""
+    LOST = 3
+    """Refused, or without an answer for 10 × SLA."""
+    IN_FLIGHT = 4
+    """Without an answer when the run ended."""
+
+
+REQUIRED_SHARE = 0.995
+"""The share of the scored windows in which the bound meets the SLA, and a good policy should."""
+
+SERVED, FILTERED, SHED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
+"""The same for compiled code, which has no enumerations."""
+
+# What a tally counts of a window; those of FILTERED, SHED and LOST in the order of Outcome.
+_WITHIN, _LATE, _FILTERED, _SHED, _LOST, _YOUNG, _OLD = range(7)
+_KINDS = 7
+_BIN_SHIFT = 42  # a float64 without its last 42 bits: bins a 1024th of an octave wide, at most 0.1 %
+_BINS = 20 * 1024 + 2  # twenty octaves below 10 × SLA; what is faster still falls into the first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Items:
+    """The items of one pipeline, arrays of shape (items,), in any order.
+
+    `latency_s` is from arrival to the last answer; for an item in flight, its age when the run ended. It is not looked
+    at for items that were filtered, shed or lost.
+    """
+
+    arrival_s: NDArray[np.float64]
+    latency_s: NDArray[np.float64]
+    outcome: NDArray[np.uint8]
+
+    def select(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "Items":
+        """The items that a mask or indexes choose."""
+        return Items(arrival_s=self.arrival_s[chosen], latency_s=self.latency_s[chosen], outcome=self.outcome[chosen])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sla:
+    """`percentile` percent of the items are to be answered within `latency_s`."""
+
+    latency_s: float
+    percentile: float
+
+
+SlaChanges = Sequence[tuple[float, Sla]]
+"""SLAs that hold from an instant on, in order of time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """What part of a run is scored, in windows of `window_s` (the last one may be shorter)."""
+
+    duration_s: float
+    warmup_s: float
+    window_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """[from_s, until_s); `until_s` is infinite for what does not end, and equals `from_s` for what happens at once."""
+
+    from_s: float
+    until_s: float
+
+    def overlaps(self, other: "Interval") -> bool:
+        """Whether they have an instant in common."""
+        return self.from_s < other.until_s and other.from_s < self.until_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One window. `met` is None where it is not scored; `p95_s` is None without items that count, or when infinite.
+
+    `sla` is the one in force as it begins.
+    """
+
+    t_s: float
+    length_s: float
+    sla: Sla
+    offered: int
+    served: int
+    filtered: int
+    shed: int
+    lost: int
+    p95_s: float | None
+    met: bool | None
+    calm: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemScore:
+    """The items of a run: offered = served + filtered + shed + lost + in_flight.
+
+    `within_sla_share` = items within the SLA / items offered and not filtered. Shares are None where there is nothing
+    to share; percentiles (nearest rank, lost items infinite) are None when infinite or without items.
+    """
+
+    windows: tuple[Window, ...]
+    sla_windows_met: float | None
+    sla_windows_met_calm: float | None
+    within_sla_share: float | None
+    p50_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    offered: int
+    served: int
+    filtered: int
+    shed: int
+    lost: int
+    in_flight: int
+
+    @property
+    def scored_windows(self) -> int:
+        """The number of windows that had enough items to be scored."""
+        return sum(window.met is not None for window in self.windows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """A step function: `values[i]` holds from `times_s[i]` until the next one; 0 before the first. Times ascend."""
+
+    times_s: Sequence[float]
+    values: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if len(self.times_s) != len(self.values):
+            raise ValueError(f"times_s: {len(self.times_s)} entries: must be as many as values ({len(self.values)})")
+        if any(later < earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)):
+            raise ValueError("times_s: must ascend")
+
+    def at(self, t_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values at these instants."""
+        values = np.concatenate([[0.0], np.asarray(self.values, dtype=np.float64)])
+        return values[np.searchsorted(np.asarray(self.times_s, dtype=np.float64), t_s, side="right")]
+
+    def parts(self, from_s: float, until_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The constant parts between two instants: where each begins, with `until_s` last, and the value of each."""
+        edges = _edges([from_s, until_s], self.times_s)
+        return edges, self.at(edges[:-1])
+
+
+class TallyArrays(NamedTuple):
+    """The memory of a Tally, for compiled code: `observe` and `count` write it.
+
+    `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks`
+    (open windows, bins) and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of
+    each bin; `first_open` (1,) the first window that is open; `base` (1,) the first bin; `slas` (SLAs, 2) from when on
+    which latency holds; `numbers` (3,): warm-up, duration, window.
+    """
+
+    counts: NDArray[np.int64]
+    p95_s: NDArray[np.float64]
+    fine: NDArray[np.int64]
+    peaks: NDArray[np.float64]
+    run_fine: NDArray[np.int64]
+    run_peaks: NDArray[np.float64]
+    first_open: NDArray[np.int64]
+    base: NDArray[np.int64]
+    slas: NDArray[np.float64]
+    numbers: NDArray[np.float64]
+
+
+class Tally:
+    """What has become of the items of one pipeline, in memory that does not grow with their number.
+
+    Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the
+    bin: exact where it holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
+    An item is held to the latency of the SLA in force when it arrived, a window to the percentile as it begins.
+    """
+
+    def __init__(self, sla: Sla, clock: Clock, *, changes: SlaChanges = (), open_windows: int = 1) -> None:
+        """`open_windows`: how many windows, in a row, items may still be recorded of at a time."""
+        self._slas = ((-math.inf, sla), *changes)
+        self._clock = clock
+        windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
+        lost_after_s = np.array([LOST_AFTER_SLAS * max(sla.latency_s for _, sla in self._slas)])
+        base = int(lost_after_s.view(np.int64)[0] >> _BIN_SHIFT) - _BINS + 2
+        self.arrays = TallyArrays(
+            counts=np.zeros((windows, _KINDS), dtype=np.int64),
+            p95_s=np.full(windows, math.nan),
+            fine=np.zeros((open_windows, _BINS), dtype=np.int64),
+            peaks=np.zeros((open_windows, _BINS)),
+            run_fine=np.zeros(_BINS, dtype=np.int64),
+            run_peaks=np.zeros(_BINS),
+            first_open=np.zeros(1, dtype=np.int64),
+            base=np.array([base]),
+            slas=np.array([(from_s, sla.latency_s) for from_s, sla in self._slas]),
+            numbers=np.array([clock.warmup_s, clock.duration_s, clock.window_s]),
+        )
+
+    def record(self, items: Items) -> None:
+        """Count items; those outside scored time do not count.
+
+        Raises:
+            ValueError: an item of a window that is closed.
+        """
+        outcome = items.outcome.astype(np.uint8)
+        if observe(self.arrays, len(outcome), items.arrival_s, items.latency_s, outcome):
+            raise ValueError("arrival_s: in a window that is closed: items must come in the order of their windows")
+
+    def copy(self) -> "Tally":
+        """Return another one that holds the same."""
+        (_, sla), *changes = self._slas
+        twin = Tally(sla, self._clock, changes=changes, open_windows=len(self.arrays.fine))
+        for mine, other in zip(self.arrays, twin.arrays, strict=True):
+            other[...] = mine
+        return twin
+
+    def score(self, faults: Iterable[Interval] = ()) -> ItemScore:
+        """Score what was recorded; `faults` are the intervals in which the scenario disturbs the run."""
+        counts = self.arrays.counts
+        total = counts.sum(axis=0)
+        windows = tuple(self._windows(tuple(faults)))
+        served = int(total[_WITHIN] + total[_LATE])
+        unfiltered = int(total.sum() - total[_FILTERED])
+        percentiles = [self._percentile(percent) for percent in (50, 95, 99)]
+        return ItemScore(
+            windows=windows,
+            sla_windows_met=_share([window.met for window in windows if window.met is not None]),
+            sla_windows_met_calm=_share([window.met for window in windows if window.met is not None and window.calm]),
+            within_sla_share=int(total[_WITHIN]) / unfiltered if unfiltered else None,
+            p50_s=percentiles[0],
+            p95_s=percentiles[1],
+            p99_s=percentiles[2],
+            offered=int(total.sum()),
+            served=served,
+            filtered=int(total[_FILTERED]),
+            shed=int(total[_SHED]),
+            lost=int(total[_LOST]),
+            in_flight=int(total[_YOUNG] + total[_OLD]),
+        )
+
+    def _percentile(self, percent: float) -> float | None:
+        fine = self.arrays.run_fine + self.arrays.fine.sum(axis=0)
+        peaks = np.maximum(self.arrays.run_peaks, self.arrays.peaks.max(axis=0))
+        return _finite(ranked(fine, peaks, int(self.arrays.counts[:, _LOST].sum()), percent))
+
+    def _windows(self, faults: tuple[Interval, ...]) -> Iterable[Window]:
+        clock, arrays = self._clock, self.arrays
+        disturbed = [
+            Interval(from_s=fault.from_s, until_s=max(fault.from_s, fault.until_s) + CALM_AFTER_S) for fault in faults
+        ]
+        for number, counts in enumerate(arrays.counts):
+            from_s = clock.warmup_s + number * clock.window_s
+            span = Interval(from_s=from_s, until_s=min(from_s + clock.window_s, clock.duration_s))
+            sla = next(sla for since_s, sla in reversed(self._slas) if since_s <= from_s)
+            p95_s = arrays.p95_s[number]
+            if number >= arrays.first_open[0]:
+                slot = number % len(arrays.fine)
+                is_open = number < arrays.first_open[0] + len(arrays.fine)
+                fine = arrays.fine[slot] if is_open else np.zeros(_BINS, dtype=np.int64)
+                p95_s = ranked(fine, arrays.peaks[slot], int(counts[_LOST]), 95.0)
+            yield Window(
+                t_s=from_s,
+                length_s=span.until_s - span.from_s,
+                sla=sla,
+                offered=int(counts.sum()),
+                served=int(counts[_WITHIN] + counts[_LATE]),
+                filtered=int(counts[_FILTERED]),
+                shed=int(counts[_SHED]),
+                lost=int(counts[_LOST]),
+                p95_s=_finite(p95_s),
+                met=_met(counts.tolist(), sla),
+                calm=not any(span.overlaps(interval) for interval in disturbed),
+            )
+
+
+@compiled
+def observe(
+    tally: TallyArrays,
+    n: int,
+    arrival_s: NDArray[np.float64],
+    latency_s: NDArray[np.float64],
+    outcome: NDArray[np.uint8],
+) -> int:
+    """Count the first `n` items; return how many of them were of a window that is closed (and not counted)."""
+    counts, fine, peaks, first_open, slas = tally.counts, tally.fine, tally.peaks, tally.first_open, tally.slas
+    warmup_s, duration_s, window_s = tally.numbers[0], tally.numbers[1], tally.numbers[2]
+    windows, slots, base = len(counts), len(fine), tally.base[0]
+    sla_s = lost_after_s = 0.0
+    bits = latency_s.view(np.int64)
+    late = 0
+    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # those of the item before
+    for i in range(n):
+        if not warmup_s <= arrival_s[i] < duration_s:
+            continue
+        if not from_s <= arrival_s[i] < until_s:
+            window = min(int((arrival_s[i] - warmup_s) // window_s), windows - 1)
+            # Well inside the window, so that rounding at its edges decides nothing.
+            from_s = warmup_s + window * window_s + 1e-6
+            until_s = from_s + window_s - 2e-6
+            held = 0
+            while held + 1 < len(slas) and slas[held + 1, 0] <= arrival_s[i]:
+                held += 1
+            from_s = max(from_s, slas[held, 0])
+            if held + 1 < len(slas):
+                until_s = min(until_s, slas[held + 1, 0])
+            sla_s, lost_after_s = slas[held, 1], LOST_AFTER_SLAS * slas[held, 1]
+            while window >= first_open[0] + slots:
+                _close(tally)
+            slot = window % slots
+        if window < first_open[0]:
+            late += 1
+            continue
+        spent, kind = latency_s[i], outcome[i]
+        if kind == SERVED:
+            if spent > lost_after_s:
+                counts[window, _LOST] += 1
+                continue
+            counts[window, _LATE if spent > sla_s else _WITHIN] += 1
+            index = min(max((bits[i] >> _BIN_SHIFT) - base, 0), _BINS - 1)
+            fine[slot, index] += 1
+            peaks[slot, index] = max(peaks[slot, index], spent)
+        elif kind == IN_FLIGHT:
+            counts[window, _LOST if spent > lost_after_s else (_OLD if spent > sla_s else _YOUNG)] += 1
+        else:
+            counts[window, _FILTERED + kind - FILTERED] += 1
+    return late
+
+
+@compiled
+def _close(tally: TallyArrays) -> None:
+    """Note the p95 of the first open window, and let the run's histogram have its latencies."""
+    window = tally.first_open[0]
+    slot = window % len(tally.fine)
+    fine, peaks = tally.fine[slot], tally.peaks[slot]
+    if window < len(tally.counts):
+        tally.p95_s[window] = ranked(fine, peaks, tally.counts[window, _LOST], 95.0)
+    for index in range(_BINS):
+        if fine[index] > 0:
+            tally.run_fine[index] += fine[index]
+            tally.run_peaks[index] = max(tally.run_peaks[index], peaks[index])
+            fine[index] = 0
+            peaks[index] = 0.0
+    tally.first_open[0] = window + 1
+
+
+@compiled
+def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, percent: float) -> float:
+    """Return the nearest-rank percentile of a histogram and `lost` infinite values; NaN: infinite or no values."""
+    left = fine.sum() + lost
+    left = max(1, np.int64(np.ceil(round(percent / 100 * left, 9))))
+    for index in range(len(fine)):
+        left -= fine[index]
+        if left <= 0:
+            return float(peaks[index])
+    return float(np.nan)
+
+
+def score_items(
+    items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval] = (), *, changes: SlaChanges = ()
+) -> ItemScore:
+    """Score the items of one pipeline; `faults` are the intervals in which the scenario disturbs the run.
+
+    `changes` are the SLAs that follow `sla`. An answer later than 10 × SLA, and an item in flight for longer than that,
+    count as lost.
+    """
+    tally = Tally(sla, clock, changes=changes)
+    tally.record(items.select(np.argsort(items.arrival_s, kind="stable")))
+    return tally.score(faults)
+
+
+def cost(cost_per_hour: Steps, clock: Clock) -> float:
+    """USD over the scored time, of what scheduled replicas cost per hour, starting and draining ones included."""
+    edges, values = cost_per_hour.parts(clock.warmup_s, clock.duration_s)
+    return float(np.sum(np.diff(edges) * values) / 3600)
+
+
+def replica_changes(desired: Iterable[Steps], clock: Clock) -> int:
+    """Σ|Δ desired| over all placements in the scored time; what holds when it begins is no change."""
+    return sum(int(np.sum(np.abs(np.diff(series.parts(clock.warmup_s, clock.duration_s)[1])))) for series in desired)
+
+
+def cap_violations(spend_per_hour: Steps, cap_per_hour: Steps, duration_s: float, excused: Iterable[Interval]) -> int:
+    """The number of maximal intervals of unexcused excess of spend over the cap, warm-up included.
+
+    In an excused interval (from a price rise, a budget cut or a take-over until the drain + 2 cycles later) an excess
+    is forgiven as long as spend is not above the lowest that it has been since the interval began.
+    """
+    excuses = tuple(excused)
+    edges = _edges(
+        [0.0, duration_s],
+        [*spend_per_hour.times_s, *cap_per_hour.times_s, *(t for e in excuses for t in (e.from_s, e.until_s))],
+    )
+    starts = edges[:-1]
+    spend = spend_per_hour.at(starts)
+    excess = spend > cap_per_hour.at(starts) + _SAME_MONEY
+    for excuse in excuses:
+        inside = np.flatnonzero((starts >= excuse.from_s) & (starts < excuse.until_s))
+        lowest = np.minimum.accumulate(spend[inside])
+        excess[inside[spend[inside] <= lowest + _SAME_MONEY]] = False
+    return int(np.count_nonzero(excess & ~np.concatenate([[False], excess[:-1]])))
+
+
+def _edges(bounds: Sequence[float], times_s: Iterable[float]) -> NDArray[np.float64]:
+    from_s, until_s = bounds
+    within = (t for t in times_s if from_s < t < until_s)
+    return np.unique(np.array([from_s, until_s, *within], dtype=np.float64))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _met(counts: Sequence[int], sla: Sla) -> bool | None:
+    """Whether enough items were within the SLA.
+
+    Shed items stay out, as they do of percentiles. So does an item in flight that may still be in time.
+    """
+    if sum(counts) - counts[_FILTERED] < MIN_WINDOW_ITEMS:
+        return None
+    within = counts[_WITHIN]
+    counted = within + counts[_LATE] + counts[_LOST] + counts[_OLD]
+    # Integers times 100 against the percentile: 95 of 100 items must not fail for 0.95 being a binary fraction.
+    return within * 100 >= sla.percentile * counted - 1e-9 if counted else None
+
+
+def _share(flags: Sequence[bool]) -> float | None:
+    return sum(flags) / len(flags) if flags else None

@@ -1,0 +1,1 @@
+"""Scenario files: the load, its traces, and the changes and faults during a run."""

@@ -1,0 +1,95 @@
+"""The load of a scenario: for each pipeline the schedule of its sessions or requests."""
+
+import contextlib
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from controller.resources.base import Breach
+from controller.resources.fields import duration_s
+from simulations.scenario.scenario import Load, Scenario, pipeline_key
+from simulations.scenario.schedule import (
+    LoadTooLarge,
+    Replay,
+    Schedule,
+    SessionLength,
+    derived_seed,
+    request_schedule,
+    stream_schedule,
+    thinned,
+    with_spike,
+)
+from simulations.scenario.traces import Column, read_trace
+
+
+def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
+    """Return the schedule of every pipeline, by namespace/name; spikes are in it, and without load it is empty.
+
+    `scale` thins the sessions to that share of them. A seed gives the same sessions whatever else is in the file.
+
+    Raises:
+        InvalidTrace: a trace that cannot be read.
+        LoadTooLarge: more sessions than anybody could carry; it names the field that asks for them.
+        ValueError: a scale outside (0, 1].
+    """
+    clock = scenario.file.clock
+    units = {pipeline_key(pipeline): pipeline.spec.demand.unit for pipeline in scenario.pipelines}
+    nothing = np.empty(0)
+    schedules = {key: Schedule(start_s=nothing, end_s=nothing) for key in units}
+    for index, load in enumerate(scenario.file.load):
+        entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
+        make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
+        with _asked_by("load", index):
+            schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
+        schedules[load.pipeline] = schedules[load.pipeline].merged(schedule)
+    for index, fault in enumerate(scenario.file.faults):
+        spike = fault.spike
+        if spike is not None:
+            until_s = min(fault.interval.until_s, clock.duration_s)
+            with _asked_by("faults", index, "spike"):
+                schedules[spike.pipeline] = with_spike(
+                    schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)
+                )
+    if scale == 1:
+        return schedules
+    return {
+        key: thinned(schedule, scale, derived_seed(seed, zlib.crc32(key.encode())))
+        for key, schedule in schedules.items()
+    }
+
+
+def refused_loads(scenario: Scenario, seeds: Iterable[int]) -> Iterator[Breach]:
+    """Yield the field that asks for more load than can be made, if there is one."""
+    for seed in seeds:
+        try:
+            pipeline_schedules(scenario, seed=seed)
+        except LoadTooLarge as error:
+            yield Breach(path=error.path, rule=str(error))
+            return
+
+
+@contextlib.contextmanager
+def _asked_by(*path: str | int) -> Iterator[None]:
+    try:
+        yield
+    except LoadTooLarge as error:
+        error.path = path
+        raise
+
+
+def item_seed(seed: int, index: int) -> int:
+    """Return the seed of what happens to the items of the pipeline at `index` in a run: phases, filters, service."""
+    return derived_seed(seed, index)
+
+
+def _replay(load: Load, folder: Path) -> Replay:
+    session = load.session
+    return Replay(
+        trace=read_trace(load.trace, Column(load.column), folder=folder),
+        copies=1 if load.copies is None else load.copies,
+        speed=1.0 if load.speed is None else load.speed,
+        offset_s=0.0 if load.offset is None else duration_s(load.offset),
+        session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
+    )

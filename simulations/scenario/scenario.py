@@ -1,0 +1,640 @@
+"""Scenario files: the load, the faults and the questions of one run, for the simulator and the lab alike.
+
+A file is checked together with the manifests it names; paths in it are relative to it.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, PlainValidator
+
+from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
+from controller.resources.fields import Duration, PositiveDuration, duration_s
+from controller.resources.manifests import Document, ManifestError, format_path, load_documents
+from controller.resources.parsing import inspect_strictly, nearest_name
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec
+from controller.resources.validation import MODELS, Finding, finding_of, validate_files
+from simulations.results.scoring import Clock, Interval, Sla
+from simulations.scenario.patches import merged, undo
+from simulations.scenario.traces import Column, InvalidTrace, read_trace
+
+EVERYTHING = "*"
+MAX_NUMBER = 1_000_000
+MAX_WINDOWS = 100_000
+
+
+def _number(value: Any) -> float:
+    """Whole numbers and decimal strings, as everywhere in the resources: never floats."""
+    try:
+        number = Decimal(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    except InvalidOperation:
+        number = None
+    if number is None or not number.is_finite() or number < 0:
+        raise ValueError('must be a whole number or a decimal in quotes, such as "1.5", of at least 0')
+    if number > MAX_NUMBER:
+        raise ValueError(f"must be at most {MAX_NUMBER}")
+    return float(number)
+
+
+def _positive(value: Any) -> float:
+    number = _number(value)
+    if number == 0:
+        raise ValueError("must be above 0")
+    return number
+
+
+def _share(value: Any) -> float:
+    number = _number(value)
+    if number > 1:
+        raise ValueError("must be at most 1")
+    return number
+
+
+def _multiple(value: Any) -> float:
+    number = _number(value)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+def _pipeline(value: Any) -> str:
+    if not isinstance(value, str) or len([part for part in value.split("/") if part]) != 2 or value.count("/") != 1:
+        raise ValueError("must name a pipeline as namespace/name")
+    return value
+
+
+def _pipelines(value: Any) -> str:
+    if value == EVERYTHING:
+        return EVERYTHING
+    try:
+        return _pipeline(value)
+    except ValueError:
+        raise ValueError('must be "*" or name a pipeline as namespace/name') from None
+
+
+def _patches(value: Any) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must map KIND/[NAMESPACE/]NAME to a merge patch")
+    for name, patch in value.items():
+        parts = str(name).split("/")
+        if len(parts) not in {2, 3} or not all(parts):
+            raise ValueError(f"{name}: must be KIND/NAME or KIND/NAMESPACE/NAME")
+        if not isinstance(patch, dict):
+            raise ValueError(f"{name}: must be a merge patch, a mapping of fields")  # noqa: TRY004 - pydantic's way
+    return value
+
+
+Number = Annotated[float, PlainValidator(_number)]
+PositiveNumber = Annotated[float, PlainValidator(_positive)]
+Share = Annotated[float, PlainValidator(_share)]
+Multiple = Annotated[float, PlainValidator(_multiple)]
+PipelineName = Annotated[str, PlainValidator(_pipeline)]
+PipelineNames = Annotated[str, PlainValidator(_pipelines)]
+Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
+
+
+class Session(Part):
+    """How long a stream lasts: log-normal."""
+
+    mean: PositiveDuration
+    cv: Number
+
+
+class LoadFields(Part):
+    """How a trace becomes load; in a what-if, the fields that are given replace those of every load entry."""
+
+    trace: str | None = None
+    """A file, or the name of a bundled trace."""
+    column: Literal["arrivals", "streams", "rate_per_s"] | None = None
+    copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Superposed copies of the trace, each but the first shifted cyclically at random."""
+    session: Session | None = None
+    speed: PositiveNumber | None = None
+    offset: Duration | None = None
+    """Where in the recording the first copy begins; default its beginning."""
+
+
+class Load(LoadFields):
+    """The load of one pipeline; several entries for one pipeline add up."""
+
+    pipeline: PipelineName
+    trace: str
+    column: Literal["arrivals", "streams", "rate_per_s"]
+
+
+class MetricsShare(Part):
+    """`metricsPartial`: this share of the series stays away."""
+
+    share: Share
+    pipeline: PipelineNames = EVERYTHING
+
+
+class MetricsNoise(Part):
+    """`metricsNoisy`: readings are multiplied by noise of mean 1 and this coefficient of variation."""
+
+    cv: Number
+    pipeline: PipelineNames = EVERYTHING
+
+
+class Spike(Part):
+    """`spike`: the load of a pipeline is multiplied."""
+
+    pipeline: PipelineName
+    factor: Multiple
+
+
+class SlowStart(Part):
+    """`slowStart`: new replicas on a pool take longer to become ready."""
+
+    pool: str
+    factor: PositiveNumber
+
+
+class SlowStage(Part):
+    """`slowStage`: batches of a stage take longer."""
+
+    stage: str
+    factor: PositiveNumber
+
+
+class SpotReclaim(Part):
+    """`spotReclaim`: a share of a pool's nodes is taken back; what runs on them goes with them."""
+
+    pool: str
+    share: Share
+    notice: Duration = "0s"
+    """How long before it is announced: the nodes take no new replica any more."""
+
+
+FaultKind = Literal[
+    "poolUnavailable",
+    "poolLost",
+    "metricsLost",
+    "metricsStale",
+    "metricsPartial",
+    "metricsNoisy",
+    "spike",
+    "slowStart",
+    "slowStage",
+    "spotReclaim",
+    "set",
+]
+_AT_ONCE = ("set", "spotReclaim")
+
+
+def _kinds(fault: Any) -> list[str]:
+    return [alias for alias, name in fault.field_names().items() if name not in {"at", "for_"} and _given(fault, name)]
+
+
+def _given(part: Part, name: str) -> bool:
+    values = vars(part)
+    return name not in values or values[name] is not None  # what has been found wrong already is not among them
+
+
+def _one_kind(fault: Any) -> Iterator[Breach]:
+    kinds = _kinds(fault)
+    if len(kinds) != 1:
+        known = ", ".join(alias for alias in fault.field_names() if alias not in {"at", "for"})
+        yield Breach(path=(), rule=f"must have exactly one of {known}, not {' and '.join(kinds) or 'none'}")
+
+
+class Fault(Part):
+    """One disturbance, from `at` on for as long as `for` says, or to the end of the run."""
+
+    at: Duration
+    for_: PositiveDuration | None = Field(default=None, alias="for")
+    pool_unavailable: str | None = None
+    """No new replica gets a node of the pool; running ones stay."""
+    pool_lost: str | None = None
+    """The pool's nodes vanish with what ran on them."""
+    metrics_lost: PipelineNames | None = None
+    metrics_stale: PipelineNames | None = None
+    metrics_partial: MetricsShare | None = None
+    metrics_noisy: MetricsNoise | None = None
+    spike: Spike | None = None
+    slow_start: SlowStart | None = None
+    slow_stage: SlowStage | None = None
+    spot_reclaim: SpotReclaim | None = None
+    set_: Patches | None = Field(default=None, alias="set")
+    """Merge patches by KIND/[NAMESPACE/]NAME; with `for`, undone at its end."""
+
+    constraints = (Constraint(find=_one_kind, cel=None, rule=""),)
+
+    @property
+    def kind(self) -> FaultKind:
+        """Which of the disturbances it is, by its name in the file."""
+        kind: FaultKind = _kinds(self)[0]  # type: ignore[assignment]
+        return kind
+
+    @property
+    def interval(self) -> Interval:
+        """When it is on; what happens at once (`set` without `for`, `spotReclaim`) ends when it begins."""
+        at_s = duration_s(self.at)
+        if self.for_ is not None:
+            return Interval(from_s=at_s, until_s=at_s + duration_s(self.for_))
+        return Interval(from_s=at_s, until_s=at_s if self.kind in _AT_ONCE else math.inf)
+
+    @property
+    def pool(self) -> str | None:
+        """The pool it is about, if it is about one."""
+        holder = self.slow_start or self.spot_reclaim
+        return self.pool_unavailable or self.pool_lost or (holder.pool if holder else None)
+
+    @property
+    def pipeline(self) -> str | None:
+        """The pipeline (or "*") it is about, if it is about any."""
+        holder = self.metrics_partial or self.metrics_noisy or self.spike
+        return self.metrics_lost or self.metrics_stale or (holder.pipeline if holder else None)
+
+
+class WhatIf(Part):
+    """The same run with other resources or another load."""
+
+    name: Annotated[str, Field(min_length=1)]
+    set_: Patches | None = Field(default=None, alias="set")
+    load: LoadFields | None = None
+
+    constraints = (
+        constraint(
+            holds=lambda self: _given(self, "set_") or _given(self, "load"),
+            cel=None,
+            rule="must have set or load, or it changes nothing",
+            field="name",
+        ),
+    )
+
+
+def _faults_outside(scenario: Any) -> Iterator[Breach]:
+    end_s = duration_s(scenario.duration)
+    for index, fault in enumerate(scenario.faults):
+        if duration_s(fault.at) >= end_s:
+            rule = f"must begin before the run ends ({scenario.duration})"
+            yield Breach(path=("faults", index, "at"), rule=rule)
+
+
+class ScenarioFile(Part):
+    """A scenario as it is written."""
+
+    name: Annotated[str, Field(min_length=1)]
+    manifests: Annotated[list[str], Field(min_length=1)]
+    duration: PositiveDuration
+    warmup: Duration = "0s"
+    window: PositiveDuration = "10s"
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], ListSet()] = Field(default=[1], min_length=1)
+    load: Annotated[list[Load], Field(min_length=1)]
+    faults: list[Fault] = Field(default=[])
+    policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
+    what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
+
+    constraints = (
+        constraint(
+            holds=lambda self: len(self.name) <= 100 and self.name.isprintable() and "/" not in self.name,
+            cel=None,
+            rule="must be fit for the name of a file: at most 100 printable characters, none of them /",
+            field="name",
+        ),
+        constraint(
+            holds=lambda self: duration_s(self.duration) <= MAX_WINDOWS * duration_s(self.window),
+            cel=None,
+            rule=f"must divide duration ({{duration}}) into at most {MAX_WINDOWS} windows",
+            field="window",
+        ),
+        constraint(
+            holds=lambda self: duration_s(self.warmup) < duration_s(self.duration),
+            cel=None,
+            rule="must be shorter than duration ({duration})",
+            field="warmup",
+        ),
+        Constraint(find=_faults_outside, cel=None, rule=""),
+    )
+
+    @property
+    def clock(self) -> Clock:
+        """What is scored of a run."""
+        return Clock(
+            duration_s=duration_s(self.duration), warmup_s=duration_s(self.warmup), window_s=duration_s(self.window)
+        )
+
+
+class InvalidScenario(ValueError):
+    """A scenario, or a manifest that it names, has mistakes: `findings` has each, the message one line for each."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("\n".join(map(str, findings)))
+        self.findings = findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A valid scenario with the resources its manifests declare.
+
+    `documents` are these resources as they are written, by KIND/[NAMESPACE/]NAME.
+    """
+
+    path: Path
+    file: ScenarioFile
+    pipelines: tuple[SpeechPipeline, ...]
+    pools: tuple[ComputePool, ...]
+    documents: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def manifests(self) -> tuple[Path, ...]:
+        """The manifest files."""
+        return tuple(self.path.parent / name for name in self.file.manifests)
+
+    def what_if(self, name: str) -> WhatIf:
+        """Return the what-if of that name; ValueError when there is none."""
+        found = next((what_if for what_if in self.file.what_if if what_if.name == name), None)
+        if found is None:
+            known = ", ".join(what_if.name for what_if in self.file.what_if) or "none"
+            raise ValueError(f"what-if: {name!r}: no such what-if in {self.path}; there are {known}")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChange:
+    """From `at_s` on a resource is another one; `name` is its KIND/[NAMESPACE/]NAME.
+
+    `fault` is the index of the fault that sets it, or ends then.
+    """
+
+    at_s: float
+    fault: int
+    name: str
+    resource: SpeechPipeline | ComputePool
+
+
+class PatchRefused(ValueError):
+    """A patch makes a resource that is none: `breaches` has each mistake with its path in the resource.
+
+    `fault` is the index of the fault that has the patch, None for that of a what-if.
+    """
+
+    def __init__(self, name: str, breaches: tuple[Breach, ...], fault: int | None) -> None:
+        where = "; ".join(f"{format_path(breach.path)}: {breach.rule}" for breach in breaches)
+        super().__init__(f"set {name}: {where}")
+        self.name = name
+        self.breaches = breaches
+        self.fault = fault
+
+
+def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
+    """Return the scenario with the resources and the load of a what-if, and nothing else changed.
+
+    Raises:
+        PatchRefused: a patch makes a resource that is none.
+    """
+    if what_if is None:
+        return scenario
+    patches = what_if.set_ or {}
+    patched = {name: merged(scenario.documents[name], patch) for name, patch in patches.items()}
+    fields = {} if what_if.load is None else {name: value for name, value in what_if.load if value is not None}
+    return replace(
+        with_documents(scenario, patched),
+        file=scenario.file.model_copy(update={"load": [load.model_copy(update=fields) for load in scenario.file.load]}),
+    )
+
+
+def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]]) -> Scenario:
+    """Return the scenario with other documents in place of those of the same names.
+
+    Raises:
+        PatchRefused: a document is no such resource.
+    """
+    changed = {name: _resource(name, document) for name, document in documents.items()}
+    return replace(
+        scenario,
+        pipelines=tuple(_of_kind(SpeechPipeline, changed.get(resource_name(p), p)) for p in scenario.pipelines),
+        pools=tuple(_of_kind(ComputePool, changed.get(resource_name(p), p)) for p in scenario.pools),
+        documents={**scenario.documents, **documents},
+    )
+
+
+def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
+    """Return what the `set` faults make of the resources, in order of time; what has an end is undone at it.
+
+    Raises:
+        PatchRefused: a patch makes a resource that is none.
+    """
+    due: list[tuple[float, int, str, bool]] = []
+    for index, fault in enumerate(scenario.file.faults):
+        span = fault.interval
+        for name in fault.set_ or ():
+            due.append((span.from_s, index, name, False))
+            if span.until_s > span.from_s:
+                due.append((span.until_s, index, name, True))
+    documents = dict(scenario.documents)
+    undoing: dict[tuple[int, str], dict[str, Any]] = {}
+    changes = []
+    for at_s, index, name, is_end in sorted(due, key=lambda entry: entry[0]):
+        if is_end:
+            patch = undoing[index, name]
+        else:
+            patch = (scenario.file.faults[index].set_ or {})[name]
+            undoing[index, name] = undo(patch, documents[name])
+        documents[name] = merged(documents[name], patch)
+        resource = _resource(name, documents[name], fault=index)
+        changes.append(ResourceChange(at_s=at_s, fault=index, name=name, resource=resource))
+    return tuple(changes)
+
+
+def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
+    """Return the SLAs that `set` faults give each pipeline after its first, by namespace/name."""
+    changes: dict[str, list[tuple[float, Sla]]] = {pipeline_key(pipeline): [] for pipeline in scenario.pipelines}
+    for change in resource_changes(scenario):
+        if isinstance(change.resource, SpeechPipeline):
+            sla = pipeline_spec(change.resource).sla
+            changes[change.name.partition("/")[2]].append(
+                (change.at_s, Sla(latency_s=sla.latency_s, percentile=sla.percentile))
+            )
+    return changes
+
+
+def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:
+    resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
+    if found or isinstance(resource, Unusable):
+        raise PatchRefused(name, tuple(found), fault)
+    assert isinstance(resource, SpeechPipeline | ComputePool)
+    return resource
+
+
+Resource = TypeVar("Resource", SpeechPipeline, ComputePool)
+
+
+def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Resource:
+    assert isinstance(resource, kind)
+    return resource
+
+
+def resource_name(resource: SpeechPipeline | ComputePool) -> str:
+    """KIND/[NAMESPACE/]NAME, as scenarios name resources."""
+    if isinstance(resource, SpeechPipeline):
+        return f"SpeechPipeline/{pipeline_key(resource)}"
+    return f"ComputePool/{resource.metadata.name}"
+
+
+def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
+    """Read a scenario and the manifests that it names; raise InvalidScenario with every mistake in them.
+
+    `policies` are the names that its `policies` may have; None: any.
+    """
+    try:
+        documents = load_documents(path)
+    except ManifestError as error:
+        found = Finding(file=error.path, line=error.line, field="", value="", rule=error.rule)
+        raise InvalidScenario((found,)) from error
+    if len(documents) != 1:
+        rule = f"must be one document, not {len(documents)}"
+        raise InvalidScenario((Finding(file=path, line=1, field="", value="", rule=rule),))
+    document = documents[0]
+    file, found_breaches = inspect_strictly(ScenarioFile, document.data)
+    if found_breaches or not isinstance(file, ScenarioFile):
+        raise InvalidScenario(tuple(finding_of(document, breach) for breach in found_breaches))
+    manifests = [path.parent / name for name in file.manifests]
+    resources = validate_files(manifests)
+    if resources.findings:
+        raise InvalidScenario(resources.findings)
+    written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
+    scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
+    breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
+    breaches = breaches or [*_refused_patches(scenario)]  # a patch of what is not there has had its message
+    if breaches:
+        raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
+    return scenario
+
+
+def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -> InvalidScenario:
+    """Return the error that tells mistakes with file and line.
+
+    Each is in the scenario file, or in the manifest of the resource that comes with it (KIND/[NAMESPACE/]NAME).
+    """
+    manifests = _manifest_documents(scenario.manifests)
+    (file,) = load_documents(scenario.path)
+    findings = [finding_of(file if name is None else manifests[name], breach) for name, breach in mistakes]
+    return InvalidScenario(tuple(findings))
+
+
+def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:
+    """Return the resources as they are written, by KIND/[NAMESPACE/]NAME."""
+    return {
+        _document_name(document.data): document
+        for path in paths
+        for document in load_documents(path)
+        if document.data.get("kind") in MODELS
+    }
+
+
+def _document_name(document: Mapping[str, Any]) -> str:
+    metadata = document["metadata"]
+    if document["kind"] == "ComputePool":
+        return f"ComputePool/{metadata['name']}"
+    return f"SpeechPipeline/{metadata.get('namespace') or 'default'}/{metadata['name']}"
+
+
+def _unknown_policies(file: ScenarioFile, known: Collection[str]) -> Iterator[Breach]:
+    for index, name in enumerate(file.policies):
+        if name not in known:
+            yield _unknown(("policies", index), name, known, "policy")
+
+
+def _refused_patches(scenario: Scenario) -> Iterator[Breach]:
+    """What patches would make of the resources, and other loads of the pipelines, that cannot be."""
+    yield from _refused_faults(scenario, ())
+    for index, what_if in enumerate(scenario.file.what_if):
+        try:
+            other = with_what_if(scenario, what_if)
+        except PatchRefused as error:
+            for breach in error.breaches:
+                yield Breach(path=("whatIf", index, "set", error.name, *breach.path), rule=breach.rule)
+            continue
+        load_at = ("whatIf", index, "load")
+        found = [
+            breach for load in other.file.load for breach in _load_breaches(load_at, load, other)
+        ]  # one message for what is wrong with every load entry
+        yield from {breach.path: breach for breach in found}.values()
+        yield from _refused_faults(other, ("whatIf", index))
+
+
+def _refused_faults(scenario: Scenario, base: tuple[str | int, ...]) -> Iterator[Breach]:
+    """Blames the fault, or the what-if at `base` that it does not go with."""
+    try:
+        resource_changes(scenario)
+    except PatchRefused as error:
+        for breach in error.breaches:
+            if base:
+                rule = f"does not go with faults[{error.fault}], which then makes {error.name} one whose"
+                yield Breach(path=base, rule=f"{rule} {format_path(breach.path)} {breach.rule}")
+            else:
+                yield Breach(path=("faults", error.fault or 0, "set", error.name, *breach.path), rule=breach.rule)
+
+
+def pipeline_key(pipeline: SpeechPipeline) -> str:
+    """namespace/name, as scenarios name pipelines."""
+    return f"{pipeline.metadata.namespace or 'default'}/{pipeline.metadata.name}"
+
+
+def _references(scenario: Scenario) -> Iterator[Breach]:
+    """What the file says of things that are not there, or that do not go with the pipeline's unit."""
+    pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
+    pools = {pool.metadata.name for pool in scenario.pools}
+    resources = {*map(resource_name, scenario.pipelines), *map(resource_name, scenario.pools)}
+    stages = {name for key, p in pipelines.items() for s in p.spec.stages for name in (s.name, f"{key}/{s.name}")}
+    for index, load in enumerate(scenario.file.load):
+        at = ("load", index)
+        if load.pipeline not in pipelines:
+            yield _unknown((*at, "pipeline"), load.pipeline, pipelines, "pipeline in the manifests")
+            continue
+        yield from _load_breaches(at, load, scenario)
+    for index, fault in enumerate(scenario.file.faults):
+        where = ("faults", index, fault.kind)
+        if fault.pool is not None and fault.pool not in pools:
+            yield _unknown(where, fault.pool, pools, "pool in the manifests")
+        if fault.pipeline not in {None, EVERYTHING, *pipelines}:
+            yield _unknown(where, fault.pipeline, pipelines, "pipeline in the manifests")
+        if fault.slow_stage is not None and fault.slow_stage.stage not in stages:
+            yield _unknown(where, fault.slow_stage.stage, stages, "stage in the manifests")
+        for name in fault.set_ or ():
+            if name not in resources:
+                yield _unknown((*where, name), name, resources, "resource in the manifests")
+    for index, what_if in enumerate(scenario.file.what_if):
+        for name in what_if.set_ or ():
+            if name not in resources:
+                yield _unknown(("whatIf", index, "set", name), name, resources, "resource in the manifests")
+
+
+def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) -> Iterator[Breach]:
+    """What is wrong with the load of a pipeline that is there."""
+    pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
+    yield from _unit_breaches(at, load, pipeline)
+    try:
+        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent)
+    except InvalidTrace as error:
+        yield Breach(path=(*at, "trace"), rule=str(error))
+        return
+    if load.offset is not None and duration_s(load.offset) >= trace.span_s:
+        yield Breach(path=(*at, "offset"), rule=f"must be within the trace, which is {trace.span_s:g} s long")
+
+
+def _unit_breaches(at: tuple[str | int, ...], load: Load, pipeline: SpeechPipeline) -> Iterator[Breach]:
+    if pipeline.spec.demand.unit == "Requests":
+        if load.session is not None:
+            rule = "must be absent: the pipeline takes Requests, which have no sessions"
+            yield Breach(path=(*at, "session"), rule=rule)
+        if load.column == Column.STREAMS.value:
+            rule = "must be arrivals or rate_per_s: the pipeline takes Requests, which have no level of streams"
+            yield Breach(path=(*at, "column"), rule=rule)
+    elif load.session is None and load.column != Column.STREAMS.value:
+        rule = f"required: the pipeline takes Streams, and {load.column} does not say how long they last"
+        yield Breach(path=(*at, "session"), rule=rule)
+
+
+def _unknown(path: tuple[str | int, ...], name: str | None, known: Any, what: str) -> Breach:
+    nearest = nearest_name(str(name), known)
+    hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(known))}"
+    return Breach(path=path, rule=f"no such {what}; {hint}")

@@ -1,0 +1,303 @@
+"""Nothing waits for ever: what fails is planned without for a while, tried with one replica, and used again."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    applied,
+    default_pools,
+    pools,
+)
+from planning import Planner
+
+from controller.core.cycle import decide
+from controller.core.messages.explain import conditions, events, explain
+from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
+from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PoolName
+
+DEADLINE_S = 300.0
+BACKOFF_S = 300.0
+LATE_S = NOW_S - DEADLINE_S - 1
+YOUNG_S = NOW_S - 10
+NO_ROOM = "0/6 nodes are available: 3 Insufficient cpu, 3 node(s) didn't match Pod's node affinity/selector."
+FULL = PoolMemory(unavailable_until_s=NOW_S - 1, backoff_s=2 * BACKOFF_S, reason="pod-0: full")
+
+
+def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
+    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+
+
+def pool_memory(decision: Decision, name: str = "inferentia") -> PoolMemory:
+    return next(pool.memory for pool in decision.pools if pool.name == name)
+
+
+def most(planner: Planner) -> list[int]:
+    return [placement.max_replicas for placement in planner.asked().stages[1].placements]
+
+
+def held(decision: PipelineDecision) -> set[HoldReason]:
+    return {hold.reason for hold in decision.holds}
+
+
+class TestPools:
+    def test_a_replica_on_a_node_that_does_not_become_ready_marks_the_pool(self, planner: Planner) -> None:
+        state = a_state(replicas={ENCODER: a_target(3, ready=2, stranded_since_s=[LATE_S])})
+        decision = decide(a_snapshot(state), Policy())
+        assert pool_memory(decision).reason == "pod-0: its node is not ready"
+        assert most(planner) == [2, 20]
+
+    def test_within_the_deadline_nothing_is_concluded(self, planner: Planner) -> None:
+        target = a_target(3, ready=0, pending_since_s=[YOUNG_S], stranded_since_s=[YOUNG_S], starting_since_s=[YOUNG_S])
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target})), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert decision.pipelines[0].memory.failures == {}
+        assert most(planner) == [20, 20]
+
+    def test_what_waits_there_is_withdrawn_and_served_elsewhere_in_one_cycle(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 6})
+        target = a_target(8, ready=2, pending_since_s=[LATE_S] * 6)
+        fleet = default_pools(inferentia_ready=2)
+        (decision,) = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target}), fleet=fleet), Policy()).pipelines
+        assert moves(decision) == {ENCODER: (8, 2), ENCODER_GPU: (0, 6)}
+        assert {change.reason for change in decision.changes} == {ChangeReason.POOL}
+
+    def test_what_a_cap_leaves_of_a_fallback_is_not_bound_by_steps_either(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 6})
+        spec = a_spec()
+        spec = replace(spec, scaling=replace(spec.scaling, up=replace(spec.scaling.up, max_share=0.0, max_replicas=1)))
+        down = PoolMemory(unavailable_until_s=NOW_S + 60, backoff_s=600, reason="full")
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", memory=down), a_pool("gpu"))
+        state = a_state(spec, replicas={VAD: 4, ENCODER: 2})
+        assert moves(decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0]) == {ENCODER_GPU: (0, 6)}
+
+    def test_status_events_and_explanation_tell_the_cause_and_how_long(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER_GPU: 6})
+        target = a_target(3, ready=0, pending_since_s=[LATE_S] * 3)
+        fleet = default_pools(inferentia_ready=0)
+        decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target}), fleet=fleet), Policy())
+        (pipeline,) = decision.pipelines
+        condition = next(found for found in conditions(pipeline) if found.type == "PoolsAvailable")
+        assert (condition.status, condition.reason) == ("False", "PoolUnavailable")
+        assert "encoder on inferentia" in condition.message
+        assert "pod-0: 0/3 nodes are available" in condition.message
+        warned = [event for event in events(pipeline, {"PoolsAvailable": "True"}) if event.warning]
+        assert [event.reason for event in warned] == ["NotPoolsAvailable"]
+        text = "\n".join(explain(decision, pipeline.key))
+        assert "encoder on inferentia: the pool cannot deliver" in text
+        assert "for 300 s more" in text
+
+
+class TestTrial:
+    def world(
+        self, state: PipelineState, memory: PoolMemory = FULL, *, ready: int = 20, **more: PipelineState
+    ) -> Snapshot:
+        inferentia = a_pool("inferentia", price=0.1, memory=memory, ready=ready)
+        fleet = pools(a_pool("cpu"), inferentia, a_pool("gpu", price=2.0))
+        return a_snapshot(state, *more.values(), fleet=fleet)
+
+    def test_where_what_runs_serves_well_the_plan_may_use_the_pool_and_one_replica_tries_it(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 5}, runs_well=True)
+        snapshot = self.world(a_state(replicas={VAD: 4, ENCODER_GPU: 2}))
+        (decision,) = decide(snapshot, Policy()).pipelines
+        assert most(planner) == [20, 20]
+        assert moves(decision) == {ENCODER: (0, 1)}
+        assert HoldReason.ON_TRIAL in held(decision)
+
+    def test_while_one_waits_nobody_else_tries(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 5}, runs_well=True)
+        waiting = a_target(1, ready=0, pending_since_s=[YOUNG_S])
+        for tried in (waiting, a_target(1, ready=0, starting_since_s=[YOUNG_S])):
+            snapshot = self.world(a_state(replicas={VAD: 4, ENCODER: tried, ENCODER_GPU: 2}))
+            assert not decide(snapshot, Policy()).pipelines[0].changes
+
+    def test_one_replica_in_all_tries_whoever_wants_it(self, planner: Planner) -> None:
+        for name in ("captions", "notes"):
+            planner.wants({VAD: 4, ENCODER: 5}, name=name, runs_well=True)
+        replicas = {VAD: 4, ENCODER_GPU: 2}
+        snapshot = self.world(a_state(replicas=replicas), other=a_state(a_spec(name="notes"), replicas=replicas))
+        decision = decide(snapshot, Policy())
+        assert [moves(pipeline) for pipeline in decision.pipelines] == [{ENCODER: (0, 1)}, {}]
+
+    def test_what_is_short_now_does_not_wait_for_the_trial(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER_GPU: 4})
+        decide(self.world(a_state(replicas={VAD: 4, ENCODER_GPU: 2})), Policy())
+        assert most(planner) == [1, 20]
+
+    def test_a_trial_that_fails_doubles_the_backoff(self, planner: Planner) -> None:
+        failed = a_target(1, ready=0, pending_since_s=[LATE_S])
+        decision = decide(self.world(a_state(replicas={ENCODER: failed, ENCODER_GPU: 2}), ready=0), Policy())
+        assert pool_memory(decision).unavailable_until_s == NOW_S + 2 * BACKOFF_S
+        assert pool_memory(decision).backoff_s == 4 * BACKOFF_S
+        assert most(planner) == [0, 20]
+
+    def test_when_the_replica_serves_the_rest_follows_and_the_old_go_last(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 5}, runs_well=True)
+        snapshot = self.world(a_state(replicas={VAD: 4, ENCODER: 1, ENCODER_GPU: 2}))
+        snapshot = replace(snapshot, now_s=NOW_S + DEADLINE_S)
+        first = decide(snapshot, Policy())
+        assert pool_memory(first) == PoolMemory()
+        assert moves(first.pipelines[0]) == {ENCODER: (1, 5)}
+        assert moves(decide(applied(snapshot, first), Policy()).pipelines[0]) == {ENCODER_GPU: (2, 0)}
+
+
+class TestFragmented:
+    def test_no_room_in_one_piece_is_no_sign_that_the_pool_cannot_deliver(self, planner: Planner) -> None:
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=3, ready=3), a_pool("gpu"))
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert decision.pipelines[0].memory.failures[ENCODER].cause is FailureCause.FRAGMENTED
+        assert HoldReason.FRAGMENTED in held(decision.pipelines[0])
+        assert most(planner) == [2, 20]
+
+    @pytest.mark.parametrize(
+        ("ready", "leaving", "strays"),
+        [
+            (2, 0, 0),  # full, and no more nodes come
+            (3, 1, 0),  # the room is on a node that takes no more
+            (3, 0, 1),  # the room is taken by what cannot be read
+        ],
+    )
+    def test_without_room_by_the_books_or_without_a_node_that_takes_replicas_it_is(
+        self, planner: Planner, ready: int, leaving: int, strays: int
+    ) -> None:
+        inferentia = a_pool("inferentia", instances=4, ready=ready, leaving=leaving, strays={1: strays})
+        fleet = pools(a_pool("cpu"), inferentia, a_pool("gpu"))
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
+        assert pool_memory(decision).reason == f"pod-0: {NO_ROOM}"
+        assert decision.pipelines[0].memory.failures == {}
+
+    def test_a_pod_that_the_pool_s_nodes_are_not_for_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
+        for name in ("captions", "notes"):
+            planner.wants({VAD: 4, ENCODER: 4}, name=name)
+        words = "0/20 nodes are available: 20 node(s) had untolerated taint {team: other}."
+        wrong = a_state(replicas={VAD: 4, ENCODER: a_target(3, ready=2, pending_since_s=[LATE_S], words=words)})
+        decision = decide(a_snapshot(wrong, a_state(a_spec(name="notes"), replicas={VAD: 4, ENCODER: 2})), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert words in decision.pipelines[0].memory.failures[ENCODER].outage.reason
+        assert moves(decision.pipelines[1]) == {ENCODER: (2, 4)}
+
+    @pytest.mark.parametrize(
+        ("words", "own"),
+        [
+            ("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.", True),
+            (
+                "0/6 nodes are available: 2 Insufficient memory, 4 node(s) had untolerated taint {a: b}. preemption: 0",
+                True,
+            ),
+            ("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found", True),
+            ("0/6 nodes are available: 3 node(s) were unschedulable, 3 Insufficient cpu.", False),
+            ("0/6 nodes are available: 6 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.", False),
+            ("no nodes available to schedule pods", False),
+            ("", False),
+        ],
+    )
+    def test_what_the_scheduler_has_against_the_pod_is_not_held_against_the_pool(
+        self, planner: Planner, words: str, own: bool
+    ) -> None:
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=words)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target})), Policy())
+        assert (pool_memory(decision) == PoolMemory()) is own
+        assert (ENCODER in decision.pipelines[0].memory.failures) is own
+
+    def test_while_the_nodes_cannot_be_read_a_pod_takes_the_pool_from_nobody_else(self, planner: Planner) -> None:
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", ready=0, unread="403 Forbidden"), a_pool("gpu"))
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
+        decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert set(decision.pipelines[0].memory.failures) == {ENCODER}
+
+    def test_what_drains_on_the_pool_is_waited_for(self, planner: Planner) -> None:
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=3, ready=3), a_pool("gpu"))
+        for since_s, found in ((LATE_S, {}), (LATE_S - 60, {ENCODER})):
+            target = a_target(3, existing=3, ready=2, terminating=1, pending_since_s=[since_s], words=NO_ROOM)
+            decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())
+            assert set(decision.pipelines[0].memory.failures) == set(found)
+
+
+class TestStarting:
+    def test_replicas_that_do_not_start_do_not_hold_up_a_move_for_ever(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER_GPU: 2})
+        target = a_target(4, ready=0, starting_since_s=[LATE_S] * 4)
+        state = a_state(replicas={VAD: 4, ENCODER: target, ENCODER_GPU: 2})
+        decision = decide(a_snapshot(state), Policy())
+        (pipeline,) = decision.pipelines
+        assert pool_memory(decision) == PoolMemory(), "others may well start there"
+        assert pipeline.memory.failures[ENCODER] == PlacementFailure(
+            cause=FailureCause.CANNOT_START,
+            outage=PoolMemory(
+                unavailable_until_s=NOW_S + BACKOFF_S, backoff_s=2 * BACKOFF_S, reason="pod-0: CrashLoopBackOff"
+            ),
+        )
+        assert moves(pipeline) == {ENCODER: (4, 0)}
+        assert {change.reason for change in pipeline.changes} == {ChangeReason.PLACEMENT}
+
+    def test_the_start_up_time_comes_before_the_deadline(self, planner: Planner) -> None:
+        stages = (a_stage("encoder", a_placement("inferentia", startup_s=100.0), a_placement("gpu")),)
+        for since_s, late in ((LATE_S - 90, False), (LATE_S - 100, True)):
+            state = a_state(a_spec(*stages), replicas={ENCODER: a_target(1, ready=0, starting_since_s=[since_s])})
+            assert bool(decide(a_snapshot(state), Policy()).pipelines[0].memory.failures) is late
+
+    def test_where_the_stage_has_nowhere_else_to_go_they_are_left_alone(self, planner: Planner) -> None:
+        stages = (a_stage("encoder", a_placement("inferentia")),)
+        target = a_target(4, ready=1, starting_since_s=[LATE_S] * 3)
+        (decision,) = decide(a_snapshot(a_state(a_spec(*stages), replicas={ENCODER: target})), Policy()).pipelines
+        assert planner.asked().stages[0].placements[0].max_replicas == 20
+        assert HoldReason.CANNOT_START in held(decision)
+
+    def test_after_the_backoff_one_is_tried(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 5}, runs_well=True)
+        memory = PipelineMemory(failures={ENCODER: PlacementFailure(cause=FailureCause.CANNOT_START, outage=FULL)})
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", price=0.1), a_pool("gpu"))
+        state = a_state(replicas={VAD: 4, ENCODER_GPU: 2}, memory=memory)
+        (decision,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines
+        assert moves(decision) == {ENCODER: (0, 1)}
+        assert decision.memory.failures == memory.failures
+
+
+class TestMissingPools:
+    FLEET = pools(a_pool("cpu"), a_pool("inferentia"))
+
+    def test_a_pool_that_does_not_exist_freezes_no_stage_that_does_without(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 4})
+        state = a_state(replicas={VAD: 1, ENCODER: 1})
+        (decision,) = decide(a_snapshot(state, fleet=self.FLEET), Policy()).pipelines
+        assert moves(decision) == {VAD: (1, 4), ENCODER: (1, 4)}
+        assert most(planner) == [20, 0]
+        assert HoldReason.POOL_NOT_FOUND in held(decision)
+
+    def test_what_runs_on_it_stays_and_nothing_is_added_for_nobody_knows_what_it_costs(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 4})
+        state = a_state(replicas={VAD: 4, ENCODER: 1, ENCODER_GPU: 3})
+        (decision,) = decide(a_snapshot(state, fleet=self.FLEET), Policy()).pipelines
+        assert moves(decision) == {VAD: (4, 2)}
+        assert planner.problems[-1].pools[PoolName("gpu")].instances == 3
+
+    def test_a_stage_that_has_no_other_pool_takes_nothing_from_the_others(self, planner: Planner) -> None:
+        planner.wants({VAD: 0})
+        planner.served = 0.0
+        state = a_state(
+            a_spec(a_stage("vad", a_placement("cpu")), a_stage("encoder", a_placement("gpu"))), replicas={VAD: 4}
+        )
+        (decision,) = decide(a_snapshot(state, fleet=self.FLEET), Policy()).pipelines
+        assert not decision.changes
+        assert decision.admissible is None

@@ -1,0 +1,219 @@
+"""Stabilisation acts on demand: D = clamp(previous D, lowest over the up window, highest over the down window)."""
+
+from collections.abc import Sequence
+
+import pytest
+from builders import NOW_S, a_placement, a_scaling, a_spec, a_stage, a_state
+
+from controller.core.assess.demand import DemandState, horizon_s, stabilised_demand
+from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from profiler.samples import Absence, AbsenceReason, Reading
+
+MISSING = Absence(reason=AbsenceReason.MISSING)
+
+
+@pytest.fixture(autouse=True)
+def last_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forecast the last value, so that a test says exactly what is forecast."""
+
+    def forecast(samples: Sequence[tuple[float, float]], now_s: float, horizon_s: float) -> float:
+        return samples[-1][1]
+
+    monkeypatch.setattr("controller.core.assess.demand.forecast", forecast)
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: 0.0, raising=False)
+
+
+def follow(
+    *readings: Reading, up_s: float = 0.0, down_s: float = 60.0, interval_s: float = 15.0, startup_s: float = 0.0
+) -> list[DemandState]:
+    memory, found = PipelineMemory(), []
+    spec = a_spec(a_stage("a", a_placement("cpu", startup_s=startup_s)), scaling=a_scaling(up_s=up_s, down_s=down_s))
+    for index, reading in enumerate(readings):
+        state = a_state(spec, demand=reading, memory=memory)
+        answer = stabilised_demand(state, NOW_S + index * interval_s, interval_s)
+        memory = PipelineMemory(demand=answer.demand, samples=answer.samples, metrics_lost=answer.loss)
+        found.append(answer)
+    return found
+
+
+def demands(found: list[DemandState]) -> list[float | None]:
+    return [answer.demand for answer in found]
+
+
+def test_demand_rises_at_once_without_a_scale_up_window() -> None:
+    assert demands(follow(10.0, 20.0, 50.0)) == [10, 20, 50]
+
+
+def test_demand_rises_to_the_lowest_of_the_scale_up_window() -> None:
+    assert demands(follow(10.0, 50.0, 40.0, 60.0, up_s=30.0)) == [10, 10, 10, 40]
+
+
+def test_demand_falls_to_the_highest_of_the_scale_down_window() -> None:
+    assert demands(follow(50.0, 10.0, 20.0, 10.0, 10.0, 10.0, down_s=60.0)) == [50, 50, 50, 50, 50, 20]
+
+
+def test_a_held_demand_says_when_it_is_released() -> None:
+    assert follow(50.0, 10.0)[-1].falls_at_s == NOW_S + 60
+    assert follow(10.0, 10.0)[-1].falls_at_s is None
+
+
+def test_room_to_rise_is_kept_until_what_was_decided_serves_and_what_was_seen_for_the_scale_down_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rises = iter([40.0, *[0.0] * 8])
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: next(rises))
+    found = follow(50.0, *[10.0] * 8, down_s=90.0)
+    # Without a start-up time a decision serves after the next cycle: until then, 30 s, room is kept.
+    assert demands(found) == [90, 90, 90, 50, 50, 50, 50, 10, 10]
+    assert found[0].forecast == 90
+    assert found[1].falls_at_s == NOW_S + 30
+    assert found[4].falls_at_s == NOW_S + 90
+
+
+def test_room_to_rise_is_kept_no_longer_than_the_scale_down_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([40.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: next(rises))
+    assert demands(follow(50.0, 10.0, 10.0, 10.0, down_s=15.0)) == [90, 90, 10, 10]
+
+
+def test_how_fast_a_load_rises_is_looked_for_farther_back_than_a_forecast_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def growth(samples: Sequence[tuple[float, float]], *_: float) -> float:
+        asked[:] = [(t_s - NOW_S, load) for t_s, load in samples]
+        return 0.0
+
+    monkeypatch.setattr("controller.core.assess.demand.growth", growth)
+    follow(*[float(index) for index in range(61)])
+    # The last five minutes whole, of the five before them the lowest and the highest of each minute.
+    assert [t_s for t_s, _ in asked if t_s >= 600] == [float(t_s) for t_s in range(600, 901, 15)]
+    older = [t_s for t_s, _ in asked if t_s < 600]
+    assert 300 <= older[0] <= 360
+    assert 10 <= len(older) <= 12
+
+
+@pytest.mark.parametrize("reading", [MISSING, float("nan"), float("inf"), -1.0])
+def test_without_a_usable_reading_demand_stays(reading: Reading) -> None:
+    answer = follow(10.0, reading)[-1]
+    assert answer.demand == 10
+    assert answer.forecast is None
+    assert isinstance(answer.observed, Absence)
+
+
+def test_a_demand_that_is_not_seen_is_planned_for_with_a_margin_that_grows_with_its_age_up_to_a_bound() -> None:
+    found = demands(follow(100.0, *[MISSING] * 400))
+    held = [demand for demand in found[1:] if demand is not None]
+    assert held[:5] == pytest.approx([100.0, 100.25, 100.5, 100.75, 101.0])  # 1 % per minute, every 15 s
+    assert held == sorted(held)
+    assert held[-1] == 150.0
+
+
+def test_no_demand_is_planned_for_that_no_reading_may_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: 1e24)
+    found = follow(1e24, 1e24, *[MISSING] * 200)
+    assert max(demand for demand in demands(found) if demand is not None) == 1e24
+    assert found[1].forecast == 1e24
+
+
+def test_a_demand_that_was_rising_may_have_gone_on_to_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = [MISSING] * 5  # the fifth cycle is a minute after the first
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: 8.0)
+    assert demands(follow(80.0, *gone))[1::4] == pytest.approx([88.0, 96.0])
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: 800.0)
+    assert demands(follow(80.0, *gone))[1::4] == pytest.approx([880.0, 1100.0])
+
+
+def test_the_margin_ends_with_the_loss_and_is_in_no_window() -> None:
+    found = follow(100.0, *[MISSING] * 40, 100.0)
+    assert found[-2].demand == pytest.approx(100 * (1 + 0.01 * 39 / 4))
+    assert found[-1].demand == 100.0
+    assert found[-1].loss is None
+
+
+def test_a_clock_that_is_set_back_while_the_demand_is_lost_lowers_nothing() -> None:
+    loss = MetricsLoss(since_s=NOW_S + 3600, demand=80.0, growth_per_minute=0.1)
+    answer = stabilised_demand(a_state(demand=MISSING, memory=PipelineMemory(metrics_lost=loss)), NOW_S, 15.0)
+    assert answer.demand == 80.0
+
+
+def test_demand_never_seen_is_not_zero() -> None:
+    assert demands(follow(MISSING, MISSING)) == [None, None]
+
+
+def test_a_gap_does_not_shorten_the_scale_down_window() -> None:
+    found = follow(50.0, *[MISSING] * 8, 10.0, 10.0)
+    assert demands(found)[-1] == 50
+
+
+def test_what_is_remembered_is_bounded_and_keeps_the_extremes() -> None:
+    readings = [100.0 if index == 200 else float(index % 7) for index in range(3600)]
+    found = follow(*readings, down_s=3600.0, interval_s=1.0)
+    assert max(len(answer.samples) for answer in found) < 400
+    assert found[-1].demand == 100
+
+
+def test_room_to_rise_outlasts_a_long_start_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([0.0, 80.0, *[0.0] * 60])
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: next(rises))
+    found = demands(follow(*[20.0] * 3, *[10.0] * 59, down_s=900.0, startup_s=600.0))
+    # A start-up and two cycles after second 15; a part of the window, 28 s, may go by on top.
+    assert found[1:44] == [100.0] * 43
+    assert found[-1] == 20
+
+
+def test_what_is_dropped_of_a_long_window_leaves_it_no_sooner() -> None:
+    found = demands(follow(100.0, 99.0, 99.0, 99.0, *[10.0] * 50, down_s=600.0))
+    assert all(demand is not None and demand >= 99 for demand in found[:44]), "the last 99 is seen at second 45"
+    assert found[46] == 10
+
+
+def test_one_missing_reading_does_not_keep_room_for_the_whole_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rises = iter([40.0, *[0.0] * 9])
+    monkeypatch.setattr("controller.core.assess.demand.growth", lambda *_: next(rises, 0.0))
+    found = demands(follow(50.0, MISSING, *[50.0] * 6, down_s=300.0))
+    assert found[2:4] == [90.0, 90.0]
+    assert found[-1] == 50
+
+
+def test_what_is_decided_now_has_to_serve_after_the_slowest_start_up() -> None:
+    stages = (
+        a_stage("a", a_placement("cpu", startup_s=5.0)),
+        a_stage("b", a_placement("cpu"), a_placement("gpu", startup_s=40.0), after=["a"]),
+    )
+    assert horizon_s(a_spec(*stages), 15.0) == 55.0
+
+
+def test_the_forecast_sees_only_what_was_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[tuple[float, float]]] = []
+
+    def forecast(samples: Sequence[tuple[float, float]], now_s: float, horizon_s: float) -> float:
+        asked.append(samples)
+        return 7.0
+
+    monkeypatch.setattr("controller.core.assess.demand.forecast", forecast)
+    held = DemandSample(t_s=NOW_S - 15, observed=None, forecast=9.0)
+    old = DemandSample(t_s=NOW_S - 30, observed=5.0, forecast=9.0)
+    state = a_state(demand=6.0, memory=PipelineMemory(demand=9.0, samples=(old, held)))
+    assert stabilised_demand(state, NOW_S, 15.0).forecast == 7.0
+    assert asked == [[(NOW_S - 30, 5.0), (NOW_S, 6.0)]]
+
+
+def test_a_clock_that_is_set_back_lowers_nothing_before_the_window_has_passed() -> None:
+    spec = a_spec(scaling=a_scaling(down_s=60.0))
+    ahead = DemandSample(t_s=NOW_S + 3600, observed=80.0, forecast=80.0)
+    memory = PipelineMemory(demand=80.0, samples=(ahead,))
+    found: list[float | None] = []
+    for cycle in range(6):
+        answer = stabilised_demand(a_state(spec, demand=5.0, memory=memory), NOW_S + 15 * cycle, 15.0)
+        memory = PipelineMemory(demand=answer.demand, samples=answer.samples)
+        found.append(answer.demand)
+    assert found == [80.0, 80.0, 80.0, 80.0, 80.0, 5.0]
+
+
+@pytest.mark.parametrize("reading", [-1.0, float("nan"), float("inf"), 1e200])
+def test_a_demand_that_no_load_can_be_is_missing(reading: float) -> None:
+    answer = follow(10.0, reading)[-1]
+    assert isinstance(answer.observed, Absence)
+    assert answer.demand == 10.0

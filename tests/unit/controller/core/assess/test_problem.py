@@ -1,0 +1,101 @@
+"""What is asked of the optimizer: the declaration, corrected by what was measured."""
+
+from dataclasses import replace
+
+import pytest
+from builders import ENCODER, VAD, a_placement, a_spec, a_stage
+
+from controller.core.assess.problem import pipeline_problem, rounded_up
+from controller.core.state.spec import DemandUnit
+from optimizer.model import Placement, PoolName, ServiceLaw, StageName
+from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
+from profiler.samples import Absence, AbsenceReason
+
+SPEC = a_spec(
+    a_stage("vad", a_placement("cpu", bounds=(1, 9)), pass_ratio=0.5),
+    a_stage("encoder", a_placement("inferentia", bounds=(0, 4)), after=["vad"]),
+)
+NONE = Absence(reason=AbsenceReason.MISSING)
+
+
+def vad(**options: object) -> Placement:
+    return pipeline_problem(SPEC, 10.0, **options).stages[0].placements[0]  # type: ignore[arg-type]
+
+
+def test_streams_offer_items_and_hold_a_session_each() -> None:
+    spec = replace(SPEC, unit=DemandUnit.STREAMS, chunk_s=0.32)
+    demand = pipeline_problem(spec, 800.0).demand
+    assert demand.entry_rate_rps == pytest.approx(2500.0)
+    assert demand.sessions == 800.0
+
+
+def test_requests_are_items_and_hold_no_session() -> None:
+    demand = pipeline_problem(SPEC, 30.0).demand
+    assert (demand.entry_rate_rps, demand.sessions) == (30.0, None)
+
+
+def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
+    problem = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    vad_stage, encoder_stage = problem.stages
+    assert vad_stage.pass_ratio == pytest.approx(0.25, rel=0.01)
+    assert vad_stage.placements[0].service.fixed_s == pytest.approx(0.07, rel=0.01)
+    assert encoder_stage.placements[0].service == ServiceLaw(fixed_s=0.05, cv=1.0)
+
+
+def test_noise_in_what_was_measured_asks_the_same_question() -> None:
+    one = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    other = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))
+    assert one == other
+
+
+def test_demand_is_rounded_up_by_less_than_a_hundredth() -> None:
+    for demand in (0.01, 1.0, 60.0, 599.9, 12_345.6):
+        assert demand <= rounded_up(demand) <= demand * 1.0101
+        assert rounded_up(rounded_up(demand)) == rounded_up(demand)
+    assert rounded_up(0.0) == 0.0
+
+
+def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:
+    return PipelineProfile(
+        stages=(
+            StageProfile(
+                name=StageName("vad"),
+                readings={},
+                pass_ratio=pass_ratio,
+                pass_ratio_measured=pass_ratio,
+                pressure=NONE,
+                placements=(
+                    PlacementProfile(
+                        pool=PoolName("cpu"),
+                        readings={},
+                        prior=ServiceLaw(fixed_s=0.05),
+                        service=ServiceLaw(fixed_s=0.05, cv=1.0).scaled(service_factor),
+                        service_factor=service_factor,
+                    ),
+                ),
+            ),
+        ),
+        bottleneck=None,
+        latency_s=NONE,
+        latency_source=LatencySource.COMPOSED,
+    )
+
+
+def test_headroom_is_taken_off_the_sla() -> None:
+    assert pipeline_problem(SPEC, 10.0, latency_headroom=0.2).sla.latency_s == pytest.approx(0.4)
+
+
+def test_a_pool_that_cannot_deliver_lowers_the_bounds_the_minimum_included() -> None:
+    placement = vad(at_most={VAD: 0})
+    assert (placement.min_replicas, placement.max_replicas) == (0, 0)
+
+
+def test_replicas_to_keep_raise_the_bounds_the_maximum_included() -> None:
+    placement = vad(at_least={VAD: 12}, at_most={VAD: 2})
+    assert (placement.min_replicas, placement.max_replicas) == (12, 12)
+
+
+def test_what_runs_is_known_for_the_cost_of_switching() -> None:
+    problem = pipeline_problem(SPEC, 10.0, current={VAD: 3})
+    assert [stage.placements[0].current for stage in problem.stages] == [3, 0]
+    assert problem.stages[1].placements[0].pool == ENCODER[1]

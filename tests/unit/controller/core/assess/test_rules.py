@@ -1,0 +1,123 @@
+"""Rules are floors: they fire once, hold until clear for a cooldown, and wait where there is no data."""
+
+from dataclasses import replace
+
+import pytest
+from builders import (
+    ENCODER,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_rule,
+    a_spec,
+    a_stage,
+    a_state,
+    default_stages,
+    pools,
+    seen,
+)
+
+from controller.core.assess.assessment import assess
+from controller.core.assess.availability import find_availability
+from controller.core.state.carry_over import PipelineMemory, RuleMemory
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import Rule, RuleMetric
+from optimizer.model import StageName
+from profiler.samples import Absence, AbsenceReason, Reading
+
+STAGE = StageName("vad")
+MISSING = Absence(reason=AbsenceReason.STALE, detail="90 s old")
+
+
+def with_rule(rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMemory | None = None) -> PipelineState:
+    return a_state(
+        a_spec(*default_stages(vad_rules=[rule])),
+        replicas={VAD: replicas, ENCODER: 1},
+        samples={VAD: seen(rx_queue_pressure=reading)},
+        memory=PipelineMemory(rules={} if memory is None else {(STAGE, rule.name): memory}),
+    )
+
+
+def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int = 1) -> tuple[int | None, RuleMemory]:
+    fleet = pools(a_pool("cpu", zones=zones), a_pool("inferentia"), a_pool("gpu"))
+    snapshot = Snapshot(now_s=now_s, pipelines=(state,), pools=fleet)
+    case = assess(state, snapshot, find_availability(snapshot), Policy())
+    (rule,) = case.rules
+    return rule.floor, case.rule_memories.get((STAGE, rule.name), RuleMemory())
+
+
+def test_the_floor_is_the_replicas_the_stage_had_when_the_rule_fired_plus_what_it_adds() -> None:
+    assert floor_and_memory(with_rule(a_rule(add=2), 0.9))[0] == 5
+
+
+@pytest.mark.parametrize(("zones", "floor"), [(0, 5), (1, 5), (3, 9)])
+def test_per_zone_adds_for_every_zone_and_at_least_once(zones: int, floor: int) -> None:
+    assert floor_and_memory(with_rule(a_rule(add=2, per_zone=True), 0.9), zones=zones)[0] == floor
+
+
+def test_the_floor_counts_replicas_over_all_placements() -> None:
+    stage = a_stage("vad", a_placement("cpu"), a_placement("gpu"), rules=[a_rule(add=1)])
+    state = a_state(
+        a_spec(stage),
+        replicas=dict.fromkeys(a_spec(stage).placement_keys(), 2),
+        samples={key: seen(rx_queue_pressure=0.9) for key in a_spec(stage).placement_keys()},
+    )
+    assert floor_and_memory(state)[0] == 5
+
+
+def test_a_rule_fires_once_until_it_has_cleared() -> None:
+    fired = RuleMemory(floor=5, fired=True)
+    assert floor_and_memory(with_rule(a_rule(add=2), 0.9, replicas=5, memory=fired)) == (5, fired)
+
+
+def test_the_floor_holds_until_the_rule_has_been_clear_for_one_cooldown() -> None:
+    rule = a_rule(cooldown_s=60.0)
+    memory = RuleMemory(floor=5, fired=True)
+    floors = []
+    for t_s, reading in ((0, 0.9), (10, 0.5), (40, 0.9), (50, 0.5), (109, 0.5), (110, 0.5)):
+        floor, memory = floor_and_memory(with_rule(rule, reading, memory=memory), now_s=NOW_S + t_s)
+        floors.append(floor)
+    assert floors == [5, 5, 5, 5, 5, None]
+    assert memory == RuleMemory()
+
+
+def test_without_data_a_rule_does_not_fire() -> None:
+    assert floor_and_memory(with_rule(a_rule(), MISSING)) == (None, RuleMemory())
+
+
+def test_without_data_a_rule_keeps_its_floor_and_the_cooldown_does_not_run() -> None:
+    held = RuleMemory(floor=5, fired=True, clear_since_s=NOW_S - 50)
+    floor, memory = floor_and_memory(with_rule(a_rule(cooldown_s=60), MISSING, memory=held))
+    assert floor == 5
+    floor, _ = floor_and_memory(with_rule(a_rule(cooldown_s=60), 0.5, memory=memory), now_s=NOW_S + 15)
+    assert floor == 5
+
+
+def test_below_fires_when_the_reading_is_below() -> None:
+    rule = a_rule(above=None, below=0.2)
+    assert floor_and_memory(with_rule(rule, 0.1))[0] == 5
+    assert floor_and_memory(with_rule(rule, 0.3))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "quantity"),
+    [
+        (RuleMetric.P95, "latency_p95"),
+        (RuleMetric.UTILIZATION, "utilization"),
+        (RuleMetric.QUEUE, "queue_depth"),
+        (RuleMetric.SESSIONS, "sessions"),
+    ],
+)
+def test_every_metric_reads_its_quantity(metric: RuleMetric, quantity: str) -> None:
+    rule = a_rule(metric=metric, above=10.0)
+    state = with_rule(rule, MISSING)
+    assert floor_and_memory(replace(state, samples={**state.samples, VAD: seen(**{quantity: 11.0})}))[0] == 5
+
+
+def test_a_query_is_read_in_the_metrics_stead() -> None:
+    rule = a_rule(metric=None, above=10.0)
+    spec = a_spec(*default_stages(vad_rules=[rule]))
+    state = a_state(spec, replicas={VAD: 3}, rule_readings={(STAGE, rule.name): 11.0})
+    assert floor_and_memory(state)[0] == 5

@@ -1,0 +1,176 @@
+"""A fleet too large for one cycle: three pipelines are, in these tests, of which one is planned in a turn."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
+
+from controller.core import cycle
+from controller.core.codec import decode, encode
+from controller.core.cycle import decide
+from controller.core.plan import large_fleet
+from controller.core.record import decision_record, differences, policy_from_record, snapshot_from_record
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot
+from controller.core.state.spec import StageSpec
+from optimizer.model import PipelineKey, PoolName, StageName
+
+ASR = (StageName("asr"), PoolName("gpu"))
+FLEET = pools(a_pool("gpu", instances=40))
+
+
+@pytest.fixture(autouse=True)
+def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycle, "AT_ONCE", 1)
+    monkeypatch.setattr(large_fleet, "PER_TURN", 1)
+    monkeypatch.setattr(large_fleet, "AGAIN_PER_TURN", 0)
+
+
+def a_pipeline(name: str, demand: float, *, running: int = 1, priority: int = 0, most: int = 20) -> PipelineState:
+    stage = a_stage("asr", a_placement("gpu", bounds=(1, most)))
+    return a_state(a_spec(stage, name=name, priority=priority), demand=demand, replicas={ASR: running})
+
+
+def own(decision: Decision, name: str) -> PipelineDecision:
+    return next(pipeline for pipeline in decision.pipelines if pipeline.spec.name == name)
+
+
+def waiting(decision: Decision) -> set[str]:
+    return {
+        pipeline.spec.name
+        for pipeline in decision.pipelines
+        if HoldReason.AWAITING_TURN in {hold.reason for hold in pipeline.holds}
+    }
+
+
+def after(cycles: int, snapshot: Snapshot) -> tuple[Snapshot, Decision]:
+    decision = decide(snapshot, Policy())
+    for _ in range(cycles - 1):
+        snapshot = applied(snapshot, decision)
+        decision = decide(snapshot, Policy())
+    return snapshot, decision
+
+
+def with_demand(snapshot: Snapshot, **demands: float) -> Snapshot:
+    states = [replace(s, demand=demands.get(s.spec.name, s.demand)) for s in snapshot.pipelines]
+    return replace(snapshot, pipelines=tuple(states))
+
+
+def desired(states: Sequence[PipelineState], fleet: Mapping[PoolName, PoolState]) -> dict[PipelineKey, int]:
+    _, decision = after(8, a_snapshot(*states, fleet=fleet))
+    return {pipeline.key: pipeline.desired[ASR] for pipeline in decision.pipelines}
+
+
+def test_where_pools_suffice_turns_come_to_what_planning_together_comes_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [a_pipeline("a", 50.0), a_pipeline("b", 90.0), a_pipeline("c", 5.0, running=6)]
+    in_turns = desired(states, FLEET)
+    monkeypatch.setattr(cycle, "AT_ONCE", 100)
+    assert in_turns == desired(states, FLEET)
+    assert len(set(in_turns.values())) == 3
+
+
+def test_until_its_turn_a_pipeline_stays_as_it_is_and_says_so() -> None:
+    first = decide(a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 50.0), fleet=FLEET), Policy())
+    assert waiting(first) == {"b"}
+    assert own(first, "a").changes
+    assert not own(first, "b").changes
+    assert own(first, "b").planned is None
+
+
+def test_a_plan_stands_until_what_it_was_made_for_has_changed() -> None:
+    world, settled = after(6, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 50.0), fleet=FLEET))
+    assert waiting(settled) == set()
+    assert [pipeline.plan and pipeline.plan.moved_replicas for pipeline in settled.pipelines] == [0, 0]
+    hardly = decide(with_demand(applied(world, settled), a=50.5), Policy())
+    assert own(hardly, "a").plan is own(settled, "a").plan
+    more = decide(with_demand(applied(world, settled), a=80.0), Policy())
+    assert own(more, "a").plan is not own(settled, "a").plan
+    assert own(more, "b").plan is own(settled, "b").plan
+
+
+def test_what_has_changed_most_is_planned_first() -> None:
+    names = ("a", "b", "c", "d")
+    world, settled = after(10, a_snapshot(*(a_pipeline(name, 50.0) for name in names), fleet=FLEET))
+    world = with_demand(applied(world, settled), a=56.0, b=57.0, c=110.0, d=54.0)
+    decision = decide(world, Policy())
+    assert {pipeline.spec.name for pipeline in decision.pipelines if pipeline.changes} == {"c"}
+
+
+def test_what_runs_outside_its_bounds_is_planned_before_all_others() -> None:
+    states = [a_pipeline("a", 500.0), a_pipeline("b", 10.0, running=5, most=3)]
+    decision = decide(a_snapshot(*states, fleet=FLEET), Policy())
+    assert own(decision, "b").desired[ASR] <= 3
+    assert waiting(decision) == {"a"}
+
+
+def test_a_price_that_changes_asks_for_new_plans() -> None:
+    world, settled = after(4, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 50.0), fleet=FLEET))
+    world = replace(applied(world, settled), pools=pools(a_pool("gpu", price=3.0, instances=40)))
+    decision = decide(world, Policy())
+    assert [own(decision, name).plan is own(settled, name).plan for name in "ab"] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        a_stage("asr", a_placement("gpu", bounds=(1, 20)), a_placement("cpu", bounds=(1, 20))),
+        a_stage("asr", a_placement("cpu", bounds=(1, 20))),
+        a_stage("words", a_placement("gpu", bounds=(1, 20))),
+    ],
+    ids=["a placement more", "another placement", "a stage renamed"],
+)
+def test_a_plan_of_other_placements_is_not_kept_by_who_has_to_wait(edited: StageSpec) -> None:
+    fleet = pools(a_pool("gpu", instances=40), a_pool("cpu", instances=40))
+    world, settled = after(6, a_snapshot(*(a_pipeline(name, 50.0) for name in "ab"), fleet=fleet))
+    assert own(settled, "b").planned is not None
+    world = with_demand(applied(world, settled), a=500.0)
+    first, second = world.pipelines
+    spec = a_spec(edited, name="b")
+    targets = {key: a_target(4) for key in spec.placement_keys()}
+    second = replace(second, spec=spec, targets=targets, samples={})
+    urgent = replace(first, spec=replace(first.spec, stages=(a_stage("asr", a_placement("gpu", bounds=(7, 20))),)))
+    world = replace(world, pipelines=(urgent, second))
+    decision = decide(world, Policy())
+    assert waiting(decision) == {"b"}
+    assert not own(decision, "b").changes
+    assert own(decide(applied(world, decision), Policy()), "b").planned is not None
+
+
+def test_turns_never_give_out_more_of_a_pool_than_there_is() -> None:
+    tight = pools(a_pool("gpu", instances=7))
+    world = a_snapshot(*(a_pipeline(name, 60.0) for name in "abc"), fleet=tight)
+    for _ in range(8):
+        decision = decide(world, Policy())
+        assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 7
+        world = applied(world, decision)
+
+
+def test_a_more_important_pipeline_gets_what_less_important_ones_hold() -> None:
+    tight = pools(a_pool("gpu", instances=7))
+    states = [a_pipeline("low", 60.0, running=5), a_pipeline("high", 60.0, running=1, priority=5)]
+    _, decision = after(10, a_snapshot(*states, fleet=tight))
+    high, low = own(decision, "high"), own(decision, "low")
+    assert high.plan is not None
+    assert high.plan.feasible
+    assert high.desired[ASR] > low.desired[ASR]
+
+
+def test_the_fleets_budget_is_kept() -> None:
+    policy = Policy(budget_per_hour=6.0)
+    world = a_snapshot(*(a_pipeline(name, 60.0) for name in "abc"), fleet=FLEET)
+    for _ in range(8):
+        decision = decide(world, policy)
+        assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 6
+        world = applied(world, decision)
+
+
+def test_a_recorded_turn_can_be_made_again() -> None:
+    world, decision = after(3, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 70.0), fleet=FLEET))
+    record = decision_record(world, decision)
+    again = decide(snapshot_from_record(record), policy_from_record(record))
+    assert differences(record, again) == ()
+    planned = own(decision, "a").planned
+    assert planned is not None
+    assert decode(Planned, encode(planned)) == planned

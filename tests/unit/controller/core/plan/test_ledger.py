@@ -1,0 +1,98 @@
+"""The books: what is spent while replicas come and go, and what no change may overdraw."""
+
+from functools import partial
+
+import pytest
+from builders import ENCODER, VAD, a_pool, a_spec, a_state, a_target, default_pools, pools
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.core.plan.ledger import FLEET, Ledger, Replicas
+from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
+from optimizer.model import PoolName, whole_instances
+from optimizer.plan import Limit, LimitKind
+
+KEY = a_spec().key
+
+
+def ledger(*states: PipelineState, fleet_budget: float | None = None, **limits: int) -> Ledger:
+    worlds = pools(*(a_pool(name, price=1.0, instances=limit) for name, limit in limits.items())) or default_pools()
+    return Ledger(states, {**default_pools(), **worlds}, fleet_budget)
+
+
+def test_a_replica_more_beside_terminating_ones_is_paid_on_top_of_them() -> None:
+    books = ledger(a_state(replicas={ENCODER: a_target(2, terminating=2)}))
+    assert books.spend_per_hour() == 4
+    books.after[(KEY, ENCODER)] = 3
+    assert books.spend_per_hour() == 5
+
+
+def test_a_replica_less_is_paid_until_it_has_left() -> None:
+    books = ledger(a_state(replicas={ENCODER: 4}))
+    books.after[(KEY, ENCODER)] = 1
+    assert (books.spend_per_hour(), books.cost_per_hour()) == (4, 1)
+
+
+def test_the_limit_that_refuses_is_named() -> None:
+    state = a_state(a_spec(budget=2.0), replicas={ENCODER: 2})
+    assert ledger(state).refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET)
+    state = a_state(replicas={ENCODER: 2})
+    assert ledger(state, fleet_budget=2.5).refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET, name=FLEET)
+    assert ledger(state, inferentia=2).refusal(KEY, ENCODER) == Limit(kind=LimitKind.POOL, name="inferentia")
+    assert ledger(state, inferentia=3).refusal(KEY, ENCODER) is None
+
+
+@pytest.mark.parametrize("other", [a_target(1, terminating=1), a_target(0, existing=2), a_target(2)])
+def test_what_leaves_takes_its_part_of_a_ceiling_until_it_has_left(other: TargetState) -> None:
+    states = a_state(replicas={ENCODER: 2}), a_state(a_spec(name="other"), replicas={ENCODER: other})
+    assert ledger(*states, inferentia=4).refusal(KEY, ENCODER) == Limit(kind=LimitKind.POOL, name="inferentia")
+    assert ledger(*states, inferentia=5).refusal(KEY, ENCODER) is None
+
+
+def test_what_leaves_takes_nothing_of_a_pool_that_is_as_large_as_what_is_ready() -> None:
+    state = a_state(replicas={ENCODER: a_target(2, terminating=9)})
+    books = Ledger([state], {**default_pools(), **pools(a_pool("inferentia", instances=None, ready=3))}, None)
+    assert books.refusal(KEY, ENCODER) is None
+
+
+def test_what_cannot_be_read_or_priced_is_not_in_the_books() -> None:
+    state = a_state(replicas={VAD: 4, ENCODER: TargetMissing(reason="gone")})
+    assert set(Ledger([state], pools(a_pool("inferentia")), None).after) == set()
+    assert ENCODER not in {key for _, key in ledger(state).after}
+
+
+GPU, CPU = PoolName("gpu"), PoolName("cpu")
+
+
+def _draining(leaving: int, asked: int) -> int:
+    return max(asked, 3) + leaving
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.integers(0, 9)), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=12),
+)
+def test_counted_change_by_change_is_counted_whole(
+    placements: list[tuple[int, int]], changes: list[tuple[int, int]]
+) -> None:
+    where = {index: (GPU, size) for index, (size, _) in enumerate(placements)}
+    replicas = Replicas(
+        {index: count for index, (_, count) in enumerate(placements)},
+        where,
+        taken={index: partial(_draining, index) for index in where},
+    )
+    for index, count in changes:
+        if index in replicas:
+            replicas[index] = count
+    asked = [(size, replicas[index]) for index, (size, _) in enumerate(placements)]
+    taken = [(size, _draining(index, replicas[index])) for index, (size, _) in enumerate(placements)]
+    assert replicas.totals.instances(GPU) == whole_instances(asked)
+    assert replicas.taken.instances(GPU) == whole_instances(taken)
+    assert replicas.totals.instances(CPU) == 0
+
+
+def test_what_is_taken_out_is_not_counted() -> None:
+    replicas = Replicas({"a": 4, "b": 2}, {"a": (GPU, 4), "b": (GPU, 1)}, taken=dict.fromkeys("ab", int))
+    del replicas["b"]
+    assert replicas.totals.instances(GPU) == replicas.taken.instances(GPU) == 1
+    assert dict(replicas) == {"a": 4}

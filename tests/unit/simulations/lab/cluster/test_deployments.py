@@ -1,0 +1,126 @@
+"""Deployments and nodes made from manifests."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import a_placement, a_pool, a_spec, a_stage
+
+from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec, Target
+from optimizer.model import PoolName
+from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
+from simulations.lab.pods.agent import WORKER_ANNOTATION
+from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+
+POOLS = tuple(
+    replace(a_pool(name, instances=3).spec, device=device) for name, device in (("cpu", "CPU"), ("gpu", "GPU"))
+)
+
+
+def made(*stages: StageSpec, seed: int = 1, name: str = "captions") -> list[dict[str, Any]]:
+    return deployments([a_spec(*stages, name=name)], pool_nodes(POOLS), seed=seed)
+
+
+def worker(manifest: dict[str, Any]) -> WorkerSpec:
+    return WorkerSpec.from_json(manifest["spec"]["template"]["metadata"]["annotations"][WORKER_ANNOTATION])
+
+
+def with_target(placement: PlacementSpec, target: Target) -> StageSpec:
+    stage = a_stage("asr", placement)
+    return replace(stage, placements=(replace(placement, target=target),))
+
+
+def test_every_placement_has_a_deployment_with_its_least_replicas_on_the_nodes_of_its_pool() -> None:
+    first, second = made(
+        a_stage("asr", a_placement("cpu", bounds=(2, 9), per_instance=4), a_placement("gpu", bounds=(0, 9)))
+    )
+
+    assert (first["metadata"]["name"], first["metadata"]["namespace"]) == ("asr-cpu", "speech")
+    assert (first["spec"]["replicas"], second["spec"]["replicas"]) == (2, 0)
+    pod = first["spec"]["template"]
+    assert first["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["nodeSelector"] == {"pool": "cpu"}
+    assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "12000m"}
+    assert second["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_pods_say_what_they_are_and_where_they_are_scraped() -> None:
+    (manifest,) = made(a_stage("asr", a_placement("cpu")))
+    metadata = manifest["spec"]["template"]["metadata"]
+
+    assert metadata["labels"] == {
+        "app": "asr-cpu",
+        "sluice.dev/pipeline": "captions",
+        "sluice.dev/stage": "asr",
+        "sluice.dev/pool": "cpu",
+    }
+    assert metadata["annotations"]["prometheus.io/scrape"] == "true"
+    assert metadata["annotations"]["prometheus.io/port"] == str(METRICS_PORT)
+
+
+def test_a_worker_follows_the_declared_law_and_limits() -> None:
+    placement = a_placement("cpu", service_s=0.02, startup_s=7.0)
+    prior = replace(placement.prior, batch_sizes=tuple(range(1, 9)), batch_wait_s=0.01, concurrency=2, session_slots=64)
+    stage = replace(a_stage("asr", replace(placement, prior=prior)), queue_limit=33, preset="vllm")
+    spec = worker(made(stage)[0])
+
+    assert (spec.pipeline, spec.stage, spec.preset) == ("captions", "asr", "vllm")
+    assert (spec.fixed_s, spec.per_item_s, spec.cv) == (0.02, 0.0, 1.0)
+    assert (spec.batch_max, spec.batch_wait_s, spec.concurrency) == (8, 0.01, 2)
+    assert (spec.session_slots, spec.queue_limit, spec.startup_s, spec.drain_s) == (64, 33, 7.0, 60.0)
+
+
+def test_the_drain_fits_into_the_grace_period() -> None:
+    (manifest,) = made(a_stage("asr", a_placement("cpu")))
+    assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] * 0.9 >= 60
+
+
+def test_service_times_are_drawn_anew_for_each_placement_seed_and_pipeline_and_alike_in_the_same() -> None:
+    stage = a_stage("asr", a_placement("cpu"), a_placement("gpu"))
+    seeds = [worker(m).seed for m in (*made(stage), *made(stage, seed=2), *made(stage, name="notes"))]
+
+    assert len(set(seeds)) == 6
+    assert [worker(m).seed for m in made(stage)] == seeds[:2]
+
+
+def test_a_pool_has_as_many_nodes_as_its_capacity_allows() -> None:
+    nodes = pool_nodes(POOLS)
+    assert {name: (pool.instances, pool.device) for name, pool in nodes.items()} == {
+        "cpu": (3, "CPU"),
+        "gpu": (3, "GPU"),
+    }
+    assert nodes[PoolName("cpu")].node_selector == {"pool": "cpu"}
+
+
+def test_a_pool_without_capacity_is_refused_by_its_field() -> None:
+    with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances: .* must be given"):
+        pool_nodes([a_pool("cpu", instances=None).spec])
+
+
+def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
+    with pytest.raises(UnsupportedManifest, match="captions, stage asr: pool gpu: must be in the manifests"):
+        deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        (
+            with_target(a_placement("cpu"), Target(api_version="ray.io/v1", kind="RayService", name="asr")),
+            ": target ray.io/v1 RayService/asr: the lab runs Deployments of apps/v1",
+        ),
+        (
+            replace(a_stage("asr", a_placement("cpu")), preset="riva"),
+            ": metrics.preset: 'riva': the lab's workers speak generic, triton, vllm",
+        ),
+        (
+            a_stage("asr", a_placement("cpu", per_instance=201)),
+            ", placement cpu: perInstance: 201, must be between 1 and 200 in the lab",
+        ),
+    ],
+)
+def test_what_the_lab_cannot_run_is_refused_by_name(stage: StageSpec, message: str) -> None:
+    pipelines: list[PipelineSpec] = [a_spec(stage)]
+    with pytest.raises(UnsupportedManifest) as refusal:
+        deployments(pipelines, pool_nodes(POOLS), seed=1)
+    assert str(refusal.value) == f"pipeline speech/captions, stage asr{message}"

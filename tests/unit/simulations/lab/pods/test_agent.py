@@ -1,0 +1,71 @@
+"""What the kubelet of the lab makes of what it is told. Its life on a real API server is in the integration tests."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import pytest
+
+from simulations.lab.net.kube_api import WatchEvent
+from simulations.lab.net.timers import Timers
+from simulations.lab.pods.agent import WORKER_ANNOTATION, Agent
+from simulations.lab.pods.worker import WorkerSpec
+
+POD: dict[str, Any] = {
+    "metadata": {
+        "uid": "1",
+        "name": "leaving",
+        "namespace": "speech",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "annotations": {
+            WORKER_ANNOTATION: WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.05).to_json(),
+        },
+    },
+    "spec": {"nodeName": "node", "containers": [{"name": "worker", "image": "lab"}]},
+}
+
+
+class LateWords:
+    """Tells of a pod once more after the agent has deleted it, as an API server does that had more to say before."""
+
+    def __init__(self) -> None:
+        self.deletions = 0
+        self._deleted = asyncio.Event()
+        self.told = asyncio.Event()
+
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[WatchEvent, None]:
+        if path.endswith("nodes"):
+            return
+        yield WatchEvent("ADDED", POD)
+        await self._deleted.wait()
+        await _others_go_on()  # the task that deleted the pod ends
+        yield WatchEvent("MODIFIED", POD)
+        await _others_go_on()  # a second life would end as fast as the first
+        yield WatchEvent("DELETED", POD)
+        self.told.set()
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return {}
+
+    async def delete(self, path: str, options: Mapping[str, Any]) -> None:
+        self.deletions += 1
+        self._deleted.set()
+
+
+async def _others_go_on() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_a_pod_that_is_told_of_after_it_has_ended_does_not_live_again(capsys: pytest.CaptureFixture[str]) -> None:
+    async def live() -> LateWords:
+        api, timers = LateWords(), Timers()
+        agent = asyncio.create_task(Agent(api, timers).run())  # type: ignore[arg-type]
+        await api.told.wait()
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        timers.close()
+        return api
+
+    assert asyncio.run(live()).deletions == 1
+    assert capsys.readouterr().out.count('"stopped"') == 1

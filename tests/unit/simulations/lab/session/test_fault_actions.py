@@ -1,0 +1,286 @@
+"""What the faults of a scenario do, and undo. That the API server takes their patches is tested on the lab."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from builders import a_placement, a_rule, a_spec, a_stage
+from kubernetes import client
+
+from controller.resources.translate import pipeline_spec
+from optimizer.model import PoolName
+from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.nodes import FaultyPool, PoolNodes
+from simulations.lab.faults.disturbances import Noise, Partial, Standstill
+from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
+from simulations.lab.session import fault_actions
+from simulations.scenario.scenario import Scenario, load_scenario
+
+CONTRACT = Path(__file__).parents[4] / "contract"
+SCENARIO = """\
+name: test
+manifests: [pools.yaml, live-captions.yaml]
+duration: 4m
+load:
+  - pipeline: speech/live-captions
+    trace: azure_llm_2023_code_1s.csv.gz
+    column: arrivals
+    session: {mean: 60s, cv: "1.3"}
+"""
+
+
+def scenario(folder: Path, *lines: str) -> Scenario:
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (folder / name).write_text((CONTRACT / name).read_text())
+    (folder / "scenario.yaml").write_text(SCENARIO + "\n".join(["faults:", *(f"  - {line}" for line in lines)]) + "\n")
+    return load_scenario(folder / "scenario.yaml")
+
+
+class Custom:
+    """One custom resource; `patches` are those it was given."""
+
+    def __init__(self, resource: dict[str, Any]) -> None:
+        self.resource = resource
+        self.patches: list[tuple[str, dict[str, Any]]] = []
+        self.refusal: str | None = None
+
+    def get_cluster_custom_object(self, **_: object) -> dict[str, Any]:
+        return cast("dict[str, Any]", json.loads(json.dumps(self.resource)))
+
+    def patch_cluster_custom_object(self, *, name: str, body: dict[str, Any], **_: object) -> None:
+        if self.refusal is not None:
+            error = client.ApiException(status=422)
+            error.body = json.dumps({"message": self.refusal})
+            raise error
+        self.patches.append((name, body))
+        self.resource = merged(self.resource, body)
+
+    def get_namespaced_custom_object(self, *, namespace: str, **at: object) -> dict[str, Any]:
+        del namespace
+        return self.get_cluster_custom_object(**at)
+
+    def patch_namespaced_custom_object(self, *, namespace: str, name: str, body: dict[str, Any], **_: object) -> None:
+        self.patch_cluster_custom_object(name=f"{namespace}/{name}", body=body)
+
+
+class Lab:
+    """What faults need of a cluster."""
+
+    def __init__(self) -> None:
+        self.metrics = self
+        self.losses: tuple[object, ...] = ()
+        self.disturbances: tuple[object, ...] = ()
+        self.settled: list[str] = []
+        self.slowed: list[tuple[str, float]] = []
+        gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
+        self.pools = {PoolName("gpu"): FaultyPool(gpu)}
+
+    def settle_nodes(self, pool: PoolName) -> None:
+        self.settled.append(pool)
+
+    def slow_down(self, path: str, factor: float) -> None:
+        self.slowed.append((path, factor))
+
+    def admin(self) -> "Lab":
+        return self
+
+    def __enter__(self) -> "Lab":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def custom(monkeypatch: pytest.MonkeyPatch) -> Custom:
+    custom = Custom({"spec": {"price": {"perHour": "1"}, "budget": {"perHour": "5"}}})
+    monkeypatch.setattr(client, "CustomObjectsApi", lambda _: custom)
+    return custom
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396, as its own pseudo-code has it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def actions(scenario: Scenario, lab: Lab) -> list[fault_actions.Action]:
+    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    return fault_actions.actions(scenario.file, cast("Cluster", lab), pipelines, seed=1)
+
+
+def test_of_several_pipelines_one_cannot_have_its_metrics_stand_still(tmp_path: Path) -> None:
+    file = scenario(tmp_path, "{at: 1m, metricsStale: '*'}", "{at: 1m, metricsStale: speech/live-captions}").file
+    assert list(fault_actions.unsupported(file)) == []
+    other = file.load[0].model_copy(update={"pipeline": "speech/notes"})
+    (breach,) = fault_actions.unsupported(file.model_copy(update={"load": [*file.load, other]}))
+    assert breach.path == ("faults", 1, "metricsStale")
+    assert breach.rule.startswith('must be "*" in the lab')
+
+
+@pytest.mark.parametrize("kind", ["Unavailable", "Lost"])
+def test_a_pool_that_fails_twice_at_once_is_back_when_both_have_ended(tmp_path: Path, kind: str) -> None:
+    lab = Lab()
+    lines = (f"{{at: 1m, for: 2m, pool{kind}: gpu}}", f"{{at: 2m, for: 30s, pool{kind}: gpu}}")
+    counts = []
+    for action in actions(scenario(tmp_path, *lines), lab):
+        action.do()
+        pool = lab.pools[PoolName("gpu")]
+        counts.append(pool.outages if kind == "Unavailable" else pool.absences)
+    assert counts == [1, 2, 1, 0]
+    assert lab.settled == ["gpu"] * 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "path", "factors"),
+    [
+        ("slowStart: {pool: gpu, factor: 4}", "start-factors/gpu", [4, 0.25]),
+        ("slowStage: {stage: vad, factor: 4}", "slow-factors/speech/live-captions/vad", [4, 0.25]),
+        ("slowStage: {stage: speech/live-captions/vad, factor: 4}", "slow-factors/speech/live-captions/vad", [4, 0.25]),
+    ],
+)
+def test_what_is_slow_is_told_to_the_agent_and_taken_back(
+    tmp_path: Path, fault: str, path: str, factors: list[float]
+) -> None:
+    lab = Lab()
+    for action in actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab):
+        action.do()
+    assert lab.slowed == [(path, factor) for factor in factors]
+
+
+class TestReclaim:
+    def counts(self, lab: Lab) -> tuple[int, int]:
+        pool = lab.pools[PoolName("gpu")]
+        return sum(pool.leaving.values()), sum(pool.gone.values())
+
+    def test_nodes_are_announced_to_go_and_taken_when_the_notice_is_over(self, tmp_path: Path) -> None:
+        lab = Lab()
+        made = actions(
+            scenario(tmp_path, '{at: 1m, for: 1m, spotReclaim: {pool: gpu, share: "0.5", notice: 20s}}'), lab
+        )
+        assert [action.at_s for action in made] == [60, 80, 120]
+        seen = []
+        for action in made:
+            action.do()
+            seen.append(self.counts(lab))
+        assert seen == [(2, 0), (2, 2), (0, 0)]
+
+    def test_each_is_replaced_by_a_provisioner_where_the_fault_has_no_end(self, tmp_path: Path) -> None:
+        lab = Lab()
+        made = actions(scenario(tmp_path, '{at: 1m, spotReclaim: {pool: gpu, share: "0.5"}}'), lab)
+        assert [action.at_s for action in made[:2]] == [60, 60]
+        assert all(60 + 60 <= action.at_s <= 60 + 180 for action in made[2:])
+        for action in made:
+            action.do()
+        assert self.counts(lab) == (0, 0)
+
+    def test_one_that_ends_within_its_notice_takes_nothing(self, tmp_path: Path) -> None:
+        lab = Lab()
+        line = "{at: 1m, for: 10s, spotReclaim: {pool: gpu, share: 1, notice: 20s}}"
+        for action in actions(scenario(tmp_path, line), lab):
+            action.do()
+            assert self.counts(lab)[1] == 0
+        assert self.counts(lab) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("metricsStale: '*'", Standstill),
+        ('metricsPartial: {share: "0.5"}', Partial),
+        ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', Noise),
+    ],
+)
+def test_a_disturbance_of_metrics_begins_and_ends(tmp_path: Path, fault: str, kind: type) -> None:
+    lab = Lab()
+    begin, end = actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab)
+    begin.do()
+    assert [type(one) for one in lab.disturbances] == [kind]
+    end.do()
+    assert lab.disturbances == ()
+
+
+def test_metrics_are_lost_and_come_back(tmp_path: Path) -> None:
+    lab = Lab()
+    begin, end = actions(scenario(tmp_path, "{at: 1m, for: 10s, metricsLost: '*'}"), lab)
+    assert (begin.at_s, begin.words, end.at_s, end.words) == (60, "metrics lost: *", 70, "metrics back: *")
+
+    begin.do()
+    assert [type(loss) for loss in lab.losses] == [TotalLoss]
+    end.do()
+    assert lab.losses == ()
+
+
+def test_a_pipeline_loses_its_own_queries_and_deployments(tmp_path: Path) -> None:
+    lab = Lab()
+    loaded = scenario(tmp_path, "{at: 1m, metricsLost: speech/live-captions}")
+    actions(loaded, lab)[0].do()
+    (loss,) = cast("tuple[Loss]", lab.losses)
+    spec = pipeline_spec(loaded.pipelines[0])
+
+    assert loss.namespace == "speech"
+    assert set(loss.deployments) == {placement.target.name for stage in spec.stages for placement in stage.placements}
+    assert spec.demand_query in loss.queries
+
+
+def test_the_queries_of_a_pipeline_are_demand_latency_and_those_of_its_rules() -> None:
+    spec = a_spec(a_stage("asr", a_placement("cpu"), rules=[a_rule(metric=None), a_rule("other")]))
+    (loss,) = fault_actions._losses(spec.key, (spec, a_spec(name="notes")))
+    assert cast("Loss", loss).queries == {"offered", "a_query"}
+
+
+def test_set_patches_the_resource_and_with_for_brings_back_what_was(tmp_path: Path, custom: Custom) -> None:
+    line = '{at: 1m, for: 30s, set: {"ComputePool/gpu": {spec: {price: {perHour: "1.6"}, capacity: {instances: 2}}}}}'
+    begin, end = actions(scenario(tmp_path, line), Lab())
+    before = custom.resource
+    assert (begin.at_s, end.at_s) == (60, 90)
+    assert begin.words == 'set ComputePool/gpu: {"spec": {"price": {"perHour": "1.6"}, "capacity": {"instances": 2}}}'
+
+    begin.do()
+    assert custom.resource["spec"]["price"] == {"perHour": "1.6"}
+    end.do()
+    assert custom.resource == before
+    assert custom.patches[1] == ("gpu", {"spec": {"price": {"perHour": "1"}, "capacity": None}})
+
+
+def test_set_without_for_stays(tmp_path: Path, custom: Custom) -> None:
+    line = '{at: 1m, set: {"SpeechPipeline/speech/live-captions": {spec: {budget: {perHour: "4"}}}}}'
+    (begin,) = actions(scenario(tmp_path, line), Lab())
+    begin.do()
+    assert custom.patches == [("speech/live-captions", {"spec": {"budget": {"perHour": "4"}}})]
+
+
+def test_what_the_api_server_refuses_is_told_with_its_reason(tmp_path: Path, custom: Custom) -> None:
+    custom.refusal = "spec.budget.perHour: must not be negative"
+    line = '{at: 1m, set: {"SpeechPipeline/speech/live-captions": {spec: {budget: {perHour: "1"}}}}}'
+    with pytest.raises(
+        fault_actions.FaultRefused, match=r"set SpeechPipeline/speech/live-captions: spec\.budget\.perHour: must"
+    ):
+        actions(scenario(tmp_path, line), Lab())[0].do()
+
+
+def test_actions_come_in_order_of_time(tmp_path: Path) -> None:
+    made = actions(
+        scenario(tmp_path, "{at: 2m, for: 1m, metricsLost: '*'}", "{at: 1m, for: 90s, metricsLost: '*'}"), Lab()
+    )
+    assert [action.at_s for action in made] == [60, 120, 150, 180]
+
+
+def test_an_overlapping_loss_of_the_same_ends_by_itself_only(tmp_path: Path) -> None:
+    lab = Lab()
+    made = actions(
+        scenario(tmp_path, "{at: 1m, for: 2m, metricsLost: '*'}", "{at: 2m, for: 30s, metricsLost: '*'}"), lab
+    )
+    for action in made[:3]:
+        action.do()
+    assert [type(loss) for loss in lab.losses] == [TotalLoss]
+    made[3].do()
+    assert lab.losses == ()

@@ -1,0 +1,66 @@
+"""The load of a scenario."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import Scenario, load_scenario
+
+CONTRACT = Path(__file__).parents[3] / "contract"
+DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo"
+SCENARIO = """\
+name: test
+manifests: [pools.yaml, live-captions.yaml]
+duration: 4m
+load:
+  - pipeline: speech/live-captions
+    trace: azure_llm_2023_code_1s.csv.gz
+    column: arrivals
+    offset: 1110s
+    session: {mean: 60s, cv: "1.3"}
+"""
+
+
+def scenario(folder: Path, extra: str = "") -> Scenario:
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (folder / name).write_text((CONTRACT / name).read_text())
+    (folder / "scenario.yaml").write_text(SCENARIO + extra)
+    return load_scenario(folder / "scenario.yaml")
+
+
+def test_the_demo_offers_a_load_that_at_least_doubles_and_falls_again() -> None:
+    schedule = pipeline_schedules(load_scenario(DEMO / "scenario.yaml"), seed=1)["speech/captions"]
+    level = schedule.active(np.arange(0.0, 240.0, 0.5))
+    mean_20s = level.reshape(-1, 40).mean(axis=1)
+    peak = int(mean_20s.argmax())
+
+    assert mean_20s[peak] > 2 * mean_20s[1]
+    assert mean_20s[-1] < mean_20s[peak] / 2
+
+
+def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
+    runs = [pipeline_schedules(scenario(tmp_path), seed=seed)["speech/live-captions"] for seed in (1, 1, 2)]
+
+    assert runs[0].end_s.tolist() == runs[1].end_s.tolist()
+    assert runs[0].end_s.tolist() != runs[2].end_s.tolist()
+
+
+def test_a_scale_thins_the_sessions(tmp_path: Path) -> None:
+    whole = pipeline_schedules(scenario(tmp_path), seed=1)["speech/live-captions"]
+    half = pipeline_schedules(scenario(tmp_path), seed=1, scale=0.5)["speech/live-captions"]
+
+    assert len(half) == pytest.approx(len(whole) / 2, rel=0.15)
+    assert set(half.start_s) < set(whole.start_s)
+
+
+def test_a_spike_in_the_faults_is_in_the_load(tmp_path: Path) -> None:
+    plain = pipeline_schedules(scenario(tmp_path), seed=1)["speech/live-captions"]
+    fault = "faults: [{at: 100s, for: 20s, spike: {pipeline: speech/live-captions, factor: 3}}]\n"
+    spiked = pipeline_schedules(scenario(tmp_path, fault), seed=1)["speech/live-captions"]
+    before, during, after = np.array([99.0]), np.array([110.0]), np.array([121.0])
+
+    assert spiked.active(before) == plain.active(before)
+    assert spiked.active(during) == pytest.approx(3 * plain.active(during), rel=0.05)
+    assert spiked.active(after) == plain.active(after)

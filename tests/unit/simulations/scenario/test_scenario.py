@@ -1,0 +1,282 @@
+"""Scenario files: what is accepted, and how mistakes are told."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from controller.resources.pool import ComputePool
+from simulations.results.scoring import Clock, Interval
+from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario, resource_changes, with_what_if
+
+CONTRACT = Path(__file__).parents[3] / "contract"
+DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo"
+SCENARIO = """\
+name: test
+manifests: [pools.yaml, live-captions.yaml]
+duration: 4m
+load:
+  - pipeline: speech/live-captions
+    trace: azure_llm_2023_code_1s.csv.gz
+    column: arrivals
+    session: {mean: 60s, cv: "1.3"}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    for name in ("pools.yaml", "live-captions.yaml"):
+        (tmp_path / name).write_text((CONTRACT / name).read_text())
+    path = tmp_path / "scenario.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def findings(path: Path, text: str) -> list[str]:
+    path.write_text(text)
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(path)
+    assert all(finding.file == path for finding in caught.value.findings)
+    return [str(finding).removeprefix(f"{path}:") for finding in caught.value.findings]
+
+
+def test_the_bundled_scenario_is_valid() -> None:
+    scenario = load_scenario(DEMO / "scenario.yaml")
+
+    assert scenario.file.policies == ["sluice"]
+
+
+def test_the_scenario_of_the_contract_is_valid_as_it_stands() -> None:
+    scenario = load_scenario(CONTRACT / "scenario.yaml")
+
+    assert scenario.file.clock == Clock(duration_s=3000, warmup_s=120, window_s=10)
+    assert [fault.kind for fault in scenario.file.faults] == ["poolUnavailable", "metricsLost", "set"]
+    assert [what_if.name for what_if in scenario.file.what_if] == ["half-budget", "no-inferentia", "double-load"]
+    assert [pipeline.metadata.name for pipeline in scenario.pipelines] == ["live-captions"]
+    assert [pool.metadata.name for pool in scenario.pools] == ["cpu", "inferentia", "gpu"]
+    assert all(path.is_file() for path in scenario.manifests)
+
+
+def test_what_is_not_given_has_a_default(scenario: Path) -> None:
+    file = load_scenario(scenario).file
+
+    assert file.clock == Clock(duration_s=240, warmup_s=0, window_s=10)
+    assert (file.seeds, file.policies, file.faults, file.what_if) == ([1], ["sluice"], [], [])
+
+
+FAULTS = [
+    ("poolUnavailable: inferentia", "poolUnavailable"),
+    ("poolLost: gpu", "poolLost"),
+    ('metricsLost: "*"', "metricsLost"),
+    ("metricsStale: speech/live-captions", "metricsStale"),
+    ('metricsPartial: {share: "0.5"}', "metricsPartial"),
+    ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', "metricsNoisy"),
+    ("spike: {pipeline: speech/live-captions, factor: 3}", "spike"),
+    ('slowStart: {pool: gpu, factor: "2.5"}', "slowStart"),
+    ("slowStage: {stage: decoder, factor: 2}", "slowStage"),
+    ("slowStage: {stage: speech/live-captions/decoder, factor: 2}", "slowStage"),
+    ('spotReclaim: {pool: gpu, share: "0.5"}', "spotReclaim"),
+    ('set: {ComputePool/gpu: {spec: {price: {perHour: "1.6"}}}}', "set"),
+    ("set: {SpeechPipeline/speech/live-captions: {spec: {sla: {maxWer: null}}}}", "set"),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind"), FAULTS, ids=[fault for fault, _ in FAULTS])
+def test_every_kind_of_fault_is_understood(scenario: Path, fault: str, kind: str) -> None:
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, for: 30s, {fault}}}\n")
+
+    parsed = load_scenario(scenario).file.faults[0]
+
+    assert parsed.kind == kind
+    assert parsed.interval == Interval(from_s=60, until_s=90)
+
+
+def test_a_patch_may_remove_a_field(scenario: Path) -> None:
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, {FAULTS[-1][0]}}}\n")
+
+    assert load_scenario(scenario).file.faults[0].set_ == {
+        "SpeechPipeline/speech/live-captions": {"spec": {"sla": {"maxWer": None}}}
+    }
+
+
+def test_a_fault_without_an_end_lasts_unless_it_happens_at_once(scenario: Path) -> None:
+    lasting, at_once = FAULTS[0][0], FAULTS[-2][0]
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 60s, {lasting}}}\n  - {{at: 60s, {at_once}}}\n")
+
+    first, second = load_scenario(scenario).file.faults
+
+    assert first.interval.until_s == math.inf
+    assert second.interval.until_s == 60
+
+
+MISTAKES = [
+    ("duration: 4m", "durration: 4m", '3: durration: "4m": unknown field; did you mean duration?'),
+    ("duration: 4m", "duration: 1d", '3: duration: "1d": must be a duration such as 160ms or 1m30s'),
+    ("duration: 4m", "duration: 4m\nwarmup: 5m", '4: warmup: "5m": must be shorter than duration (4m)'),
+    ("name: test", "name: ../test", '1: name: "../test": must be fit for the name of a file'),
+    ("name: test", f"name: {'t' * 101}", "must be fit for the name of a file: at most 100 printable characters"),
+    ("duration: 4m", "duration: 4m\nwindow: 1ms", '4: window: "1ms": must divide duration (4m) into at most 100000'),
+    ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
+    ("duration: 4m", "duration: 4m\nseeds: [1, 2, 1]", "4: seeds[2]: 1: must be unique: seeds[0] has it already"),
+    ("speech/live-captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
+    (
+        "speech/live-captions",
+        "speech/live-caption",
+        "no such pipeline in the manifests; did you mean speech/live-captions?",
+    ),
+    ("column: arrivals", "column: requests", '7: load[0].column: "requests": must be arrivals, streams or rate_per_s'),
+    ("column: arrivals", "column: streams", "has no column 'streams'"),
+    ("column: arrivals", "column: arrivals\n    copies: 0", "8: load[0].copies: 0: must be at least 1"),
+    ("column: arrivals", "column: arrivals\n    copies: 10001", "8: load[0].copies: 10001: must be at most 10000"),
+    ("column: arrivals", 'column: arrivals\n    speed: "1e400"', '8: load[0].speed: "1e400": must be at most 1000000'),
+    ("column: arrivals", "column: arrivals\n    speed: 1.5", "8: load[0].speed: 1.5: must be a whole number or a dec"),
+    ("column: arrivals", "column: arrivals\n    speed: 0", "8: load[0].speed: 0: must be above 0"),
+    ("column: arrivals", "column: arrivals\n    offset: 2h", '8: load[0].offset: "2h": must be within the trace'),
+    ("azure_llm_2023_code_1s.csv.gz", "no.csv", "nor a bundled trace"),
+    ('    session: {mean: 60s, cv: "1.3"}\n', "", "load[0].session: (absent): required: the pipeline takes Streams"),
+    ("name: test", "name: test\nfaults: [{at: 1m}]", "2: faults[0]: "),
+    ("name: test", "name: test\nfaults: [{at: 5m, poolLost: gpu}]", 'faults[0].at: "5m": must begin before the run'),
+    ("name: test", "name: test\nfaults: [{at: 1m, poolLost: gpx}]", "no such pool in the manifests; did you mean gpu?"),
+    ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: all}]", 'must be "*" or name a pipeline'),
+    ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: a/b}]", "no such pipeline in the manifests"),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, slowStage: {stage: x, factor: 2}}]",
+        "no such stage in the manifests",
+    ),
+    ("name: test", "name: test\nfaults: [{at: 1m, spotReclaim: {pool: gpu, share: 2}}]", "2: must be at most 1"),
+    ("name: test", "name: test\nfaults: [{at: 1m, set: {gpu: {}}}]", "gpu: must be KIND/NAME or KIND/NAMESPACE/NAME"),
+    ("name: test", "name: test\nfaults: [{at: 1m, set: {ComputePool/gpx: {}}}]", "did you mean ComputePool/gpu?"),
+    ("name: test", "name: test\nwhatIf: [{name: a}]", "must have set or load, or it changes nothing"),
+    ("name: test", "name: test\nwhatIf: [{name: a, set: {ComputePool/x: {}}}]", "no such resource in the manifests"),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, load: {copies: 2}}, {name: a, load: {copies: 3}}]",
+        "whatIf[1].name",
+    ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, set: {ComputePool/gpu: {spec: {price: {perHour: 1.6}}}}}]",
+        "2: faults[0].set[ComputePool/gpu].spec.price.perHour: 1.6: must be a string: put it in quotes",
+    ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, set: {ComputePool/gpu: {spec: {prize: {perHour: '1.6'}}}}}]",
+        'spec.prize: {"perHour": "1.6"}: unknown field; known are',
+    ),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, set: {SpeechPipeline/speech/live-captions: {spec: {sla: null}}}}]",
+        "whatIf[0].set[SpeechPipeline/speech/live-captions].spec.sla: null: required",
+    ),
+    (
+        "name: test",
+        "name: test\nwhatIf: [{name: a, load: {column: streams}}]",
+        "2: whatIf[0].load.trace: (absent): ",
+    ),
+    (
+        "name: test",
+        "name: test\nfaults: [{at: 1m, poolLost: gpu}, {at: 2m, set: {ComputePool/gpu: {spec: {device: TPU}}}}]",
+        '2: faults[1].set[ComputePool/gpu].spec.device: "TPU": must be CPU, Inferentia, Trainium or GPU',
+    ),
+    (
+        "name: test",
+        "name: test\npolicies: [sluice, sluice]",
+        '2: policies[1]: "sluice": must be unique: policies[0] has it already',
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), MISTAKES, ids=[message for _, _, message in MISTAKES])
+def test_a_mistake_has_one_message_with_its_line_field_value_and_rule(
+    scenario: Path, old: str, new: str, message: str
+) -> None:
+    found = findings(scenario, SCENARIO.replace(old, new))
+
+    assert len(found) == 1, found
+    assert message in found[0]
+
+
+def test_a_fault_of_two_kinds_is_refused_with_both_of_them(scenario: Path) -> None:
+    found = findings(scenario, SCENARIO + 'faults: [{at: 1m, poolLost: gpu, metricsLost: "*"}]\n')
+
+    assert len(found) == 1
+    assert "must have exactly one of" in found[0]
+    assert found[0].endswith("not poolLost and metricsLost")
+
+
+def test_every_mistake_is_told_at_once(scenario: Path) -> None:
+    text = SCENARIO.replace("duration: 4m", "duration: 4x").replace("60s", "sixty")
+
+    assert [line.split(":")[0] for line in findings(scenario, text)] == ["3", "8"]
+
+
+def test_mistakes_in_the_manifests_are_those_of_the_manifests(scenario: Path) -> None:
+    manifest = scenario.parent / "pools.yaml"
+    manifest.write_text(manifest.read_text().replace('"0.34"', "0.34"))
+
+    with pytest.raises(InvalidScenario, match=r"pools\.yaml:9: spec\.price\.perHour"):
+        load_scenario(scenario)
+
+
+def test_a_file_that_is_no_yaml_or_not_there_is_one_message(scenario: Path) -> None:
+    assert len(findings(scenario, "a: [")) == 1
+    with pytest.raises(InvalidScenario, match="cannot be read"):
+        load_scenario(scenario.parent / "missing.yaml")
+
+
+def test_two_documents_are_no_scenario(scenario: Path) -> None:
+    assert "must be one document, not 2" in findings(scenario, f"{SCENARIO}---\n{SCENARIO}")[0]
+
+
+def test_policies_are_checked_against_those_there_are(scenario: Path) -> None:
+    scenario.write_text(SCENARIO.replace("name: test", "name: test\npolicies: [sluice, keeda]"))
+
+    with pytest.raises(InvalidScenario, match="no such policy; did you mean keda"):
+        load_scenario(scenario, policies={"sluice", "keda"})
+    assert load_scenario(scenario).file.policies == ["sluice", "keeda"]
+
+
+def price(scenario: Scenario, pool: str) -> str:
+    return next(p.spec.price.per_hour for p in scenario.pools if p.metadata.name == pool)
+
+
+def test_a_what_if_changes_only_what_it_says(scenario: Path) -> None:
+    loaded = load_scenario(CONTRACT / "scenario.yaml")
+    half, without, double = (with_what_if(loaded, loaded.what_if(w.name)) for w in loaded.file.what_if)
+
+    assert [p.spec.budget.per_hour for p in (*loaded.pipelines, *half.pipelines)] == ["20", "10"]
+    assert half.pools == loaded.pools
+    assert half.file == loaded.file
+    assert half.pipelines[0].spec.stages == loaded.pipelines[0].spec.stages
+    instances = {p.metadata.name: p.spec.capacity.instances for p in without.pools}
+    assert instances == {"cpu": 40, "inferentia": 0, "gpu": 10}
+    assert without.pipelines == loaded.pipelines
+    assert double.file.load[0].copies == 8
+    assert double.file.load[0].session == loaded.file.load[0].session
+    assert (double.pipelines, double.pools) == (loaded.pipelines, loaded.pools)
+    assert with_what_if(loaded, None) is loaded
+
+
+def test_patches_follow_each_other_and_are_undone_when_they_end(scenario: Path) -> None:
+    patch = "{{at: {}, set: {{ComputePool/gpu: {{spec: {{price: {{perHour: '{}'}}}}}}}}}}"
+    faults = f"[{patch.format('1m, for: 2m', '2')}, {patch.format('90s', '3')}]"
+    scenario.write_text(f"{SCENARIO}faults: {faults}\n")
+
+    changes = resource_changes(load_scenario(scenario))
+
+    assert [change.at_s for change in changes] == [60, 90, 180]
+    prices = [c.resource.spec.price.per_hour for c in changes if isinstance(c.resource, ComputePool)]
+    assert prices == ["2", "3", "1.006"]
+
+
+def test_a_what_if_that_does_not_go_with_a_fault_is_told(scenario: Path) -> None:
+    name, spec = "SpeechPipeline/speech/live-captions", "demand: {{unit: Requests, chunk: {}}}"
+    requests = f"{{name: requests, set: {{{name}: {{spec: {{{spec.format('null')}}}}}}}}}"
+    fault = f"{{at: 1m, set: {{{name}: {{spec: {{demand: {{chunk: 320ms}}}}}}}}}}"
+    scenario.write_text(f"{SCENARIO}faults: [{fault}]\nwhatIf: [{requests}]\n")
+
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(scenario)
+    assert [finding.field for finding in caught.value.findings] == ["whatIf[0].load.session", "whatIf[0]"]
+    assert "does not go with faults[0]" in str(caught.value)
