@@ -30,7 +30,7 @@ _PIPELINES, _STAGES = 12, 4
 _NEAR, _FAR = PoolName("near"), PoolName("far")
 
 
-def work_limit(decision_s: float, *, solve: Callable[[], int] | None = None) -> int:
+def search_effort(decision_s: float, *, solve: Callable[[], int] | None = None) -> int:
     """Return the units of work to allow so that the search of a decision takes about `decision_s` seconds, or less.
 
     `solve` answers a question and returns the units that it took; by default one of twelve pipelines on two scarce
@@ -59,8 +59,8 @@ def reference() -> Callable[[], int]:
     )
     supply = supply_of(problem)
     fleet = Fleet(problem, supply)
-    cases = [fleet.case(pipeline, 1.0, Mixing.OVERFLOW) for pipeline in problem.pipelines]
-    return lambda: share_pools(cases, supply.limits).work
+    subproblems = [fleet.subproblem(pipeline, 1.0, Mixing.OVERFLOW) for pipeline in problem.pipelines]
+    return lambda: share_pools(subproblems, supply.limits).work
 
 
 def _pipeline(number: int) -> Pipeline:

@@ -47,15 +47,15 @@ class ControlLoop:
         policy: Policy,
         telemetry: Telemetry,
         health: Health,
-        work_limit: Callable[[], int] | None = None,
+        search_effort: Callable[[], int] | None = None,
         permit: Callable[[], None] = lambda: None,
     ) -> None:
         """`resync` reads all resources anew; it is called before the first cycle and every five minutes.
 
         `watch` begins to tell what changes in between. It takes in all resources once more, thousands at times, so it
         is called when the first cycle is over, and again after each other one.
-        `work_limit` measures the work that a decision may take; it is called once, when there is something to decide.
-        `permit` raises a `KubeError` while this replica may not write: there is no cycle then.
+        `search_effort` measures the work that a decision may take; it is called once, when there is something to
+        decide. `permit` raises a `KubeError` while this replica may not write: there is no cycle then.
         """
         self._reader = reader
         self._actuator = actuator
@@ -65,7 +65,7 @@ class ControlLoop:
         self._policy = policy
         self._telemetry = telemetry
         self._health = health
-        self._work_limit = work_limit
+        self._search_effort = search_effort
         self._permit = permit
         self._resync_due_s = float("-inf")
         self._recorded: dict[PipelineKey, object] = {}
@@ -144,10 +144,10 @@ class ControlLoop:
         if now_s >= self._resync_due_s:
             self._resync()
             self._resync_due_s = now_s + _RESYNC_S
-        if self._work_limit is not None:
-            self._policy = replace(self._policy, work_limit=self._work_limit())
-            self._work_limit = None
-            _LOG.info("a decision may take %d units of work", self._policy.work_limit)
+        if self._search_effort is not None:
+            self._policy = replace(self._policy, search_effort=self._search_effort())
+            self._search_effort = None
+            _LOG.info("a decision may take %d units of work", self._policy.search_effort)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:

@@ -196,7 +196,7 @@ class _Families:
         if decision.plan is not None:
             self.set("pipeline_cost_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_fraction", labels, decision.plan.served_fraction)
-        self.set("metrics_source", [*labels, decision.metrics.rung.value], 1)
+        self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
         self.set("metrics_age_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("metrics_margin", labels, decision.metrics.margin)
         if not detailed:

@@ -21,7 +21,7 @@ from optimizer.reports.advice import advise
 from optimizer.reports.packing import Packable, Pools, cheaper_packing
 from optimizer.runtime.cache import Remembered
 from optimizer.search.greedy import steepest
-from optimizer.search.subproblem import TOLERANCE, Case, Choice
+from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import StageOptions, Supply, supply_of
 from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
@@ -214,7 +214,7 @@ def _packing(problem: Problem, supply: Supply, shares: Mapping[PipelineKey, Shar
     for pipeline in by_priority(problem.pipelines):
         answer = shares[pipeline.key].answer
         assert answer is not None
-        packables.append(_packable(pipeline, answer.case, answer.choice))
+        packables.append(_packable(pipeline, answer.subproblem, answer.choice))
     return cheaper_packing(
         packables,
         Pools(
@@ -223,17 +223,17 @@ def _packing(problem: Problem, supply: Supply, shares: Mapping[PipelineKey, Shar
             limits=supply.limits,
         ),
         budget_per_hour=_budget(problem),
-        work_limit=_PACKING_WORK if problem.work_limit is None else min(problem.work_limit, _PACKING_WORK),
+        search_effort=_PACKING_WORK if problem.search_effort is None else min(problem.search_effort, _PACKING_WORK),
     )
 
 
-def _packable(pipeline: Pipeline, case: Case, choice: Choice) -> Packable:
+def _packable(pipeline: Pipeline, subproblem: Subproblem, choice: Choice) -> Packable:
     most = own_budget(pipeline)
 
     def keeps(rows: Choice) -> bool:
-        return case.latency(rows) <= case.latency_s and case.cost_per_hour(rows) <= most + TOLERANCE
+        return subproblem.latency(rows) <= subproblem.latency_s and subproblem.cost_per_hour(rows) <= most + TOLERANCE
 
-    return Packable(key=pipeline.key, tables=case.tables, rows=choice, keeps=keeps)
+    return Packable(key=pipeline.key, tables=subproblem.tables, rows=choice, keeps=keeps)
 
 
 def _with_advice(plan: Plan, fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Plan:
@@ -287,7 +287,7 @@ def _remembered(problem: Problem, pipeline: Pipeline, share: Share, left: Counts
     answer = share.answer
     if answer is None:
         return _pipeline_plan(problem, pipeline, share, left)
-    tables = answer.case.tables
+    tables = answer.subproblem.tables
     most = np.max([table.use.max(axis=0, initial=0) for table in tables], axis=0)  # more room makes no difference
     key = (
         pipeline,
@@ -296,7 +296,7 @@ def _remembered(problem: Problem, pipeline: Pipeline, share: Share, left: Counts
         problem.composition,
         problem.switching_cost_per_hour,
         tuple(id(table) for table in tables),  # each the table's as long as it is kept
-        answer.case.latency_s,
+        answer.subproblem.latency_s,
         answer.walk,
         np.minimum(left, most).tobytes(),
     )
@@ -311,18 +311,18 @@ def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Cou
     latency_s, next_step, moved = None, None, 0
     steps: tuple[Step, ...] = ()
     if answer is not None:
-        if answer.case.composition is not problem.composition:  # planned more carefully than it is predicted
-            answer = replace(answer, case=replace(answer.case, composition=problem.composition))
+        if answer.subproblem.composition is not problem.composition:  # planned more carefully than it is predicted
+            answer = replace(answer, subproblem=replace(answer.subproblem, composition=problem.composition))
         moved = sum(
             abs(int(count) - placement.current)
-            for table, row in zip(answer.case.tables, answer.choice, strict=True)
+            for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
             for placement, count in zip(table.stage.placements, table.replicas[row], strict=True)
         )
     if answer is not None and answer.complete:
-        latency_s = answer.case.latency(answer.choice)
-        case = answer.case.within(left + answer.use)
-        better = steepest(case.priced([table.cost_per_hour for table in case.tables]), answer.choice)
-        next_step = None if better is None else _step(case, answer.choice, better)
+        latency_s = answer.subproblem.latency(answer.choice)
+        subproblem = answer.subproblem.within(left + answer.use)
+        better = steepest(subproblem.priced([table.cost_per_hour for table in subproblem.tables]), answer.choice)
+        next_step = None if better is None else _step(subproblem, answer.choice, better)
         steps = _steps(answer)
     stages = tuple(_stage_plan(pipeline, stage, index, share) for index, stage in enumerate(pipeline.stages))
     return PipelinePlan(
@@ -372,7 +372,7 @@ def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> S
     answer, batches = share.answer, [p.batch_sizes[0] for p in stage.placements]
     replicas, utilization, percentile_s, mean_s, error = [0] * len(batches), None, None, None, None
     if answer is not None:
-        table, row = answer.case.tables[index], answer.choice[index]
+        table, row = answer.subproblem.tables[index], answer.choice[index]
         replicas, batches = table.replicas[row].tolist(), table.batches[row].tolist()
         if any(replicas):
             utilization, mean_s = float(table.utilization[row]), float(table.mean_s[row])
@@ -394,14 +394,15 @@ def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> S
 
 def _steps(answer: Answer) -> tuple[Step, ...]:
     return tuple(
-        _step(answer.case, before, after) for before, after in pairwise(answer.walk.direct(answer.case).visited)
+        _step(answer.subproblem, before, after)
+        for before, after in pairwise(answer.walk.direct(answer.subproblem).visited)
     )
 
 
-def _step(case: Case, before: Choice, after: Choice) -> Step:
+def _step(subproblem: Subproblem, before: Choice, after: Choice) -> Step:
     """Return the change of one stage between two choices."""
     index = next(k for k, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
-    table, old, new = case.tables[index], before[index], after[index]
+    table, old, new = subproblem.tables[index], before[index], after[index]
     changes = [
         PlacementStep(
             pool=placement.pool,
@@ -416,6 +417,6 @@ def _step(case: Case, before: Choice, after: Choice) -> Step:
     return Step(
         stage=table.stage.name,
         changes=tuple(changes),
-        latency_saved_s=case.latency(before) - case.latency(after),
+        latency_saved_s=subproblem.latency(before) - subproblem.latency(after),
         cost_added_per_hour=float(table.cost_per_hour[new] - table.cost_per_hour[old]),
     )

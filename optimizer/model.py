@@ -296,9 +296,9 @@ class Problem:
     """The whole question: all pipelines that share the pools, and what limits them together.
 
     `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which
-    an allocation differs from `Placement.current`, so that equals do not flap. `work_limit` bounds the search in units
-    of work (partial choices looked at), so that the answer is the same on any machine; None: as much as a proof takes,
-    within reason.
+    an allocation differs from `Placement.current`, so that equals do not flap. `search_effort` bounds the search in
+    units of work (partial choices looked at), so that the answer is the same on any machine; None: as much as a proof
+    takes, within reason.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -306,7 +306,7 @@ class Problem:
     budget_per_hour: float | None = None
     composition: Composition = Composition.SUM
     switching_cost_per_hour: float = 0.0
-    work_limit: int | None = None
+    search_effort: int | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -321,7 +321,9 @@ class Problem:
             self.switching_cost_per_hour,
             "must be finite and ≥ 0",
         )
-        require(self.work_limit is None or self.work_limit >= 0, "work_limit", self.work_limit, "must be ≥ 0")
+        require(
+            self.search_effort is None or self.search_effort >= 0, "search_effort", self.search_effort, "must be ≥ 0"
+        )
         keys = [pipeline.key for pipeline in self.pipelines]
         require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")
         for pipeline, stage, placement in self.placements():

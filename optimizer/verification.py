@@ -73,12 +73,12 @@ def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
         return True
     errors = (
         table.latency_error[row]
-        for table, row in zip(answer.case.tables, answer.choice, strict=True)
+        for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         if table.latency_error is not None
     )
     if any(error >= UNKNOWN_ERROR for error in errors):
         return True
-    composed_s = replace(answer.case, composition=Composition.RSS).latency(answer.choice)
+    composed_s = replace(answer.subproblem, composition=Composition.RSS).latency(answer.choice)
     return composed_s * (1 + DOUBT) >= pipeline.sla.latency_s
 
 
@@ -96,7 +96,7 @@ def _verdict(pipeline: Pipeline, share: Share) -> Verdict | None:
     assert answer is not None
     placed = tuple(
         (stage.name, placement.pool, int(replicas), int(batch))
-        for stage, table, row in zip(pipeline.stages, answer.case.tables, answer.choice, strict=True)
+        for stage, table, row in zip(pipeline.stages, answer.subproblem.tables, answer.choice, strict=True)
         for placement, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
     )
     asked = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))

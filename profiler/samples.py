@@ -89,7 +89,7 @@ class Quantity(Enum):
     """Receive pressure of the network queues, 0–1, the worst pod."""
 
 
-class Rung(Enum):
+class MetricsTier(Enum):
     """Where the numbers of a pipeline come from, best first: the ladder that is climbed down when metrics are lost."""
 
     PROMETHEUS = "Prometheus"
@@ -103,7 +103,7 @@ class Rung(Enum):
 class Origin:
     """Where the numbers of a pipeline come from, and why not from a better place, for a person."""
 
-    rung: Rung = Rung.PROMETHEUS
+    tier: MetricsTier = MetricsTier.PROMETHEUS
     because: str = ""
 
 

@@ -97,28 +97,28 @@ def operating_policy(settings: OperatorSettings) -> Policy:
 
 def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
     """Return where metrics come from by `settings`; it is closed with `parts`."""
-    from profiler.samples import Rung
+    from profiler.samples import MetricsTier
     from profiler.sources.direct import DirectSource
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
-    from profiler.sources.tiers import LadderSource
+    from profiler.sources.tiers import TieredSource
 
-    sources: dict[Rung, MetricSource] = {}
+    sources: dict[MetricsTier, MetricSource] = {}
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            sources[Rung.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+            sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
         else:
             direct = DirectSource(cadence_s=settings.scrape_s, endpoints=settings.scrape_endpoints)
-            sources[Rung.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
-    source = LadderSource(sources) if len(sources) > 1 else next(iter(sources.values()))
+            sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
+    source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source) if settings.restrict_queries else source
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
     # Late: they take half a second to import, which `sluice --help` should not wait for.
-    from controller.calibration import work_limit
+    from controller.calibration import search_effort
     from controller.handlers import Watches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
@@ -218,7 +218,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             resync=watches.resync,
             watch=watches.begin,
             policy=operating_policy(settings),
-            work_limit=lambda: work_limit(settings.decision_s),
+            search_effort=lambda: search_effort(settings.decision_s),
             telemetry=telemetry,
             health=health,
             permit=permit,

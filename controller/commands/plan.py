@@ -48,7 +48,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "careful mode. Default: as the operator does.",
 )
 @click.option(
-    "--work-limit",
+    "--search-effort",
     type=click.IntRange(min=0),
     metavar="UNITS",
     help="Search no longer than this many partial choices, and tell how far from the best the plan may be.",
@@ -66,7 +66,7 @@ def plan(
     limits: tuple[str, ...],
     frontier: str | None,
     composition: str | None,
-    work_limit: int | None,
+    search_effort: int | None,
     current: Path | None,
     output: str,
 ) -> None:
@@ -93,7 +93,7 @@ def plan(
         demands=demands,
         limits=limits,
         composition=None if composition is None else Composition[composition.upper()],
-        work_limit=work_limit,
+        search_effort=search_effort,
         current=current,
     )
     if frontier is not None:

@@ -323,7 +323,7 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
     else:
         far = "" if plan.gap is None else f"at most {share_words(plan.gap)} above the cheapest; "
         yield f"not proven optimal: {far}no plan under {money(bound)} meets {promise}"
-        if request.problem.work_limit is not None:
-            yield "a larger --work-limit may find a cheaper plan or prove this one"
+        if request.problem.search_effort is not None:
+            yield "a larger --search-effort may find a cheaper plan or prove this one"
     composed = _COMPOSED[request.problem.composition]
     yield f"(by the latency model, {composed}; of plans that use a stage's further pools only as overflow)"

@@ -62,7 +62,7 @@ def ask(
     demands: Iterable[str],
     limits: Iterable[str] = (),
     composition: Composition | None = None,
-    work_limit: int | None = None,
+    search_effort: int | None = None,
     current: Path | None = None,
 ) -> PlanRequest:
     """Return what is asked; `UsageError` where the files and options leave something open.
@@ -96,7 +96,7 @@ def ask(
             },
             composition=composition or policy.composition,
             switching_cost_per_hour=policy.switching_cost_per_hour if running else 0.0,
-            work_limit=work_limit,
+            search_effort=search_effort,
         ),
         current=running,
         sweep=LoadRange(key=ranged[0], loads=loads[ranged[0]]) if ranged else None,

@@ -14,11 +14,11 @@ from controller.core.state.snapshot import Planned, Snapshot, TargetMissing
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import Rung
+from profiler.samples import MetricsTier
 
 
 def pipeline_decision(
-    case: Assessment,
+    assessment: Assessment,
     *,
     plan: PipelinePlan,
     aim: Aim,
@@ -31,110 +31,114 @@ def pipeline_decision(
     awaits_turn: bool = False,
 ) -> PipelineDecision:
     """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
-    desired = {key: outcomes.after.get((case.key, key), now) for key, now in case.current.items()}
-    by_plan = admitted_by_plan(case, plan)
-    meanwhile = None if awaits_turn else admitted_meanwhile(case, plan, desired, by_plan, policy=policy, now_s=now_s)
+    desired = {key: outcomes.after.get((assessment.key, key), now) for key, now in assessment.current.items()}
+    by_plan = admitted_by_plan(assessment, plan)
+    meanwhile = (
+        None if awaits_turn else admitted_meanwhile(assessment, plan, desired, by_plan, policy=policy, now_s=now_s)
+    )
     return PipelineDecision(
-        spec=case.spec,
-        observed=case.demand.observed,
-        forecast=case.demand.forecast,
-        demand=case.demand.demand,
-        demand_before=case.state.memory.demand,
-        profile=case.profile,
+        spec=assessment.spec,
+        observed=assessment.demand.observed,
+        forecast=assessment.demand.forecast,
+        demand=assessment.demand.demand,
+        demand_before=assessment.state.memory.demand,
+        profile=assessment.profile,
         plan=plan,
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
-            *_holds(case, aim, outcomes.holds.get(case.key, ())),
+            *_holds(assessment, aim, outcomes.holds.get(assessment.key, ())),
         ),
-        changes=_changes(case, desired, outcomes),
-        rules=case.rules,
+        changes=_changes(assessment, desired, outcomes),
+        rules=assessment.rules,
         desired=desired,
         unconstrained=aim.wanted,
         spend_per_hour=spend_per_hour,
         admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
         admitted_meanwhile=meanwhile,
-        memory=_memory(case, plan, aim, excused_until_s, by_plan),
-        metrics=_metrics_use(case, now_s),
+        memory=_memory(assessment, plan, aim, excused_until_s, by_plan),
+        metrics=_metrics_use(assessment, now_s),
         planned=planned,
     )
 
 
-def _metrics_use(case: Assessment, now_s: float) -> MetricsUse:
-    origin, loss = case.state.metrics, case.demand.loss
+def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
+    origin, loss = assessment.state.metrics, assessment.demand.loss
     if loss is None:
-        return MetricsUse(rung=origin.rung, because=origin.because)
+        return MetricsUse(tier=origin.tier, because=origin.because)
     return MetricsUse(
-        rung=Rung.HOLDING,
+        tier=MetricsTier.HOLDING,
         because=origin.because,
         lost_since_s=loss.since_s,
         lost_for_s=max(0.0, now_s - loss.since_s),
-        margin=1.0 if not loss.demand else (case.demand.demand or 0.0) / loss.demand,
+        margin=1.0 if not loss.demand else (assessment.demand.demand or 0.0) / loss.demand,
     )
 
 
 def _memory(
-    case: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, by_plan: float | None
+    assessment: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, by_plan: float | None
 ) -> PipelineMemory:
-    batches = case.state.memory.batches
-    if case.acting and aim.follows_plan:
+    batches = assessment.state.memory.batches
+    if assessment.acting and aim.follows_plan:
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
     return PipelineMemory(
-        demand=case.demand.demand,
-        samples=case.demand.samples,
+        demand=assessment.demand.demand,
+        samples=assessment.demand.samples,
         service_factors={
             (stage.name, placement.pool): placement.service_factor
-            for stage in case.profile.stages
+            for stage in assessment.profile.stages
             for placement in stage.placements
         },
-        moved_at_s=case.moved_at_s,
-        pass_ratios={stage.name: stage.pass_ratio for stage in case.profile.stages},
+        moved_at_s=assessment.moved_at_s,
+        pass_ratios={stage.name: stage.pass_ratio for stage in assessment.profile.stages},
         latency_corrections={
             stage.name: stage.latency_correction
-            for stage in case.profile.stages
+            for stage in assessment.profile.stages
             if stage.latency_correction is not None
         },
         throughput_corrections={
             (stage.name, placement.pool): placement.throughput_correction
-            for stage in case.profile.stages
+            for stage in assessment.profile.stages
             for placement in stage.placements
             if placement.throughput_correction is not None
         },
-        rules=case.rule_memories,
+        rules=assessment.rule_memories,
         batches=batches,
         excess_excused_until_s=excused_until_s,
-        contests=case.contests,
-        metrics_lost=case.demand.loss,
-        failures=case.failures,
+        conflicts=assessment.conflicts,
+        metrics_lost=assessment.demand.loss,
+        failures=assessment.failures,
         admissible=by_plan,
     )
 
 
-def _holds(case: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
+def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
     aside = (
         *(
             Hold(reason=HoldReason.CONFLICT, stage=stage, detail=f"{pool}: {who}")
-            for (stage, pool), who in case.contested.items()
+            for (stage, pool), who in assessment.conflicting.items()
         ),
         *(
             Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=f"{pool}: {why}")
-            for (stage, pool), why in case.state.refused.items()
+            for (stage, pool), why in assessment.state.refused.items()
         ),
     )
-    if case.spec.mode is Mode.PAUSED:
+    if assessment.spec.mode is Mode.PAUSED:
         return (Hold(reason=HoldReason.PAUSED), *aside, *aim.holds)
-    if case.spec.mode is Mode.RECOMMEND and aim.target != case.current:
+    if assessment.spec.mode is Mode.RECOMMEND and aim.target != assessment.current:
         return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aside, *aim.holds)
     return (*aside, *aim.holds, *waits)
 
 
-def _changes(case: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes) -> tuple[ReplicaChange, ...]:
+def _changes(
+    assessment: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes
+) -> tuple[ReplicaChange, ...]:
     changes: list[ReplicaChange] = []
-    for stage in case.spec.stages:
+    for stage in assessment.spec.stages:
         for placement in stage.placements:
             key = (stage.name, placement.pool)
-            target = case.state.target(*key)
+            target = assessment.state.target(*key)
             if not isinstance(target, TargetMissing) and desired[key] != target.desired:
                 changes.append(
                     ReplicaChange(
@@ -143,10 +147,10 @@ def _changes(case: Assessment, desired: Mapping[PlacementKey, int], outcomes: Ou
                         target=placement.target,
                         before=target.desired,
                         after=desired[key],
-                        reason=outcomes.reasons[(case.key, key)],
+                        reason=outcomes.reasons[(assessment.key, key)],
                         resource_version=target.resource_version,
                         deletion_costs=deletion_costs(
-                            target, placement.target, case.state.samples_of(*key).sessions, desired[key]
+                            target, placement.target, assessment.state.samples_of(*key).sessions, desired[key]
                         ),
                     )
                 )

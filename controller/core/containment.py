@@ -62,14 +62,16 @@ def _failing(
 def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
     """Return the snapshot of `states` alone, in which what the others run are strays."""
     kept = {state.spec.key for state in states}
-    strays: dict[PoolName, Counter[int]] = {name: Counter(pool.strays) for name, pool in snapshot.pools.items()}
+    unaccounted: dict[PoolName, Counter[int]] = {
+        name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()
+    }
     for state in snapshot.pipelines:
         if state.spec.key not in kept:
             for (_, pool), entry in entries(state, snapshot.pools).items():
-                strays[pool][entry.per_instance] += entry.taken(entry.desired)
+                unaccounted[pool][entry.per_instance] += entry.taken(entry.desired)
 
     def with_strays(pool: PoolState) -> PoolState:
-        return replace(pool, strays=strays[pool.spec.name])
+        return replace(pool, unaccounted=unaccounted[pool.spec.name])
 
     pools = {name: with_strays(pool) for name, pool in snapshot.pools.items()}
     return replace(snapshot, pipelines=tuple(states), pools=pools)

@@ -16,25 +16,30 @@ from controller.core.state.snapshot import Snapshot
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return what to do about `snapshot`. Same input, same answer."""
     availability = find_availability(snapshot)
-    cases = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
+    assessments = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
     world = with_missing_pools(snapshot)
-    if len(cases) > AT_ONCE:
-        fleet = plan_in_turns(cases, world.pools, policy, snapshot.now_s)
+    if len(assessments) > AT_ONCE:
+        fleet = plan_in_turns(assessments, world.pools, policy, snapshot.now_s)
     else:
-        fleet = plan_fleet(cases, world.pools, policy)
+        fleet = plan_fleet(assessments, world.pools, policy)
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=availability.trials())
-    aims = find_aims(cases, fleet, world, policy)
+    aims = find_aims(assessments, fleet, world, policy)
     above = ledger.above_cap(ledger.observed_per_hour())
     excused = {
-        case.key: _excused_until_s(case, snapshot.now_s, policy)
-        if above or ledger.above_cap(ledger.observed_per_hour(case.key), case.key)
+        assessment.key: _excused_until_s(assessment, snapshot.now_s, policy)
+        if above or ledger.above_cap(ledger.observed_per_hour(assessment.key), assessment.key)
         else None
-        for case in cases
+        for assessment in assessments
     }
     moves = [
-        Move(case=case, aim=aims[case.key], plan=fleet.pipelines[case.key], problem=fleet.problems[case.key])
-        for case in cases
-        if case.acting
+        Move(
+            assessment=assessment,
+            aim=aims[assessment.key],
+            plan=fleet.pipelines[assessment.key],
+            problem=fleet.problems[assessment.key],
+        )
+        for assessment in assessments
+        if assessment.acting
     ]
     outcomes = schedule(moves, ledger, policy.composition)
     return Decision(
@@ -42,18 +47,18 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
         policy=policy,
         pipelines=tuple(
             pipeline_decision(
-                case,
-                plan=fleet.pipelines[case.key],
-                aim=aims[case.key],
-                planned=None if fleet.planned is None else fleet.planned.get(case.key),
-                awaits_turn=case.key in fleet.waiting,
+                assessment,
+                plan=fleet.pipelines[assessment.key],
+                aim=aims[assessment.key],
+                planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
+                awaits_turn=assessment.key in fleet.waiting,
                 outcomes=outcomes,
-                spend_per_hour=ledger.observed_per_hour(case.key),
-                excused_until_s=excused[case.key],
+                spend_per_hour=ledger.observed_per_hour(assessment.key),
+                excused_until_s=excused[assessment.key],
                 now_s=snapshot.now_s,
                 policy=policy,
             )
-            for case in cases
+            for assessment in assessments
         ),
         pools=tuple(
             pool_decision(name, snapshot, ledger, fleet.plan, availability.pools[name])
@@ -63,8 +68,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     )
 
 
-def _excused_until_s(case: Assessment, now_s: float, policy: Policy) -> float:
+def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
     """Return until when spend above the cap is excused: the drain and two cycles after it began."""
-    until_s = now_s + case.spec.scaling.drain_s + 2 * policy.interval_s
-    since_before = case.state.memory.excess_excused_until_s
+    until_s = now_s + assessment.spec.scaling.drain_s + 2 * policy.interval_s
+    since_before = assessment.state.memory.excess_excused_until_s
     return until_s if since_before is None else min(until_s, since_before)  # a clock may have been set back

@@ -68,7 +68,7 @@ class Ownership:
         """Return the changes that the server did not take in the cycle before, in its words."""
         return {key: self._refused[spec.key, key] for key in spec.placement_keys() if (spec.key, key) in self._refused}
 
-    def rivals(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
+    def autoscalers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return the other autoscalers of the pipeline's workloads, by kind and name."""
         return {
             (stage.name, placement.pool): found[spec.namespace, placement.target]

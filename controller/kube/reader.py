@@ -23,7 +23,7 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Re
 from controller.kube.matching import Workload
 from controller.kube.ownership import Ownership
 from controller.kube.store import KeptResource, ResourceStore
-from controller.kube.unaccounted import Strays
+from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
     is_leaving,
@@ -124,7 +124,7 @@ class Reader:
         self._pool_memories: dict[str, PoolMemory] = {}
         self._planned: dict[str, Planned | None] = {}
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
-        self._strays = Strays()
+        self._unaccounted = UnaccountedReplicas()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
         self._last_nodes: Sequence[Json] = ()
@@ -144,12 +144,12 @@ class Reader:
         pools, invalid_pools = self._parsed_pools()
         pipelines, invalid_pipelines = self._parsed_pipelines()
         specs = [spec for spec, _ in pipelines]
-        invalid = self._strays.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
+        invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
         workloads = self._workloads([*specs, *invalid], view, node_names(nodes, unread=bool(unread)), now_s)
-        strays = self._strays.count(specs, invalid, {key: found.state for key, found in workloads.items()})
+        unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
         snapshot = Snapshot(
@@ -158,7 +158,7 @@ class Reader:
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(spec, resource, nodes, unread, strays.get(spec.name, {}))
+                spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
                 for spec, resource in pools
             },
         )
@@ -321,7 +321,7 @@ class Reader:
             memory=self._memory(spec, resource, now_s),
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
-            rivals=self.ownership.rivals(spec),
+            autoscalers=self.ownership.autoscalers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
             planned=self._planned.get(spec.uid),
         )
@@ -338,7 +338,7 @@ class Reader:
         return resumed(stored, now_s, window_s, self._interval_s)
 
     def _pool_state(
-        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, strays: Mapping[int, int]
+        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._pool_memories.get(spec.uid)
@@ -349,7 +349,7 @@ class Reader:
             zones=zones(ready),
             memory=_stored_pool_memory(resource) if memory is None else memory,
             unread=unread,
-            strays=strays,
+            unaccounted=unaccounted,
         )
 
 

@@ -126,9 +126,12 @@ class Reporter:
             if done:
                 self._tell_verdict(resource, old, status)
 
-    def _while_time(self, share: float, cases: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
-        """Write some of `cases`, and more as long as that share of the interval is not over; yield what was written."""
-        left, until_s = iter(cases), self._clock() + share * self._interval_s
+    def _while_time(
+        self, share: float, assessments: Iterable[T], write: Callable[[T], bool]
+    ) -> Iterator[tuple[T, bool]]:
+        """Write some of `assessments`, and more as long as that share of the interval is not over; yield what was
+        written."""
+        left, until_s = iter(assessments), self._clock() + share * self._interval_s
         while some := list(islice(left, _PARALLEL)):
             yield from zip(some, self._threads.map(write, some), strict=True)
             if self._clock() > until_s:
@@ -137,10 +140,10 @@ class Reporter:
     def _report_pipelines(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
     ) -> frozenset[PipelineKey]:
-        def write(case: tuple[PipelineState, PipelineDecision]) -> bool:
-            resource = observation.pipelines[case[1].key]
+        def write(assessment: tuple[PipelineState, PipelineDecision]) -> bool:
+            resource = observation.pipelines[assessment[1].key]
             old = resource.status()
-            status = pipeline_status(observation.snapshot, *case, decision, old)
+            status = pipeline_status(observation.snapshot, *assessment, decision, old)
             return self._write(PIPELINES, resource, old, status, decision.now_s)
 
         writable: set[PipelineKey] = set()
@@ -153,7 +156,12 @@ class Reporter:
             else:
                 (acting if own.changes else others).append((state, own))
         written = zip(acting, self._threads.map(write, acting), strict=True)
-        others.sort(key=lambda case: (case[1].key not in news, self._looked_at_s.get(case[1].spec.uid, float("-inf"))))
+        others.sort(
+            key=lambda assessment: (
+                assessment[1].key not in news,
+                self._looked_at_s.get(assessment[1].spec.uid, float("-inf")),
+            )
+        )
         rest = self._while_time(STATUS_SHARE, others, write)
         for (_, own), done in chain(written, rest):
             self._looked_at_s[own.spec.uid] = decision.now_s  # or those that fail would be first every time

@@ -50,7 +50,7 @@ def pipeline_status(
             "demand": number(own.demand),
             "observedDemand": number(own.observed),
             "metrics": {
-                "source": own.metrics.rung.value,
+                "source": own.metrics.tier.value,
                 "lostSince": None if own.metrics.lost_since_s is None else timestamp(own.metrics.lost_since_s),
                 "margin": None if own.metrics.lost_since_s is None else number(own.metrics.margin),
             },

@@ -10,7 +10,7 @@ from optimizer.model import PipelineKey, PoolName
 Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
 
 
-class Strays:
+class UnaccountedReplicas:
     """Counts replicas that run and that a snapshot cannot answer for.
 
     Those of a workload that cannot be read count as they were last, those of a pipeline that has become invalid by its
@@ -31,7 +31,7 @@ class Strays:
         self, specs: Sequence[PipelineSpec], invalid: Sequence[PipelineSpec], targets: Targets
     ) -> Mapping[PoolName, Mapping[int, int]]:
         """Return the strays of each pool, by how many of their kind fill an instance. `targets` has those of all."""
-        strays: dict[PoolName, Counter[int]] = {}
+        unaccounted: dict[PoolName, Counter[int]] = {}
         taken: dict[tuple[str, PlacementKey], int] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for stage in spec.stages:
@@ -45,6 +45,6 @@ class Strays:
                     else:
                         continue
                     if isinstance(target, TargetMissing) or not in_snapshot:
-                        strays.setdefault(placement.pool, Counter())[placement.prior.per_instance] += taken[key]
+                        unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += taken[key]
         self._taken = taken
-        return strays
+        return unaccounted

@@ -35,9 +35,9 @@ def parts_of(problem: Problem) -> Sequence[Problem]:
                 for name, pool in problem.pools.items()
                 if part_of.get(name, 0) == part  # the first pipeline is in the part of that number
             },
-            work_limit=None
-            if problem.work_limit is None
-            else problem.work_limit * len(group) // len(problem.pipelines),
+            search_effort=None
+            if problem.search_effort is None
+            else problem.search_effort * len(group) // len(problem.pipelines),
         )
         for part, group in members.items()
     ]

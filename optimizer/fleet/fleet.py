@@ -14,7 +14,7 @@ from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.runtime.cache import Remembered
 from optimizer.search.exact import TooLarge, cheapest_together, lower_bound, solve
 from optimizer.search.greedy import cheapest, search
-from optimizer.search.subproblem import TOLERANCE, Case, Choice, Walk, with_row
+from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem, Walk, with_row
 from optimizer.search.tables import Mixing, Supply, stage_options
 
 Array = NDArray[np.float64]
@@ -31,7 +31,7 @@ _FEW = 4
 class Answer:
     """How a pipeline is served: the question as it was asked and the way to the choice made."""
 
-    case: Case
+    subproblem: Subproblem
     walk: Walk
     mixing: Mixing = Mixing.OVERFLOW
 
@@ -43,22 +43,24 @@ class Answer:
     @property
     def cost_per_hour(self) -> float:
         """Return what the replicas cost, in USD per hour."""
-        return self.case.cost_per_hour(self.choice)
+        return self.subproblem.cost_per_hour(self.choice)
 
     @property
     def use(self) -> Counts:
         """Return the units taken of each pool."""
-        return self.case.use(self.choice)
+        return self.subproblem.use(self.choice)
 
     @property
     def replicas(self) -> int:
         """Return how many replicas there are of all stages together."""
-        return sum(int(table.replicas[row].sum()) for table, row in zip(self.case.tables, self.choice, strict=True))
+        return sum(
+            int(table.replicas[row].sum()) for table, row in zip(self.subproblem.tables, self.choice, strict=True)
+        )
 
     @property
     def complete(self) -> bool:
         """Return whether every stage runs."""
-        return all(table.replicas[row].any() for table, row in zip(self.case.tables, self.choice, strict=True))
+        return all(table.replicas[row].any() for table, row in zip(self.subproblem.tables, self.choice, strict=True))
 
 
 Answers = Mapping[PipelineKey, Answer]
@@ -72,25 +74,25 @@ class Target:
     composition: Composition
 
 
-def serve(case: Case, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
+def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
     """Return the way to a choice that meets the latency within room and budget, or None when there is none.
 
     It is the cheapest choice there is when `exact` and branches share no stages, otherwise the cheapest that was found.
     """
-    costs = tuple(table.cost_per_hour for table in case.tables)
-    prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(case.prices, costs, strict=True))
+    costs = tuple(table.cost_per_hour for table in subproblem.tables)
+    prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(subproblem.prices, costs, strict=True))
     at_most = budget_per_hour if prices_are_costs else np.inf
-    walk = None if exact else search(case, at_most)
+    walk = None if exact else search(subproblem, at_most)
     if walk is None:
-        walk = solve(case, at_most).walk
-    if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
+        walk = solve(subproblem, at_most).walk
+    if walk is None or subproblem.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
         return walk
     if prices_are_costs:
-        return serve(case, budget_per_hour) if not exact else None
-    return serve(case.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
+        return serve(subproblem, budget_per_hour) if not exact else None
+    return serve(subproblem.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
 
 
-_CASES: Remembered[Case] = Remembered(512)
+_CASES: Remembered[Subproblem] = Remembered(512)
 
 
 class Fleet:
@@ -114,15 +116,15 @@ class Fleet:
         self.supply = supply
         self.targets = targets or {}
         self.shares_before = shares_before or {}
-        self._cases: dict[tuple[PipelineKey, float, Mixing], Case] = {}
+        self._subproblems: dict[tuple[PipelineKey, float, Mixing], Subproblem] = {}
         self._answers: dict[tuple[PipelineKey, float, bytes, bool], Answer | None] = {}
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}
         self.pool_prices: Array | None = pool_prices
 
-    def case(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Case:
+    def subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Subproblem:
         """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
         key = (pipeline.key, share, mixing)
-        if key not in self._cases:
+        if key not in self._subproblems:
             problem, supply = self.problem, self.supply
             target = self.targets.get(pipeline.key)
             if target is None:
@@ -130,10 +132,12 @@ class Fleet:
             pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
             asked = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
             value = asked, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
-            self._cases[key] = _CASES.get(value) or _CASES.put(value, self._case(pipeline, share, mixing, target))
-        return self._cases[key]
+            self._subproblems[key] = _CASES.get(value) or _CASES.put(
+                value, self._subproblem(pipeline, share, mixing, target)
+            )
+        return self._subproblems[key]
 
-    def _case(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Case:
+    def _subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Subproblem:
         asked = replace(pipeline, demand=pipeline.demand.scaled(share))
         tables = tuple(
             stage_options(
@@ -147,7 +151,7 @@ class Fleet:
             )
             for stage in pipeline.stages
         )
-        return Case(
+        return Subproblem(
             tables=tables,
             prices=tuple(table.objective_per_hour for table in tables),
             shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
@@ -169,9 +173,9 @@ class Fleet:
     ) -> Answers | None:
         """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found.
 
-        `Problem.work_limit` bounds the sharing by prices, to within a hundred looks at each option. It does not count
-        the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then, and
-        one with its proof (two million partial choices at most) for each of up to four pipelines.
+        `Problem.search_effort` bounds the sharing by prices, to within a hundred looks at each option. It does not
+        count the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then,
+        and one with its proof (two million partial choices at most) for each of up to four pipelines.
         """
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: Answers | None = None
@@ -182,7 +186,7 @@ class Fleet:
         if answers is None or not _within(answers, room):
             answers = self._priced(asked, shares, room, budget_per_hour, exact)
         if answers is None:
-            answers = self._one_by_one(asked, shares, room, exact and self.problem.work_limit is None)
+            answers = self._one_by_one(asked, shares, room, exact and self.problem.search_effort is None)
         if answers is None:
             return None
         if _cost(answers) > budget_per_hour + TOLERANCE:
@@ -196,7 +200,7 @@ class Fleet:
         bound = self._bound(asked, answers, mixing)
         if bound is None:
             return None
-        coarse = (_coarseness(self.case(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in asked)
+        coarse = (_coarseness(self.subproblem(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in asked)
         return bound * (1 - max(coarse, default=0.0))
 
     def _bound(self, asked: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
@@ -204,18 +208,29 @@ class Fleet:
         known = self._bounds.get((*(pipeline.key for pipeline in asked),))
         if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
             return known
-        cases = [self.case(pipeline, 1.0, mixing) for pipeline in asked]
-        cases = [case.priced([table.cost_per_hour for table in case.tables]) for case in cases]
+        subproblems = [self.subproblem(pipeline, 1.0, mixing) for pipeline in asked]
+        subproblems = [
+            subproblem.priced([table.cost_per_hour for table in subproblem.tables]) for subproblem in subproblems
+        ]
         cost = _cost(answers)
-        if len(cases) > _FEW:
+        if len(subproblems) > _FEW:
             shared = share_pools(
-                cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices, prove=False
+                subproblems,
+                self.supply.limits,
+                search_effort=self.problem.search_effort,
+                start=self.pool_prices,
+                prove=False,
             )
             return min(shared.bound, cost) if np.isfinite(shared.bound) else None
-        apart = sum(lower_bound(case, answers[p.key].cost_per_hour) for p, case in zip(asked, cases, strict=True))
-        if len(cases) < 2 or apart >= cost - TOLERANCE:
+        apart = sum(
+            lower_bound(subproblem, answers[p.key].cost_per_hour)
+            for p, subproblem in zip(asked, subproblems, strict=True)
+        )
+        if len(subproblems) < 2 or apart >= cost - TOLERANCE:
             return min(apart, cost) if np.isfinite(apart) else None
-        shared = share_pools(cases, self.supply.limits, work_limit=self.problem.work_limit, start=self.pool_prices)
+        shared = share_pools(
+            subproblems, self.supply.limits, search_effort=self.problem.search_effort, start=self.pool_prices
+        )
         bound = max(apart, shared.bound) if np.isfinite(shared.bound) else apart
         return min(bound, cost)
 
@@ -228,28 +243,28 @@ class Fleet:
         exact: bool,
     ) -> Answers | None:
         """Return a way to share pools by prices on them, None where none was found."""
-        cases = [self.case(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
+        subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
         shared = share_pools(
-            cases,
+            subproblems,
             room,
             own_budgets=[own_budget(pipeline) for pipeline in asked],
             # Where prices are costs, the least price is the least money.
             budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
             start=self.pool_prices,
-            work_limit=self.problem.work_limit,
+            search_effort=self.problem.search_effort,
             prove=exact,
         )
         choices, bound = shared.choices, shared.bound
         if choices is None:
             return None
-        if exact and len(cases) <= _FEW and sum(map(_price, cases, choices)) > bound + TOLERANCE:
-            choices, bound = _settled(cases, choices, bound, room, asked)
+        if exact and len(subproblems) <= _FEW and sum(map(_price, subproblems, choices)) > bound + TOLERANCE:
+            choices, bound = _settled(subproblems, choices, bound, room, asked)
         if all(share == 1.0 for share in shares.values()) and np.array_equal(room, self.supply.limits):
             self._bounds[*(pipeline.key for pipeline in asked),] = bound
             self.pool_prices = shared.unit_prices
         return {
-            pipeline.key: Answer(case=case, walk=_way(case, choice))
-            for pipeline, case, choice in zip(asked, cases, choices, strict=True)
+            pipeline.key: Answer(subproblem=subproblem, walk=_way(subproblem, choice))
+            for pipeline, subproblem, choice in zip(asked, subproblems, choices, strict=True)
         }
 
     def _each(
@@ -271,34 +286,34 @@ class Fleet:
         answers = self._each(asked, shares, room, exact)
         if answers is None or _within(answers, room):
             return answers
-        if np.any(sum(_least(self.case(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
+        if np.any(sum(_least(self.subproblem(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
             return None
         return self._in_turn(self._by_need(asked, shares, room), shares, room)
 
     def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
-        budget, case = own_budget(pipeline), self.case(pipeline, share)
-        walk = serve(case, budget, exact=exact)
-        if walk is not None and np.all(case.use(walk.answer) <= room):
-            return Answer(case=case.within(room), walk=walk)
-        limited = case.within(room)
+        budget, subproblem = own_budget(pipeline), self.subproblem(pipeline, share)
+        walk = serve(subproblem, budget, exact=exact)
+        if walk is not None and np.all(subproblem.use(walk.answer) <= room):
+            return Answer(subproblem=subproblem.within(room), walk=walk)
+        limited = subproblem.within(room)
         walk = serve(limited, budget, exact=exact)
         if walk is not None:
-            return Answer(case=limited, walk=walk)
+            return Answer(subproblem=limited, walk=walk)
         # Stages may compete for a pool that none of them fills: then any mix of pools is looked at. Money is no reason
         # for one, or a smaller budget could find a cheaper plan than a larger one.
-        if any(len(table) == 0 for table in case.tables):
+        if any(len(table) == 0 for table in subproblem.tables):
             return None
         if np.isfinite(budget) and serve(limited, np.inf, exact=False) is not None:
             return None
-        roomy = case.within(np.full_like(room, np.iinfo(np.int64).max))
+        roomy = subproblem.within(np.full_like(room, np.iinfo(np.int64).max))
         return None if serve(roomy, np.inf, exact=False) is None else self._mixed(pipeline, share, room, budget)
 
     def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
         if sum(comb(len(stage.placements), 2) for stage in pipeline.stages) > MIXED_PAIRS:
             return None
-        case = self.case(pipeline, share, Mixing.ANY).within(room)
-        walk = serve(case, budget, exact=False)
-        return None if walk is None else Answer(case=case, walk=walk, mixing=Mixing.ANY)
+        subproblem = self.subproblem(pipeline, share, Mixing.ANY).within(room)
+        walk = serve(subproblem, budget, exact=False)
+        return None if walk is None else Answer(subproblem=subproblem, walk=walk, mixing=Mixing.ANY)
 
     def _by_need(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
@@ -309,29 +324,29 @@ class Fleet:
 
         def need(pipeline: Pipeline) -> float:
             price, use = wishes[pipeline.key]
-            case = self.case(pipeline, shares[pipeline.key])
-            walk = search(case.within(np.where(contended, np.minimum(_least(case), room), room)))
+            subproblem = self.subproblem(pipeline, shares[pipeline.key])
+            walk = search(subproblem.within(np.where(contended, np.minimum(_least(subproblem), room), room)))
             units = int(use[contended].sum())
             if walk is None or units == 0:
                 return np.inf if units else 0.0
-            return (case.price(walk.answer) - price) / units
+            return (subproblem.price(walk.answer) - price) / units
 
         needs = {pipeline.key: need(pipeline) for pipeline in asked}
         return sorted(asked, key=lambda pipeline: -needs[pipeline.key])
 
     def _wish(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
         """Return price and use of what the pipeline would take if it were alone."""
-        case = self.case(pipeline, share)
-        walk = search(case)
+        subproblem = self.subproblem(pipeline, share)
+        walk = search(subproblem)
         if walk is None:
-            return 0.0, np.zeros_like(case.room)
-        return case.price(walk.answer), case.use(walk.answer)
+            return 0.0, np.zeros_like(subproblem.room)
+        return subproblem.price(walk.answer), subproblem.use(walk.answer)
 
     def _in_turn(
         self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
     ) -> dict[PipelineKey, Answer] | None:
         """Serve one after the other, leaving the next at least what they cannot do without."""
-        least = {p.key: _least(self.case(p, shares[p.key])) for p in asked}
+        least = {p.key: _least(self.subproblem(p, shares[p.key])) for p in asked}
         answers: dict[PipelineKey, Answer] = {}
         for position, pipeline in enumerate(asked):
             later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(room))
@@ -342,13 +357,13 @@ class Fleet:
         return answers
 
 
-def _coarseness(case: Case, cost_per_hour: float) -> float:
+def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:
     """Return by what share a plan of allocations that no table lists may be cheaper than one of those listed."""
-    least = [float(table.cost_per_hour.min(initial=np.inf)) for table in case.tables]
+    least = [float(table.cost_per_hour.min(initial=np.inf)) for table in subproblem.tables]
     return max(
         (
             table.coarseness
-            for table, own in zip(case.tables, least, strict=True)
+            for table, own in zip(subproblem.tables, least, strict=True)
             if table.coarse_from_per_hour + sum(least) - own < cost_per_hour - TOLERANCE
         ),
         default=0.0,
@@ -365,10 +380,10 @@ def own_budget(pipeline: Pipeline) -> float:
     return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
 
 
-def _least(case: Case) -> Counts:
-    if any(len(table) == 0 for table in case.tables):
-        return np.zeros_like(case.room)
-    return np.asarray(sum(table.use.min(axis=0) for table in case.tables), dtype=np.int64)
+def _least(subproblem: Subproblem) -> Counts:
+    if any(len(table) == 0 for table in subproblem.tables):
+        return np.zeros_like(subproblem.room)
+    return np.asarray(sum(table.use.min(axis=0) for table in subproblem.tables), dtype=np.int64)
 
 
 def _use(answers: Answers, room: Counts) -> Counts:
@@ -383,32 +398,36 @@ def _cost(answers: Answers) -> float:
     return sum(answer.cost_per_hour for answer in answers.values())
 
 
-def _price(case: Case, choice: Choice) -> float:
-    return case.price(choice)
+def _price(subproblem: Subproblem, choice: Choice) -> float:
+    return subproblem.price(choice)
 
 
 def _settled(
-    cases: Sequence[Case], choices: tuple[Choice, ...], bound: float, room: Counts, asked: Sequence[Pipeline]
+    subproblems: Sequence[Subproblem],
+    choices: tuple[Choice, ...],
+    bound: float,
+    room: Counts,
+    asked: Sequence[Pipeline],
 ) -> tuple[tuple[Choice, ...], float]:
     """Return the best choices and the proof, by merging a few pipelines exactly where that is not too much."""
-    price = sum(map(_price, cases, choices))
+    price = sum(map(_price, subproblems, choices))
     try:
-        best = cheapest_together(cases, room, price, [own_budget(pipeline) for pipeline in asked])
+        best = cheapest_together(subproblems, room, price, [own_budget(pipeline) for pipeline in asked])
     except TooLarge:
         return choices, bound
     if best is None:
         return choices, price
-    return best, sum(map(_price, cases, best))
+    return best, sum(map(_price, subproblems, best))
 
 
-def _way(case: Case, choice: Choice) -> Walk:
+def _way(subproblem: Subproblem, choice: Choice) -> Walk:
     """Return the way from the cheapest allocation to `choice`: what buys most latency for its price comes first."""
-    start = cheapest(case) or choice
+    start = cheapest(subproblem) or choice
 
     def rate(stage: int) -> tuple[float, str]:
-        table = case.tables[stage]
+        table = subproblem.tables[stage]
         saved = float(min(table.percentile_s[start[stage]], 1e12) - min(table.percentile_s[choice[stage]], 1e12))
-        added = float(case.prices[stage][choice[stage]] - case.prices[stage][start[stage]])
+        added = float(subproblem.prices[stage][choice[stage]] - subproblem.prices[stage][start[stage]])
         return (-np.inf if added <= TOLERANCE else -saved / added), table.stage.name
 
     visited = [start]

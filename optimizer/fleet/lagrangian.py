@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from optimizer.model import Composition, StageName
 from optimizer.runtime.compiled import compiled, inlined
 from optimizer.search.exact import Solution, solve
-from optimizer.search.subproblem import TOLERANCE, Case, Choice, Flat
+from optimizer.search.subproblem import TOLERANCE, Choice, Flat, Subproblem
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -564,25 +564,27 @@ class Shared:
 
 
 def share_pools(
-    cases: Sequence[Case],
+    subproblems: Sequence[Subproblem],
     room: Counts,
     *,
     own_budgets: Sequence[float] = (),
     budget_per_hour: float = np.inf,
     start: Array | None = None,
-    work_limit: int | None = None,
+    search_effort: int | None = None,
     prove: bool = True,
 ) -> Shared:
-    """Return how `cases` share the `room` at least price.
+    """Return how `subproblems` share the `room` at least price.
 
     `start` are unit prices to begin with (K,): those of a similar question save most of the work. The work is counted
-    in partial choices; once `work_limit` is spent the best found so far is returned. Without `prove` the first way
+    in partial choices; once `search_effort` is spent the best found so far is returned. Without `prove` the first way
     that fits is returned, after one round of exchanges.
     """
     nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(room)), money_price=0.0, work=0)
-    if any(len(table) == 0 for case in cases for table in case.tables):
+    if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return nothing
-    search_ = _Search(cases, room, own_budgets, budget_per_hour, WORK_LIMIT if work_limit is None else work_limit)
+    search_ = _Search(
+        subproblems, room, own_budgets, budget_per_hour, WORK_LIMIT if search_effort is None else search_effort
+    )
     return search_.run(start, prove)
 
 
@@ -590,20 +592,25 @@ class _Search:
     """One question: the options of all pipelines side by side, the columns met so far, the best prices and choice."""
 
     def __init__(
-        self, cases: Sequence[Case], room: Counts, own_budgets: Sequence[float], budget_per_hour: float, limit: int
+        self,
+        subproblems: Sequence[Subproblem],
+        room: Counts,
+        own_budgets: Sequence[float],
+        budget_per_hour: float,
+        limit: int,
     ) -> None:
-        self.cases = cases
-        flats = [case.flat for case in cases]
+        self.subproblems = subproblems
+        flats = [subproblem.flat for subproblem in subproblems]
         self.pools = len(room)
         self.room = np.append(room.astype(np.float64), budget_per_hour)
-        self.own = np.array(own_budgets or [np.inf] * len(cases))
+        self.own = np.array(own_budgets or [np.inf] * len(subproblems))
         self.flats = flats
         sizes = np.array([flat.offsets[-1] for flat in flats], dtype=np.int64)
         self.offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
         starts = [flat.offsets[:-1] + base for flat, base in zip(flats, self.offset[:-1], strict=True)]
         self.start = np.concatenate((*starts, self.offset[-1:]))
         self.bounds = np.cumsum([0, *(len(flat.stages) for flat in flats)])
-        self.pipeline_of = np.repeat(np.arange(len(cases)), np.diff(self.bounds))
+        self.pipeline_of = np.repeat(np.arange(len(subproblems)), np.diff(self.bounds))
         self.position_of = np.arange(self.bounds[-1]) - self.bounds[self.pipeline_of]
         self.longest = int(np.diff(self.bounds).max())
         self.cost = np.concatenate([flat.price for flat in flats])
@@ -615,19 +622,19 @@ class _Search:
         if np.isfinite(budget_per_hour) or np.isfinite(self.own).any():  # nobody asks otherwise
             self.use[:, self.pools] = np.concatenate(
                 [
-                    case.tables[stage].cost_per_hour[rows]
-                    for case, flat in zip(cases, flats, strict=True)
+                    subproblem.tables[stage].cost_per_hour[rows]
+                    for subproblem, flat in zip(subproblems, flats, strict=True)
                     for stage, rows in _rows(flat)
                 ]
             )
-        self.limits = np.minimum(np.array([case.latency_s for case in cases]), _NEVER)
-        self.composed = np.array([case.composition is Composition.RSS for case in cases])
-        self.joined = np.array([not case.shape.serial for case in cases])
+        self.limits = np.minimum(np.array([subproblem.latency_s for subproblem in subproblems]), _NEVER)
+        self.composed = np.array([subproblem.composition is Composition.RSS for subproblem in subproblems])
+        self.joined = np.array([not subproblem.shape.serial for subproblem in subproblems])
         self.additive = ~(self.composed | self.joined)
         self.work, self.limit = 0, limit
         self._find_paths()
         self.spread = np.where(self.additive, 0.0, -1.0)
-        count = len(cases)
+        count = len(subproblems)
         self.column_cost = np.full((count, _CAPACITY), np.inf)
         self.column_use = np.zeros((count, _CAPACITY, self.pools + 1))
         self.column_option = np.full((count, _CAPACITY, self.longest), -1, dtype=np.int32)
@@ -642,8 +649,8 @@ class _Search:
     def _find_paths(self) -> None:
         """Set which stage is on which path (T, L), how many there are (P,), and the first form (T, 2)."""
         found = [
-            _paths(case, flat.stages) if joined else [np.arange(len(flat.stages))]
-            for case, flat, joined in zip(self.cases, self.flats, self.joined.tolist(), strict=True)
+            _paths(subproblem, flat.stages) if joined else [np.arange(len(flat.stages))]
+            for subproblem, flat, joined in zip(self.subproblems, self.flats, self.joined.tolist(), strict=True)
         ]
         self.path_count = np.array([min(len(paths), _JUDGED_PATHS) for paths in found], dtype=np.int64)
         self.paths = np.zeros((int(self.bounds[-1]), int(self.path_count.max())), dtype=np.int64)
@@ -689,7 +696,7 @@ class _Search:
         self, prices: Array, window: float, *, listed: int = 1, labels: int = _LABELS[0], cost: Array | None = None
     ) -> tuple[Counts, Counts, Counts, Array]:
         """Return the plans near the best at `prices`: options (P, C, longest), count, complete, values (P,)."""
-        pipelines = len(self.cases)
+        pipelines = len(self.subproblems)
         found = np.full((pipelines, listed, self.longest), -1, dtype=np.int64)
         count, complete = np.zeros(pipelines, dtype=np.int64), np.zeros(pipelines, dtype=np.int64)
         values = np.empty(pipelines)
@@ -721,7 +728,7 @@ class _Search:
     def _true(self, number: int, options: Counts) -> bool:
         """Return whether a choice keeps the latency, by the composition itself."""
         if self.joined[number]:
-            return self.cases[number].latency(self._choice(number, options)) <= self.cases[number].latency_s
+            return self.subproblems[number].latency(self._choice(number, options)) <= self.subproblems[number].latency_s
         taken = options[: len(self.flats[number].stages)]
         latency = self.mean[taken].sum() + np.sqrt((self.excess[taken] ** 2).sum())
         return bool(latency <= self.limits[number] * (1 + 1e-11))
@@ -764,14 +771,14 @@ class _Search:
         Their answers become columns, and those of pipelines that have none yet, which no additive form has found.
         """
         for number in np.nonzero(self.joined | (self.count == 0))[0].tolist():
-            case, flat = self.cases[number], self.flats[number]
-            key = id(flat), prices.tobytes(), case.room.tobytes()
+            subproblem, flat = self.subproblems[number], self.flats[number]
+            key = id(flat), prices.tobytes(), subproblem.room.tobytes()
             if key not in _SOLVED:
                 priced = [
                     np.asarray(own + table.use @ prices[:-1] + prices[-1] * table.cost_per_hour)
-                    for own, table in zip(case.prices, case.tables, strict=True)
+                    for own, table in zip(subproblem.prices, subproblem.tables, strict=True)
                 ]
-                _SOLVED[key] = flat, solve(case.priced(priced))
+                _SOLVED[key] = flat, solve(subproblem.priced(priced))
                 if len(_SOLVED) > _MOST_SOLVED:
                     _SOLVED.popitem(last=False)
             self.work += _SOLVED_WORK
@@ -779,9 +786,9 @@ class _Search:
             self.values[number] = max(self.values[number], solution.bound)
             if solution.walk is None:
                 continue
-            options = np.full((len(self.cases), self.longest), -1, dtype=np.int64)
+            options = np.full((len(self.subproblems), self.longest), -1, dtype=np.int64)
             options[number, : len(flat.stages)] = flat.position(solution.walk.answer) + self.offset[number]
-            self._add(options, np.arange(len(self.cases)) == number)
+            self._add(options, np.arange(len(self.subproblems)) == number)
         return self._bound_at(prices)
 
     def _bound_at(self, prices: Array) -> float:
@@ -794,11 +801,11 @@ class _Search:
 
     def _used(self) -> Array:
         assert self.current is not None
-        return np.asarray(self.column_use[np.arange(len(self.cases)), self.current].sum(axis=0))
+        return np.asarray(self.column_use[np.arange(len(self.subproblems)), self.current].sum(axis=0))
 
     def _price(self) -> float:
         assert self.current is not None
-        return float(self.column_cost[np.arange(len(self.cases)), self.current].sum())
+        return float(self.column_cost[np.arange(len(self.subproblems)), self.current].sum())
 
     def _over(self) -> Mask:
         return np.asarray(self._used() > self.room + 1e-9 * np.maximum(1.0, np.abs(self.room)))
@@ -895,7 +902,7 @@ class _Search:
     def _polish(self, active: Mask) -> None:
         """Combine the plans that are nearly the best at the prices into one that fits at least price."""
         charged = np.nonzero(active)[0]
-        capacity = int(np.clip(20_000 // len(self.cases), _COLUMNS, 400))
+        capacity = int(np.clip(20_000 // len(self.subproblems), _COLUMNS, 400))
         for _ in range(_POLISHES):
             gap, before = self._price() - self.bound, self._price()
             if gap <= _PRECISE * max(1.0, abs(self.bound)) or self.work > self.limit:
@@ -921,7 +928,7 @@ class _Search:
         listed, count, complete, _ = self._list(prices, window, listed=capacity, labels=capacity)
         most = int(count.max())
         within = np.arange(most) < count[:, None]
-        rows = np.arange(len(self.cases))
+        rows = np.arange(len(self.subproblems))
         own = self.column_option[rows, self.current].astype(np.int64)
         options = np.concatenate((own[:, None], np.where(within[..., None], listed[:, :most], -1)), axis=1)
         cost, use = np.zeros(options.shape[:2]), np.zeros((*options.shape[:2], self.pools + 1))
@@ -1024,11 +1031,11 @@ class _Search:
     def _repair(self, charged: Counts) -> bool:
         """Make the present choice fit by the least priced cost for each unit of violation, then cheaper, one by one."""
         assert self.current is not None
-        rows, priced = np.arange(len(self.cases)), self._priced()
+        rows, priced = np.arange(len(self.subproblems)), self._priced()
         listed = np.arange(_CAPACITY) < self.count[:, None]
         use, room = self.column_use[:, :, charged], self.room[charged]
         scale = 1 / np.maximum(room, 1.0)
-        for _ in range(4 * len(self.cases) + 100):
+        for _ in range(4 * len(self.subproblems) + 100):
             used = self._used()[charged]
             more = use - use[rows, self.current][:, None]
             over = (np.maximum(used + more - room, 0.0) * scale).sum(axis=2)
@@ -1054,8 +1061,8 @@ class _Search:
     def _result(self, bound: float) -> Shared:
         choices = None
         if np.isfinite(bound) and self.current is not None and not self._over().any():
-            options = self.column_option[np.arange(len(self.cases)), self.current]
-            choices = tuple(self._choice(number, options[number]) for number in range(len(self.cases)))
+            options = self.column_option[np.arange(len(self.subproblems)), self.current]
+            choices = tuple(self._choice(number, options[number]) for number in range(len(self.subproblems)))
             bound = min(bound, self._price())
         return Shared(
             choices=choices,
@@ -1074,10 +1081,10 @@ def _rows(flat: Flat) -> list[tuple[int, Counts]]:
     ]
 
 
-def _paths(case: Case, order: Counts) -> list[Counts]:
+def _paths(subproblem: Subproblem, order: Counts) -> list[Counts]:
     """Return ways from the entry to a last stage, as positions in `order`; at most `_PATHS`."""
-    names = [case.tables[stage].stage.name for stage in order.tolist()]
-    after = {case.tables[stage].stage.name: case.tables[stage].stage.after for stage in order.tolist()}
+    names = [subproblem.tables[stage].stage.name for stage in order.tolist()]
+    after = {subproblem.tables[stage].stage.name: subproblem.tables[stage].stage.after for stage in order.tolist()}
     ends = [name for name in names if not any(name in before for before in after.values())]
     paths: list[list[int]] = []
 

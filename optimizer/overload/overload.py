@@ -16,10 +16,10 @@ from optimizer.fleet.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, StageName
 from optimizer.overload.knapsack import Columns, floor_of, select
-from optimizer.overload.what_if import SLA, Question
+from optimizer.overload.what_if import SLA, WhatIf
 from optimizer.plan import Limit, LimitKind
 from optimizer.search.greedy import cheapest
-from optimizer.search.subproblem import TOLERANCE, Case, Walk
+from optimizer.search.subproblem import TOLERANCE, Subproblem, Walk
 from optimizer.search.tables import Mixing, StageOptions, without_replicas
 
 Array = NDArray[np.float64]
@@ -114,7 +114,7 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
 
 
 def blame(
-    question: Question, share: float, room: Counts, budget_per_hour: float, *, mixing: Mixing = Mixing.OVERFLOW
+    question: WhatIf, share: float, room: Counts, budget_per_hour: float, *, mixing: Mixing = Mixing.OVERFLOW
 ) -> Limit:
     """Return the constraint that keeps `share` of the demand from being served within `room` and `budget_per_hour`.
 
@@ -169,11 +169,11 @@ class _Books:
     budget_per_hour: float
     answers: dict[PipelineKey, Answer] = field(default_factory=dict)
     served: dict[PipelineKey, float] = field(default_factory=dict)
-    questions: dict[PipelineKey, Question] = field(default_factory=dict)
+    questions: dict[PipelineKey, WhatIf] = field(default_factory=dict)
 
-    def question(self, pipeline: Pipeline) -> Question:
+    def question(self, pipeline: Pipeline) -> WhatIf:
         if pipeline.key not in self.questions:
-            self.questions[pipeline.key] = Question(self.fleet, pipeline)
+            self.questions[pipeline.key] = WhatIf(self.fleet, pipeline)
         return self.questions[pipeline.key]
 
     def left(self, *keys: PipelineKey) -> tuple[Counts, float]:
@@ -281,13 +281,15 @@ def _frugal(books: _Books, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
         if not now.complete:
             continue
         left, paid = room + now.use, min(money + now.cost_per_hour, own_budget(pipeline))
-        case = books.question(pipeline).minimum(left)
-        choice = cheapest(case.priced([table.use @ weights + 1e-9 * table.cost_per_hour for table in case.tables]))
-        if choice is None or case.cost_per_hour(choice) > paid + TOLERANCE:
+        subproblem = books.question(pipeline).minimum(left)
+        choice = cheapest(
+            subproblem.priced([table.use @ weights + 1e-9 * table.cost_per_hour for table in subproblem.tables])
+        )
+        if choice is None or subproblem.cost_per_hour(choice) > paid + TOLERANCE:
             continue
-        if case.use(choice) @ weights < now.use @ weights - TOLERANCE:
-            frugal[pipeline.key] = Answer(case=case, walk=Walk(visited=(choice,)))
-            room, money = left - case.use(choice), money + now.cost_per_hour - case.cost_per_hour(choice)
+        if subproblem.use(choice) @ weights < now.use @ weights - TOLERANCE:
+            frugal[pipeline.key] = Answer(subproblem=subproblem, walk=Walk(visited=(choice,)))
+            room, money = left - subproblem.use(choice), money + now.cost_per_hour - subproblem.cost_per_hour(choice)
     return frugal
 
 
@@ -496,7 +498,7 @@ def _in_turn(
 
     Each leaves the later ones what their stages cannot do without.
     """
-    least = {key: _least(answer.case) for key, answer in wishes.items()}
+    least = {key: _least(answer.subproblem) for key, answer in wishes.items()}
     later = np.sum(list(least.values()), axis=0)
     contended = np.sum([answer.use for answer in wishes.values()], axis=0) > room
     if np.any(later > room):
@@ -582,7 +584,7 @@ def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tu
 
 
 def _scouted(
-    question: Question,
+    question: WhatIf,
     low: int,
     high: int,
     share: Callable[[int], float],
@@ -608,11 +610,11 @@ def _scouted(
         guides = [whole, *found[-1:], *filter(None, [question.guide(share(low), room, money)])]
         scout = question.scout(guides)
 
-        def seen(level: int, scout: Question = scout) -> bool:
+        def seen(level: int, scout: WhatIf = scout) -> bool:
             answer = scout.answer(share(level), room, money, mixing=Mixing.OVERFLOW, exact=False)
             return answer is not None
 
-        def taken(level: int, scout: Question = scout) -> float:
+        def taken(level: int, scout: WhatIf = scout) -> float:
             return scout.strain(share(level), room, money)
 
         level = _highest(low, high, seen, taken)
@@ -628,7 +630,7 @@ def _scouted(
     return low, high
 
 
-def _alone(question: Question, low: int, high: int, share: Callable[[int], float], room: Counts, money: float) -> int:
+def _alone(question: WhatIf, low: int, high: int, share: Callable[[int], float], room: Counts, money: float) -> int:
     """Return the level from `low` + 1 to `high` that a stage by itself does not reach, `high` if they all do below.
 
     One table of one stage for each look instead of those of all.
@@ -709,17 +711,17 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
 def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | None]:
     """Return the cheapest way to keep stages at their minimum, all that have room; or nothing, and what forbids it."""
     room, money = books.left()
-    case = books.question(pipeline).minimum(room)
-    choice = cheapest(case)
+    subproblem = books.question(pipeline).minimum(room)
+    choice = cheapest(subproblem)
     if choice is None:
-        case = _those_with_room(case)
-        choice = cheapest(case)
+        subproblem = _those_with_room(subproblem)
+        choice = cheapest(subproblem)
     assert choice is not None, "stages that do not run always have room"
-    if case.cost_per_hour(choice) > min(own_budget(pipeline), money) + TOLERANCE:
+    if subproblem.cost_per_hour(choice) > min(own_budget(pipeline), money) + TOLERANCE:
         return None, BUDGET
-    if not case.use(choice).any():
+    if not subproblem.use(choice).any():
         return None, blame(books.question(pipeline), 0.0, room, money)
-    return Answer(case=case, walk=Walk(visited=(choice,))), None
+    return Answer(subproblem=subproblem, walk=Walk(visited=(choice,))), None
 
 
 def _with_all_options(books: _Books, pipeline: Pipeline) -> None:
@@ -728,35 +730,35 @@ def _with_all_options(books: _Books, pipeline: Pipeline) -> None:
     if not answer.complete:
         return
     room, money = books.left(pipeline.key)
-    whole = books.fleet.case(pipeline, 0.0).within(room)
-    case = whole.priced([table.cost_per_hour for table in whole.tables])
-    choice = cheapest(case)
-    if choice is not None and case.cost_per_hour(choice) <= min(answer.cost_per_hour, money) + TOLERANCE:
-        books.answers[pipeline.key] = Answer(case=case, walk=Walk(visited=(choice,)))
+    whole = books.fleet.subproblem(pipeline, 0.0).within(room)
+    subproblem = whole.priced([table.cost_per_hour for table in whole.tables])
+    choice = cheapest(subproblem)
+    if choice is not None and subproblem.cost_per_hour(choice) <= min(answer.cost_per_hour, money) + TOLERANCE:
+        books.answers[pipeline.key] = Answer(subproblem=subproblem, walk=Walk(visited=(choice,)))
 
 
-def _those_with_room(case: Case) -> Case:
+def _those_with_room(subproblem: Subproblem) -> Subproblem:
     """Return the case with as many stages as find room, those nearest to the entry first; the others run nothing."""
     depth: dict[StageName, int] = {}
-    for table in case.tables:
+    for table in subproblem.tables:
         depth[table.stage.name] = 1 + max((depth[name] for name in table.stage.after), default=0)
-    tables = [without_replicas(table) for table in case.tables]
+    tables = [without_replicas(table) for table in subproblem.tables]
     for stage, table in sorted(
-        enumerate(case.tables), key=lambda entry: (depth[entry[1].stage.name], entry[1].stage.name)
+        enumerate(subproblem.tables), key=lambda entry: (depth[entry[1].stage.name], entry[1].stage.name)
     ):
         tried = [*tables[:stage], table, *tables[stage + 1 :]]
-        if cheapest(_over(case, tried)) is not None:
+        if cheapest(_over(subproblem, tried)) is not None:
             tables = tried
-    return _over(case, tables)
+    return _over(subproblem, tables)
 
 
-def _over(case: Case, tables: Sequence[StageOptions]) -> Case:
-    return replace(case, tables=tuple(tables), prices=tuple(table.cost_per_hour for table in tables))
+def _over(subproblem: Subproblem, tables: Sequence[StageOptions]) -> Subproblem:
+    return replace(subproblem, tables=tuple(tables), prices=tuple(table.cost_per_hour for table in tables))
 
 
-def _least(case: Case) -> Counts:
+def _least(subproblem: Subproblem) -> Counts:
     """Return the units of each pool that the stages cannot do without."""
-    return np.asarray(np.sum([table.use.min(axis=0) for table in case.tables], axis=0), dtype=np.int64)
+    return np.asarray(np.sum([table.use.min(axis=0) for table in subproblem.tables], axis=0), dtype=np.int64)
 
 
 def _pool_limits(pipeline: Pipeline) -> Iterator[Limit]:

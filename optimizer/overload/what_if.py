@@ -19,7 +19,7 @@ from optimizer.plan import Limit, LimitKind
 from optimizer.runtime.compiled import compiled
 from optimizer.search.exact import TooLarge, cheapest_exact
 from optimizer.search.greedy import cheapest, search
-from optimizer.search.subproblem import TOLERANCE, Case, Walk
+from optimizer.search.subproblem import TOLERANCE, Subproblem, Walk
 from optimizer.search.tables import Mixing, StageOptions, Supply, enough_replicas, stage_options
 
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ class _Asked:
     latency_s: float
 
 
-class Question:
+class WhatIf:
     """A pipeline of a fleet, and what may be asked about it. Remembers tables, cases and refusals: no other state.
 
     `asked` counts the answers looked for, which is what bounds the work of those who ask.
@@ -84,7 +84,7 @@ class Question:
         self._pairs = sum(comb(len(stage.placements), 2) for stage in pipeline.stages)
         self._fleet = fleet
         self._tables: dict[tuple[int, float, Mixing, bool, tuple[int, ...]], StageOptions] = {}
-        self._cases: dict[tuple[float, Mixing], Case] = {}
+        self._subproblems: dict[tuple[float, Mixing], Subproblem] = {}
         self._refused: list[_Refusal] = []
         self._order = list(range(len(pipeline.stages)))
         self._serial = shape_of([(stage.name, stage.after) for stage in pipeline.stages]).serial
@@ -139,7 +139,7 @@ class Question:
         taken = float((answer.use / np.maximum(room, 1e-3)).max(initial=0.0))
         return max(taken, answer.cost_per_hour / max(budget_per_hour, 1e-9))
 
-    def scout(self, answers: Sequence[Answer]) -> "Question":
+    def scout(self, answers: Sequence[Answer]) -> "WhatIf":
         """Return the same question over fewer options, those like the ones of `answers`: quick, and good for a guess.
 
         Of each stage the placements that `answers` use, those that must run, and the cheapest for the load; of their
@@ -147,19 +147,19 @@ class Question:
         """
         stages = tuple(self._like(stage, answers, index) for index, stage in enumerate(self.pipeline.stages))
         fleet = Fleet(self._fleet.problem, self._fleet.supply, targets=self._fleet.targets)
-        return Question(fleet, replace(self.pipeline, stages=stages))
+        return WhatIf(fleet, replace(self.pipeline, stages=stages))
 
     def guide(self, share: float, room: Counts, budget_per_hour: float) -> Answer | None:
         """Return a way to serve `share` that takes little of all, were there no end of room and money."""
         asked = self._asked(share, frozenset(), np.full_like(room, np.iinfo(np.int64).max), None)
         if self._stuck(asked, inf):
             return None
-        case = self._case(asked, Mixing.OVERFLOW)
+        subproblem = self._subproblem(asked, Mixing.OVERFLOW)
         weights = 1.0 / np.maximum(room, 1e-3)
-        walk = _serve(_priced(case, weights, 1.0 / max(budget_per_hour, 1e-9)), inf, exact=False)
-        return None if walk is None else Answer(case=case, walk=walk)
+        walk = _serve(_priced(subproblem, weights, 1.0 / max(budget_per_hour, 1e-9)), inf, exact=False)
+        return None if walk is None else Answer(subproblem=subproblem, walk=walk)
 
-    def minimum(self, room: Counts) -> Case:
+    def minimum(self, room: Counts) -> Subproblem:
         """Return the question to run what must run at least, with no load: no placement needs more than the floor."""
         pipeline, fleet = self.pipeline, self._fleet
         stages = tuple(
@@ -176,8 +176,10 @@ class Question:
             )
             for stage in pipeline.stages
         )
-        case = Fleet(fleet.problem, fleet.supply, targets=fleet.targets).case(replace(pipeline, stages=stages), 0.0)
-        return case.within(room).priced([table.cost_per_hour for table in case.tables])
+        subproblem = Fleet(fleet.problem, fleet.supply, targets=fleet.targets).subproblem(
+            replace(pipeline, stages=stages), 0.0
+        )
+        return subproblem.within(room).priced([table.cost_per_hour for table in subproblem.tables])
 
     def alone(self, index: int, share: float, room: Counts, budget_per_hour: float) -> bool:
         """Return whether the stage at `index` could be served, were it the only one: otherwise nothing can be."""
@@ -203,7 +205,7 @@ class Question:
         supply = self._fleet.supply
         used: dict[PoolName, set[int]] = {}
         for answer in answers:
-            table, row = answer.case.tables[index], answer.choice[index]
+            table, row = answer.subproblem.tables[index], answer.choice[index]
             for placement, count, batch in zip(
                 table.stage.placements, table.replicas[row].tolist(), table.batches[row].tolist(), strict=True
             ):
@@ -238,18 +240,18 @@ class Question:
         overflow: bool,
     ) -> Answer | None:
         if overflow and not self._stuck(asked, budget_per_hour):
-            case = self._case(asked, Mixing.OVERFLOW)
-            walk = _serve(_priced(case, pool_prices, money_price), budget_per_hour, exact=exact)
+            subproblem = self._subproblem(asked, Mixing.OVERFLOW)
+            walk = _serve(_priced(subproblem, pool_prices, money_price), budget_per_hour, exact=exact)
             if walk is not None:
-                return Answer(case=case, walk=walk)
+                return Answer(subproblem=subproblem, walk=walk)
         if mixing is Mixing.OVERFLOW or self._mixed >= MIXED_PAIRS or self._pairs > _PAIRS:
             return None
         self._mixed += self._pairs
         if not self._may_mix(asked, budget_per_hour):
             return None
-        mixed = self._case(asked, Mixing.ANY)
+        mixed = self._subproblem(asked, Mixing.ANY)
         walk = _serve(mixed, budget_per_hour, exact=False)
-        return None if walk is None else Answer(case=mixed, walk=walk, mixing=Mixing.ANY)
+        return None if walk is None else Answer(subproblem=mixed, walk=walk, mixing=Mixing.ANY)
 
     def _may_mix(self, asked: "_Asked", budget_per_hour: float) -> bool:
         """Return whether any mix of pools could help: overflow alone has a way were there room, and none as it is.
@@ -260,12 +262,12 @@ class Question:
         if all(len(stage.placements) == 1 for stage in asked.stages):
             return False
         paid = isfinite(budget_per_hour) and not self._stuck(asked, inf)
-        if paid and _serve(self._case(asked, Mixing.OVERFLOW), inf, exact=False) is not None:
+        if paid and _serve(self._subproblem(asked, Mixing.OVERFLOW), inf, exact=False) is not None:
             return False
         roomy = replace(asked, room=np.full_like(asked.room, np.iinfo(np.int64).max))
         if self._stuck(roomy, budget_per_hour):
             return False
-        return _serve(self._case(roomy, Mixing.OVERFLOW), budget_per_hour, exact=False) is not None
+        return _serve(self._subproblem(roomy, Mixing.OVERFLOW), budget_per_hour, exact=False) is not None
 
     def _asked(self, share: float, lifted: frozenset[Limit], room: Counts, latency_s: float | None) -> "_Asked":
         demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply
@@ -315,18 +317,18 @@ class Question:
         )
         return (use, cost) if cost < inf else None
 
-    def _case(self, asked: "_Asked", mixing: Mixing) -> Case:
+    def _subproblem(self, asked: "_Asked", mixing: Mixing) -> Subproblem:
         key = asked.share, mixing
-        case = self._cases.get(key) or self._fleet.case(self.pipeline, asked.share, mixing)
+        subproblem = self._subproblems.get(key) or self._fleet.subproblem(self.pipeline, asked.share, mixing)
         if asked.stages is not self.pipeline.stages:
             tables = tuple(self._table(asked, index, mixing) for index in range(len(asked.stages)))
-            case = replace(case, tables=tables, prices=tuple(table.objective_per_hour for table in tables))
-        if case.latency_s != asked.latency_s:
-            case = case.for_latency(asked.latency_s)
-        case = case.within(asked.room)
+            subproblem = replace(subproblem, tables=tables, prices=tuple(table.objective_per_hour for table in tables))
+        if subproblem.latency_s != asked.latency_s:
+            subproblem = subproblem.for_latency(asked.latency_s)
+        subproblem = subproblem.within(asked.room)
         if asked.stages is self.pipeline.stages:
-            self._cases[key] = case  # with its tables flat, once it is searched
-        return case
+            self._subproblems[key] = subproblem  # with its tables flat, once it is searched
+        return subproblem
 
     def _stage(self, stage: Stage, demand: Demand, lifted: frozenset[Limit]) -> Stage:
         if Limit(kind=LimitKind.BOUNDS, name=stage.name) not in lifted:
@@ -390,34 +392,37 @@ def _least(
     return least
 
 
-def _serve(case: Case, budget_per_hour: float, *, exact: bool) -> Walk | None:
+def _serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool) -> Walk | None:
     """Return the way to the cheapest choice within room, latency and budget, or None.
 
     At prices other than the cost, a choice that breaks the budget gives way to the one that costs least.
     """
     at_cost = all(
-        np.array_equal(prices, table.cost_per_hour) for prices, table in zip(case.prices, case.tables, strict=True)
+        np.array_equal(prices, table.cost_per_hour)
+        for prices, table in zip(subproblem.prices, subproblem.tables, strict=True)
     )
     at_most = budget_per_hour if at_cost else inf
-    walk = search(case, at_most)
+    walk = search(subproblem, at_most)
     if exact or walk is None:
         try:
-            best = cheapest_exact(case, at_most if walk is None else case.price(walk.answer))
+            best = cheapest_exact(subproblem, at_most if walk is None else subproblem.price(walk.answer))
         except TooLarge:
             best = None
-        if best is not None and (walk is None or case.price(best) < case.price(walk.answer) - TOLERANCE):
-            walk = (walk or Walk(visited=(cheapest(case) or best,))).to(best)
-    if walk is None or case.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
+        if best is not None and (walk is None or subproblem.price(best) < subproblem.price(walk.answer) - TOLERANCE):
+            walk = (walk or Walk(visited=(cheapest(subproblem) or best,))).to(best)
+    if walk is None or subproblem.cost_per_hour(walk.answer) <= budget_per_hour + TOLERANCE:
         return walk
     if at_cost:
-        return None if exact else _serve(case, budget_per_hour, exact=True)
-    return _serve(case.priced([table.cost_per_hour for table in case.tables]), budget_per_hour, exact=exact)
+        return None if exact else _serve(subproblem, budget_per_hour, exact=True)
+    return _serve(subproblem.priced([table.cost_per_hour for table in subproblem.tables]), budget_per_hour, exact=exact)
 
 
-def _priced(case: Case, pool_prices: Array | None, money_price: float) -> Case:
+def _priced(subproblem: Subproblem, pool_prices: Array | None, money_price: float) -> Subproblem:
     if pool_prices is None:
-        return case
-    return case.priced([money_price * table.cost_per_hour + table.use @ pool_prices for table in case.tables])
+        return subproblem
+    return subproblem.priced(
+        [money_price * table.cost_per_hour + table.use @ pool_prices for table in subproblem.tables]
+    )
 
 
 def _unbounded(placement: Placement, stage: Stage, rate_rps: float, sessions: float | None) -> Placement:

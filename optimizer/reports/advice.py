@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from optimizer.fleet.fleet import Answer, Fleet, own_budget
 from optimizer.model import Pipeline
-from optimizer.overload.what_if import Question
+from optimizer.overload.what_if import WhatIf
 
 Counts = NDArray[np.int64]
 
@@ -34,16 +34,16 @@ class Advice:
 
 def advise(fleet: Fleet, pipeline: Pipeline, room: Counts, budget_per_hour: float = inf) -> Advice:
     """Return what a person asks about `pipeline`, with the `room` (units of the supply) and money others leave it."""
-    question = Question(fleet, pipeline)
+    question = WhatIf(fleet, pipeline)
     cheapest = question.answer(1.0, room, pool_prices=np.zeros(len(room)))
     quickest = fastest(question, room, min(budget_per_hour, own_budget(pipeline)))
     return Advice(
         required_budget_per_hour=None if cheapest is None else cheapest.cost_per_hour,
-        best_latency_s=None if quickest is None else quickest.case.latency(quickest.choice),
+        best_latency_s=None if quickest is None else quickest.subproblem.latency(quickest.choice),
     )
 
 
-def fastest(question: Question, room: Counts, budget_per_hour: float = inf) -> Answer | None:
+def fastest(question: WhatIf, room: Counts, budget_per_hour: float = inf) -> Answer | None:
     """Return the quickest way to serve the whole demand within `room` and `budget_per_hour`, to `PRECISION`; or None.
 
     It halves the span between a latency that is reached and one that is proven out of reach, so it takes some thirty
@@ -53,7 +53,7 @@ def fastest(question: Question, room: Counts, budget_per_hour: float = inf) -> A
     best = question.answer(1.0, room, budget_per_hour, latency_s=inf, pool_prices=free)
     if best is None:
         return None
-    low, high = 0.0, best.case.latency(best.choice)
+    low, high = 0.0, best.subproblem.latency(best.choice)
     for _ in range(_HALVINGS):
         if high - low <= PRECISION * high:
             break
@@ -63,5 +63,5 @@ def fastest(question: Question, room: Counts, budget_per_hour: float = inf) -> A
             low = middle
         else:
             # Where latencies are as small as rounding, an answer may be slower than asked for.
-            best, high = answer, min(middle, answer.case.latency(answer.choice))
+            best, high = answer, min(middle, answer.subproblem.latency(answer.choice))
     return best

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Answer, Fleet
 from optimizer.model import Demand, PipelineKey, Problem, StageName
-from optimizer.overload.what_if import Question
+from optimizer.overload.what_if import WhatIf
 from optimizer.plan import PlacementPlan, Plan
 from optimizer.reports.advice import fastest
 from optimizer.search.subproblem import TOLERANCE
@@ -76,7 +76,7 @@ def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_COR
 
 
 def _corners(
-    question: Question, room: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
+    question: WhatIf, room: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
 ) -> list[Corner]:
     """Return the corners from `cheapest` to `quickest`; one more than `most` where there are more.
 
@@ -132,7 +132,7 @@ def load_sweep(problem: Problem, key: PipelineKey, demands: Sequence[Demand]) ->
     return tuple(points)
 
 
-def _alone(problem: Problem, key: PipelineKey) -> tuple[Question, Counts]:
+def _alone(problem: Problem, key: PipelineKey) -> tuple[WhatIf, Counts]:
     """Return the pipeline as a question without budgets and switching, and the room of all the pools."""
     found = [pipeline for pipeline in problem.pipelines if pipeline.key == key]
     if not found:
@@ -140,16 +140,16 @@ def _alone(problem: Problem, key: PipelineKey) -> tuple[Question, Counts]:
     pipeline = replace(found[0], budget_per_hour=None)
     alone = replace(problem, pipelines=(pipeline,), budget_per_hour=None, switching_cost_per_hour=0.0)
     supply = supply_of(alone)
-    return Question(Fleet(alone, supply), pipeline), supply.limits
+    return WhatIf(Fleet(alone, supply), pipeline), supply.limits
 
 
 def _latency(answer: Answer) -> float:
-    return answer.case.latency(answer.choice)
+    return answer.subproblem.latency(answer.choice)
 
 
 def _corner(answer: Answer) -> Corner:
     stages = []
-    for table, row in zip(answer.case.tables, answer.choice, strict=True):
+    for table, row in zip(answer.subproblem.tables, answer.choice, strict=True):
         stages.append(
             (
                 table.stage.name,

@@ -82,19 +82,19 @@ class Pools:
 
 
 def cheaper_packing(
-    pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, work_limit: int = _WORK
+    pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, search_effort: int = _WORK
 ) -> Packing | None:
     """Return a plan that keeps all promises and is billed less, or None when none was found or little is to gain.
 
     Little is to gain when the bill is at most `EXCESS` above the cost. Pools' limits and `budget_per_hour`, on the cost
     of all, are kept. When all combinations of rows are few, the answer is billed least of all; otherwise no change of
-    one or two stages would be billed less. When `work_limit` (combinations looked at) is spent, the answer is the best
-    so far. Of plans billed alike it is the one of least cost, then that of the first rows, with stages by name.
+    one or two stages would be billed less. When `search_effort` (combinations looked at) is spent, the answer is the
+    best so far. Of plans billed alike it is the one of least cost, then that of the first rows, with stages by name.
     """
     start = _State.of(pipelines, pools)
     if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
         return None
-    search = _Search(pipelines, pools, budget_per_hour, work_limit)
+    search = _Search(pipelines, pools, budget_per_hour, search_effort)
     best = search.descend(start)
     if best.billed_per_hour >= start.billed_per_hour - _NOTHING:
         return None
@@ -134,11 +134,11 @@ _Place = tuple[int, int]
 class _Search:
     """The way to a lower bill, one change of some stages after the other; counts what it looks at."""
 
-    def __init__(self, pipelines: Sequence[Packable], pools: Pools, budget_per_hour: float, work_limit: int) -> None:
+    def __init__(self, pipelines: Sequence[Packable], pools: Pools, budget_per_hour: float, search_effort: int) -> None:
         self._pipelines = pipelines
         self._pools = pools
         self._budget_per_hour = budget_per_hour
-        self._left = work_limit
+        self._left = search_effort
         self._places: list[_Place] = sorted(
             ((p, k) for p, pipeline in enumerate(pipelines) for k in range(len(pipeline.tables))),
             key=lambda place: (pipelines[place[0]].key, self._table(place).stage.name),

@@ -81,15 +81,38 @@ class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
     _locator_classes = [_Provided, _InTree, _UserWide]  # noqa: RUF012
 
 
+_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError)
+"""What reading an entry may raise: a full disk, a damaged file, or an older version that names modules now gone."""
+
+
+class _Index(caching.IndexDataCacheFile):  # type: ignore[misc]
+    """numba's index of a function's entries; one that cannot be read counts as empty and is written anew."""
+
+    @override
+    def _load_index(self) -> Any:
+        try:
+            return super()._load_index()
+        except _UNREADABLE:
+            return {}
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """numba's cache, but for errors: a disk that is full or an entry that is damaged means to compile again."""
 
     _impl_class = _Impl
 
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _Index(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
+
     @override
     @contextlib.contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:
-        with contextlib.suppress(OSError, EOFError, pickle.UnpicklingError):
+        with contextlib.suppress(*_UNREADABLE):
             yield
 
 

@@ -17,7 +17,7 @@ from optimizer.runtime.compiled import compiled
 from optimizer.search.exact_joins import Limits, OutOfWork, Part, cheapest_in
 from optimizer.search.greedy import began, cheapest, descended, search, walked
 from optimizer.search.multipliers import along_one, latency_weights, maximised
-from optimizer.search.subproblem import MOST, NEVER_S, TOLERANCE, Case, Choice, Walk, latency_limit_s
+from optimizer.search.subproblem import MOST, NEVER_S, TOLERANCE, Choice, Subproblem, Walk, latency_limit_s
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -57,72 +57,72 @@ class Solution:
     bound: float
 
 
-def solve(case: Case, at_most: float = np.inf, *, work_limit: int = _PROOF_LIMIT) -> Solution:
+def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int = _PROOF_LIMIT) -> Solution:
     """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
 
     Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
-    than `work_limit` partial choices to look at, or branches that share stages, bound and price may differ.
+    than `search_effort` partial choices to look at, or branches that share stages, bound and price may differ.
     """
-    if any(len(table) == 0 for table in case.tables):
+    if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
-    return _solved(case, at_most, work_limit, lost=False)
+    return _solved(subproblem, at_most, search_effort, lost=False)
 
 
-def _solved(case: Case, at_most: float, work_limit: int, *, lost: bool) -> Solution:
-    serial, start = case.shape.serial, cheapest(case)
+def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost: bool) -> Solution:
+    serial, start = subproblem.shape.serial, cheapest(subproblem)
     if serial:
-        walk = None if start is None else walked(case, start, at_most + 2 * TOLERANCE)
+        walk = None if start is None else walked(subproblem, start, at_most + 2 * TOLERANCE)
     else:
         # Exchanges compose joins by the thousand, and the merge needs no such good start.
-        walk = search(case, at_most + TOLERANCE, exchanges=case.shape.tree is None)
-    proof = _Proof(case, None if walk is None else case.flat.position(walk.answer), at_most + TOLERANCE)
+        walk = search(subproblem, at_most + TOLERANCE, exchanges=subproblem.shape.tree is None)
+    proof = _Proof(subproblem, None if walk is None else subproblem.flat.position(walk.answer), at_most + TOLERANCE)
     bound, better = proof.bound_by_prices(), None
     if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
         # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
         # least of what is scarce: it is found, or there is none, much sooner.
-        thrifty = case.priced([table.use @ proof.prices for table in case.tables])
-        some = _solved(thrifty, float(proof.prices @ case.room) * (1 + _RELATIVE), work_limit, lost=True)
+        thrifty = subproblem.priced([table.use @ proof.prices for table in subproblem.tables])
+        some = _solved(thrifty, float(proof.prices @ subproblem.room) * (1 + _RELATIVE), search_effort, lost=True)
         if some.walk is not None:
-            walk = _begun(case, start, some.walk.answer, at_most)
+            walk = _begun(subproblem, start, some.walk.answer, at_most)
         elif some.bound == np.inf:
             return Solution(walk=None, bound=np.inf)
         if walk is not None:
-            proof = _Proof(case, case.flat.position(walk.answer), at_most + TOLERANCE)
+            proof = _Proof(subproblem, subproblem.flat.position(walk.answer), at_most + TOLERANCE)
             bound = proof.bound_by_prices()
     if bound > proof.known:
         bound = np.inf
     elif serial:
-        better, bound = proof.merged(work_limit)
-    elif case.shape.tree is not None:
-        better, bound = proof.joined(case.shape.tree, work_limit)
+        better, bound = proof.merged(search_effort)
+    elif subproblem.shape.tree is not None:
+        better, bound = proof.joined(subproblem.shape.tree, search_effort)
     if better is None:
         better = proof.found
         if not serial and bound < proof.known:
-            bound = max(bound, _bound_by_paths(case, proof.known))
+            bound = max(bound, _bound_by_paths(subproblem, proof.known))
     if better is not None:
-        choice = case.flat.choice(better)
+        choice = subproblem.flat.choice(better)
         walk = (walk or Walk(visited=(start or choice,))).to(choice)
     if walk is None:
         return Solution(walk=None, bound=bound)
-    return Solution(walk=walk, bound=min(bound, case.price(walk.answer)))
+    return Solution(walk=walk, bound=min(bound, subproblem.price(walk.answer)))
 
 
-def _begun(case: Case, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
+def _begun(subproblem: Subproblem, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
     """Return a way to a choice for `at_most` near `some`, which keeps all limits but that; None when there is none."""
-    if case.shape.serial:
-        at = case.flat.position(some)
-        descended(case, at, case.flat.price, MOST)
-        some = case.flat.choice(at)
-    return Walk(visited=(start or some,)).to(some) if case.price(some) <= at_most + TOLERANCE else None
+    if subproblem.shape.serial:
+        at = subproblem.flat.position(some)
+        descended(subproblem, at, subproblem.flat.price, MOST)
+        some = subproblem.flat.choice(at)
+    return Walk(visited=(start or some,)).to(some) if subproblem.price(some) <= at_most + TOLERANCE else None
 
 
 class _Proof:
     """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
 
-    def __init__(self, case: Case, incumbent: Counts | None, at_most: float) -> None:
-        flat = case.flat
-        self.case, self.flat = case, flat
-        self.latency_s = latency_limit_s(case)
+    def __init__(self, subproblem: Subproblem, incumbent: Counts | None, at_most: float) -> None:
+        flat = subproblem.flat
+        self.subproblem, self.flat = subproblem, flat
+        self.latency_s = latency_limit_s(subproblem)
         self.starts = flat.offsets[:-1]
         self.sizes = np.diff(flat.offsets)
         # Sums in the order of the names, so that the order given makes no difference, not even by rounding.
@@ -131,30 +131,30 @@ class _Proof:
         self.known_choice = incumbent is not None
         self.found: Counts | None = None
         excess = flat.excess_s[self._fastest() if incumbent is None else incumbent]
-        if case.shape.serial:
+        if subproblem.shape.serial:
             self.weights = latency_weights(excess)
             self.latencies = [flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s]
         else:
             number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
-            paths = [[number[stage] for stage in path] for path in _paths(case.shape)[:_PATH_LIMIT]]
+            paths = [[number[stage] for stage in path] for path in _paths(subproblem.shape)[:_PATH_LIMIT]]
             self.latencies = [self._along(path, excess) for path in paths]
         self.latency = self.latencies[0]
         most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
-        self.pools = np.nonzero(most > case.room)[0]
+        self.pools = np.nonzero(most > subproblem.room)[0]
         self.reduced = np.zeros(len(flat.price))
-        self.prices = np.zeros(len(case.room))
+        self.prices = np.zeros(len(subproblem.room))
         self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
 
     def bound_by_prices(self) -> float:
         """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
-        flat, case = self.flat, self.case
+        flat, subproblem = self.flat, self.subproblem
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
-        if np.any(least > case.room):
+        if np.any(least > subproblem.room):
             return np.inf
         if any(np.minimum.reduceat(latency, self.starts).sum() > self.latency_s for latency in self.latencies):
             return np.inf
         columns = [latency / self.latency_s for latency in self.latencies] if self.latency_s < MOST else []
-        columns += [flat.use[:, pool] / max(case.room[pool], 0.5) for pool in self.pools.tolist()]
+        columns += [flat.use[:, pool] / max(subproblem.room[pool], 0.5) for pool in self.pools.tolist()]
         if not columns:
             return self.bound
         weights = np.ascontiguousarray(np.column_stack(columns))
@@ -165,24 +165,24 @@ class _Proof:
         rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
-            case.room[self.pools], 0.5
+            subproblem.room[self.pools], 0.5
         )
-        if self.bound <= self.known and self.prices.any() and case.shape.serial:
+        if self.bound <= self.known and self.prices.any() and subproblem.shape.serial:
             guide = self._priced()
-            at = began(case, guide)
-            if at is not None and descended(case, at, guide, self.known)[0]:
+            at = began(subproblem, guide)
+            if at is not None and descended(subproblem, at, guide, self.known)[0]:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
         return self.bound
 
     def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
         """Return what `merged` does, for a pipeline with joins."""
-        flat, case = self.flat, self.case
-        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * case.room).sum()))
+        flat, subproblem = self.flat, self.subproblem
+        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.room).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
         number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
         mean, excess = np.minimum(self._mean_and_excess(), NEVER_S)
         while True:
-            use, room = flat.use[:, pools], case.room[pools]
+            use, room = flat.use[:, pools], subproblem.room[pools]
             keep = self._allowed(use, room, self.known + slack)
             if not np.logical_or.reduceat(keep, self.starts).all():
                 return None, np.inf
@@ -195,12 +195,12 @@ class _Proof:
                     excess_s=excess[some],
                     use=use[some],
                 )
-                for some in (rows[number[stage]] for stage in range(len(case.tables)))
+                for some in (rows[number[stage]] for stage in range(len(subproblem.tables)))
             ]
             limits = Limits(
                 price=self.known, reduced=self.known + slack - self.bound, latency_s=self.latency_s, room=room
             )
-            squares, law = case.composition is Composition.RSS, join_law(case.percentile)
+            squares, law = subproblem.composition is Composition.RSS, join_law(subproblem.percentile)
             try:
                 found, work = cheapest_in(tree, parts, limits, squares=squares, law=law, work=work)
             except OutOfWork:
@@ -208,23 +208,23 @@ class _Proof:
             if found is None:
                 return None, np.inf
             position = np.array([rows[at][found[stage]] for at, stage in enumerate(flat.stages.tolist())])
-            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.room)[0]
             if not len(over):
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
 
     def merged(self, work: int) -> tuple[Counts | None, float]:
         """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
-        flat, case = self.flat, self.case
+        flat, subproblem = self.flat, self.subproblem
         # A pool counts once it is seen to bind, unless no choice is known: then the scarce ones are what it is about.
         sure = self.known_choice or self.found is not None
         pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
         while True:
             cost = self._priced()
-            free = float((self.prices * case.room).sum())
+            free = float((self.prices * subproblem.room).sum())
             slack = 1e-11 * (1 + abs(self.known) + free)
             use = np.ascontiguousarray(flat.use[:, pools])
-            room = np.ascontiguousarray(case.room[pools])
+            room = np.ascontiguousarray(subproblem.room[pools])
             offsets, rows = self._kept(use, room, self.known + slack)
             if not len(rows):
                 return None, np.inf
@@ -266,7 +266,7 @@ class _Proof:
                 return None, np.inf
             position = np.empty(len(stages), dtype=np.int64)
             position[stages] = rows[at]
-            over = np.nonzero(flat.use[position].sum(axis=0) > case.room)[0]
+            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.room)[0]
             if not len(over):
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
@@ -312,8 +312,8 @@ class _Proof:
         return np.where(np.repeat(others, self.sizes), 0.0, latency)
 
     def _mean_and_excess(self) -> tuple[Array, Array]:
-        """Return what is composed, [N] each, also where `Case.flat` holds their sum."""
-        flat, tables = self.flat, self.case.tables
+        """Return what is composed, [N] each, also where `Subproblem.flat` holds their sum."""
+        flat, tables = self.flat, self.subproblem.tables
         rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
         order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
         mean = np.concatenate([table.mean_s[rows] for table, rows in order])
@@ -570,71 +570,73 @@ class _States:
         return _States(price=self.price[rows], latency=self.latency[rows], use=self.use[rows], rows=self.rows[rows])
 
 
-def cheapest_exact(case: Case, at_most: float = np.inf) -> Choice | None:
+def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | None:
     """Return the cheapest choice that meets the latency within the room, or None when none costs `at_most` or less.
 
     Raises:
         TooLarge: there were too many partial choices to look at, or branches share stages.
     """
-    solution = solve(case, at_most)
+    solution = solve(subproblem, at_most)
     if solution.walk is None:
         if solution.bound < np.inf:
             raise TooLarge(solution.bound)
         return None
     answer = solution.walk.answer
-    if case.price(answer) > solution.bound + TOLERANCE:
+    if subproblem.price(answer) > solution.bound + TOLERANCE:
         raise TooLarge(solution.bound)
     return answer
 
 
 def cheapest_together(
-    cases: Sequence[Case], room: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
+    subproblems: Sequence[Subproblem], room: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
 ) -> tuple[Choice, ...] | None:
     """Return the choices that together are cheapest, each meeting its own latency, all within one `room`.
 
     None when none cost `at_most` or less together and `each_at_most` each. Raises `TooLarge` like `cheapest_exact`.
     """
-    if not all(case.shape.serial for case in cases):
+    if not all(subproblem.shape.serial for subproblem in subproblems):
         raise TooLarge
-    if any(len(table) == 0 for case in cases for table in case.tables):
+    if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return None
     pools: list[int] = []
     work = _Work(left=_WORK_LIMIT)
     while True:
         # A pool counts only once it is seen to bind: every pool more multiplies the partial choices.
-        choices = _merge_cases(cases, room, pools, at_most, each_at_most or [np.inf] * len(cases), work)
+        choices = _merge_subproblems(
+            subproblems, room, pools, at_most, each_at_most or [np.inf] * len(subproblems), work
+        )
         if choices is None:
             return None
-        use = sum(case.use(choice) for case, choice in zip(cases, choices, strict=True))
+        use = sum(subproblem.use(choice) for subproblem, choice in zip(subproblems, choices, strict=True))
         over = np.nonzero(use > room)[0]
         if not len(over):
             return choices
         pools = sorted({*pools, *(int(pool) for pool in over)})
 
 
-def lower_bound(case: Case, at_most: float = np.inf) -> float:
+def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
     """Return a price that no choice which meets the latency undercuts, whatever room other pipelines leave.
 
     Infinite when there is no such choice. `at_most` is the price of one that exists.
     """
-    if any(len(table) == 0 for table in case.tables):
+    if any(len(table) == 0 for table in subproblem.tables):
         return np.inf
-    return solve(case, at_most).bound
+    return solve(subproblem, at_most).bound
 
 
-def _bound_by_paths(case: Case, at_most: float) -> float:
+def _bound_by_paths(subproblem: Subproblem, at_most: float) -> float:
     """Return a bound for a pipeline with joins: no join ends before its branches, so that each path must be quick."""
-    floor = float(sum(prices.min() for prices in case.prices))
-    return max(floor, *(_path_bound(case, path, at_most) for path in _paths(case.shape)[:_PATH_LIMIT]))
+    floor = float(sum(prices.min() for prices in subproblem.prices))
+    return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)[:_PATH_LIMIT]))
 
 
-def _path_bound(case: Case, path: Chain, at_most: float) -> float:
-    others = float(sum(case.prices[stage].min() for stage in range(len(case.tables)) if stage not in path))
+def _path_bound(subproblem: Subproblem, path: Chain, at_most: float) -> float:
+    others = float(sum(subproblem.prices[stage].min() for stage in range(len(subproblem.tables)) if stage not in path))
     part = replace(
-        case,
-        tables=tuple(case.tables[stage] for stage in path),
-        prices=tuple(case.prices[stage] for stage in path),
-        shape=_series([case.tables[stage].stage.name for stage in path]),
+        subproblem,
+        tables=tuple(subproblem.tables[stage] for stage in path),
+        prices=tuple(subproblem.prices[stage] for stage in path),
+        shape=_series([subproblem.tables[stage].stage.name for stage in path]),
     )
     return others + lower_bound(part, at_most - others)
 
@@ -663,18 +665,18 @@ class _Part:
     use: Counts
 
 
-def _merge_cases(
-    cases: Sequence[Case],
+def _merge_subproblems(
+    subproblems: Sequence[Subproblem],
     room: Counts,
     pools: Sequence[int],
     at_most: float,
     each_at_most: Sequence[float],
     work: _Work,
 ) -> tuple[Choice, ...] | None:
-    floors = [sum(float(prices.min()) for prices in case.prices) for case in cases]
+    floors = [sum(float(prices.min()) for prices in subproblem.prices) for subproblem in subproblems]
     fronts: list[tuple[_Part, list[Choice]]] = []
-    for case, floor, most in zip(cases, floors, each_at_most, strict=True):
-        front = _front(case, room[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
+    for subproblem, floor, most in zip(subproblems, floors, each_at_most, strict=True):
+        front = _front(subproblem, room[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
         if front is None:
             return None
         fronts.append(front)
@@ -687,19 +689,19 @@ def _merge_cases(
 
 
 def _front(
-    case: Case, room: Counts, pools: Sequence[int], work: _Work, at_most: float
+    subproblem: Subproblem, room: Counts, pools: Sequence[int], work: _Work, at_most: float
 ) -> tuple[_Part, list[Choice]] | None:
     """Return the choices that meet the latency and that no other beats in price and use of `pools`, cheapest first."""
-    order = sorted(range(len(case.tables)), key=lambda stage: case.tables[stage].stage.name)
+    order = sorted(range(len(subproblem.tables)), key=lambda stage: subproblem.tables[stage].stage.name)
     parts = [
         _Part(
-            price=case.prices[stage],
-            latency=_latency_columns(case, stage),
-            use=case.tables[stage].use[:, pools],
+            price=subproblem.prices[stage],
+            latency=_latency_columns(subproblem, stage),
+            use=subproblem.tables[stage].use[:, pools],
         )
         for stage in order
     ]
-    states = _merge(parts, room, case.latency_s, at_most, work)
+    states = _merge(parts, room, subproblem.latency_s, at_most, work)
     if states is None:
         return None
     states = _undominated(replace(states, latency=np.zeros((len(states), 1))))
@@ -739,11 +741,11 @@ def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: floa
     return states
 
 
-def _latency_columns(case: Case, stage: int) -> Array:
+def _latency_columns(subproblem: Subproblem, stage: int) -> Array:
     """Return what adds up over the stages: the percentile, or mean and squared excess."""
-    table = case.tables[stage]
-    mean, excess = mean_and_excess(table.mean_s, table.percentile_s, len(case.tables))
-    if case.composition is Composition.SUM:
+    table = subproblem.tables[stage]
+    mean, excess = mean_and_excess(table.mean_s, table.percentile_s, len(subproblem.tables))
+    if subproblem.composition is Composition.SUM:
         return (mean + excess)[:, None]
     return np.column_stack((mean, excess**2))
 

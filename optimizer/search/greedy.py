@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.runtime.compiled import compiled
-from optimizer.search.subproblem import MOST, TOLERANCE, Case, Choice, Walk, latency_limit_s, with_row
+from optimizer.search.subproblem import MOST, TOLERANCE, Choice, Subproblem, Walk, latency_limit_s, with_row
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -31,25 +31,25 @@ class _View:
     fits: tuple[Mask, ...]
 
 
-def search(case: Case, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
+def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
     """Return the way to a cheap choice that meets the latency within the room, or None when none was found.
 
     It does not look beyond the price `at_most`; where branches join, `exchanges` of two stages may be left out.
     """
-    start = cheapest(case)
+    start = cheapest(subproblem)
     if start is None:
         return None
-    if case.shape.serial:
-        return walked(case, start, at_most)
-    walk = _descend(case, Walk(visited=(start,)), at_most)
-    return None if walk is None else _tighten(case, walk, exchanges)
+    if subproblem.shape.serial:
+        return walked(subproblem, start, at_most)
+    walk = _descend(subproblem, Walk(visited=(start,)), at_most)
+    return None if walk is None else _tighten(subproblem, walk, exchanges)
 
 
-def walked(case: Case, start: Choice, at_most: float) -> Walk | None:
+def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None:
     """Return the way of the search from `start` through a pipeline without joins; see `search`."""
-    flat = case.flat
+    flat = subproblem.flat
     at = flat.position(start)
-    found, steps = descended(case, at, flat.price, at_most)
+    found, steps = descended(subproblem, at, flat.price, at_most)
     if not found:
         return None
     visited = [start]
@@ -59,13 +59,14 @@ def walked(case: Case, start: Choice, at_most: float) -> Walk | None:
     return Walk(visited=tuple(visited)).to(flat.choice(at))
 
 
-def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
-    """Set `at`, positions in `Case.flat`, to the answer of a descent at the prices `guide`; return whether it is one.
+def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
+    """Set `at`, positions in `Subproblem.flat`, to the answer of a descent at the prices `guide`; return whether it is
+    one.
 
     Besides the rows of the steps that led near it. Without joins only.
     """
-    flat, moves = case.flat, np.empty(len(case.flat.price) + 1, dtype=np.int64)
-    latency_s = latency_limit_s(case)
+    flat, moves = subproblem.flat, np.empty(len(subproblem.flat.price) + 1, dtype=np.int64)
+    latency_s = latency_limit_s(subproblem)
     count = _descended(
         flat.offsets,
         flat.price,
@@ -73,10 +74,10 @@ def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[boo
         flat.mean_s,
         flat.excess_s,
         flat.use,
-        case.room,
+        subproblem.room,
         latency_s,
         min(at_most, MOST),
-        np.empty_like(case.room),
+        np.empty_like(subproblem.room),
         np.empty_like(at),
         at,
         moves,
@@ -91,35 +92,41 @@ def descended(case: Case, at: Counts, guide: Array, at_most: float) -> tuple[boo
         flat.mean_s,
         flat.excess_s,
         flat.use,
-        case.room,
+        subproblem.room,
         latency_s,
         exchanges,
-        np.empty_like(case.room),
+        np.empty_like(subproblem.room),
         at,
     )
     return True, moves[:count]
 
 
-def began(case: Case, guide: Array) -> Counts | None:
-    """Return the cheapest positions in `Case.flat` at the prices `guide` that fit the room; see `cheapest`."""
-    at = np.empty(len(case.tables), dtype=np.int64)
-    return at if _began(case.flat.offsets, guide, case.flat.use, case.room, np.empty_like(case.room), at) else None
+def began(subproblem: Subproblem, guide: Array) -> Counts | None:
+    """Return the cheapest positions in `Subproblem.flat` at the prices `guide` that fit the room; see `cheapest`."""
+    at = np.empty(len(subproblem.tables), dtype=np.int64)
+    return (
+        at
+        if _began(
+            subproblem.flat.offsets, guide, subproblem.flat.use, subproblem.room, np.empty_like(subproblem.room), at
+        )
+        else None
+    )
 
 
-def cheapest(case: Case) -> Choice | None:
+def cheapest(subproblem: Subproblem) -> Choice | None:
     """Return the cheapest choice that carries the load within the room, whatever its latency.
 
     Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
     """
-    if any(len(table) == 0 for table in case.tables):
+    if any(len(table) == 0 for table in subproblem.tables):
         return None
-    at = began(case, case.flat.price)
-    return None if at is None else case.flat.choice(at)
+    at = began(subproblem, subproblem.flat.price)
+    return None if at is None else subproblem.flat.choice(at)
 
 
-def steepest(case: Case, choice: Choice) -> Choice | None:
+def steepest(subproblem: Subproblem, choice: Choice) -> Choice | None:
     """Return the change of one stage that buys most latency for its price, or None when nothing does."""
-    return _steepest(_view(case, choice), choice, case.latency(choice))
+    return _steepest(_view(subproblem, choice), choice, subproblem.latency(choice))
 
 
 @compiled
@@ -331,13 +338,13 @@ def _tightened(
             at[two_best] = second
 
 
-def _view(case: Case, choice: Choice) -> _View:
-    stages = case.by_name()
+def _view(subproblem: Subproblem, choice: Choice) -> _View:
+    stages = subproblem.by_name()
     return _View(
         stages=stages,
-        added=tuple(case.prices[stage] - case.prices[stage][choice[stage]] for stage in stages),
-        latencies=tuple(case.latencies(choice, stage) for stage in stages),
-        fits=tuple(case.fitting(choice, stage) for stage in stages),
+        added=tuple(subproblem.prices[stage] - subproblem.prices[stage][choice[stage]] for stage in stages),
+        latencies=tuple(subproblem.latencies(choice, stage) for stage in stages),
+        fits=tuple(subproblem.fitting(choice, stage) for stage in stages),
     )
 
 
@@ -366,17 +373,17 @@ def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
     return None if best is None else best[1]
 
 
-def _descend(case: Case, walk: Walk, at_most: float) -> Walk | None:
+def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
     """Go down the steepest edges; at every point note the cheapest single change that already suffices."""
     best: Walk | None = None
-    while case.price(walk.answer) <= at_most + TOLERANCE:
-        now = case.latency(walk.answer)
-        if now <= case.latency_s:
+    while subproblem.price(walk.answer) <= at_most + TOLERANCE:
+        now = subproblem.latency(walk.answer)
+        if now <= subproblem.latency_s:
             return walk
-        view = _view(case, walk.answer)
-        last = _completion(view, walk.answer, case.latency_s)
-        if last is not None and case.price(last) < at_most - TOLERANCE:
-            best, at_most = Walk(visited=(*walk.visited, last)), case.price(last)
+        view = _view(subproblem, walk.answer)
+        last = _completion(view, walk.answer, subproblem.latency_s)
+        if last is not None and subproblem.price(last) < at_most - TOLERANCE:
+            best, at_most = Walk(visited=(*walk.visited, last)), subproblem.price(last)
         step = _steepest(view, walk.answer, now)
         if step is None:
             return best
@@ -384,38 +391,38 @@ def _descend(case: Case, walk: Walk, at_most: float) -> Walk | None:
     return best
 
 
-def _tighten(case: Case, walk: Walk, exchanges: bool) -> Walk:
+def _tighten(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
     """Take back what is not needed, one stage and then two at a time, until nothing more is saved."""
     while True:
-        better = _completion(_view(case, walk.answer), walk.answer, case.latency_s)
-        if better is None or case.price(better) >= case.price(walk.answer) - TOLERANCE:
-            better = _exchange(case, walk.answer) if exchanges else None
+        better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
+        if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
+            better = _exchange(subproblem, walk.answer) if exchanges else None
         if better is None:
             return walk
         walk = walk.to(better)
 
 
-def _exchange(case: Case, choice: Choice) -> Choice | None:
+def _exchange(subproblem: Subproblem, choice: Choice) -> Choice | None:
     """Return the cheapest change of two stages that saves something, or None; too many are not looked at."""
-    sizes = [len(table) for table in case.tables]
+    sizes = [len(table) for table in subproblem.tables]
     if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
         return None
-    best, best_price = None, case.price(choice) - TOLERANCE
-    for one, two in combinations(case.by_name(), 2):
-        rest = case.price(choice) - case.prices[one][choice[one]] - case.prices[two][choice[two]]
-        prices = rest + case.prices[one][:, None] + case.prices[two][None, :]
+    best, best_price = None, subproblem.price(choice) - TOLERANCE
+    for one, two in combinations(subproblem.by_name(), 2):
+        rest = subproblem.price(choice) - subproblem.prices[one][choice[one]] - subproblem.prices[two][choice[two]]
+        prices = rest + subproblem.prices[one][:, None] + subproblem.prices[two][None, :]
         first, second = np.nonzero(prices < best_price)
         order = np.argsort(prices[first, second], kind="stable")
         first, second = first[order], second[order]
-        tables = case.tables[one].use, case.tables[two].use
-        others = case.use(choice) - tables[0][choice[one]] - tables[1][choice[two]]
+        tables = subproblem.tables[one].use, subproblem.tables[two].use
+        others = subproblem.use(choice) - tables[0][choice[one]] - tables[1][choice[two]]
         for block in range(0, len(first), _EXCHANGE_BLOCK):
             rows = first[block : block + _EXCHANGE_BLOCK], second[block : block + _EXCHANGE_BLOCK]
-            fits = np.all(others + tables[0][rows[0]] + tables[1][rows[1]] <= case.room, axis=1)
-            enough = np.nonzero(fits & (case.exchanged(choice, (one, two), rows) <= case.latency_s))[0]
+            fits = np.all(others + tables[0][rows[0]] + tables[1][rows[1]] <= subproblem.room, axis=1)
+            enough = np.nonzero(fits & (subproblem.exchanged(choice, (one, two), rows) <= subproblem.latency_s))[0]
             if len(enough):
                 pair = int(rows[0][enough[0]]), int(rows[1][enough[0]])
                 best = with_row(with_row(choice, one, pair[0]), two, pair[1])
-                best_price = case.price(best) - TOLERANCE
+                best_price = subproblem.price(best) - TOLERANCE
                 break
     return best

@@ -62,7 +62,7 @@ class Flat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Subproblem:
     """One pipeline to serve at least cost: its tables, the latency allowed and the room in the pools.
 
     `prices` are what each row costs the search (USD per hour); `room` is in the units of the pools.
@@ -85,19 +85,19 @@ class Case:
         assert self._flat is not None
         return self._flat
 
-    def within(self, room: Counts) -> "Case":
+    def within(self, room: Counts) -> "Subproblem":
         """Return the same question with another room."""
-        case = replace(self, room=room)
-        object.__setattr__(case, "_flat", self._flat)
-        return case
+        subproblem = replace(self, room=room)
+        object.__setattr__(subproblem, "_flat", self._flat)
+        return subproblem
 
-    def for_latency(self, latency_s: float) -> "Case":
+    def for_latency(self, latency_s: float) -> "Subproblem":
         """Return the same question with another latency allowed."""
-        case = replace(self, latency_s=latency_s)
-        object.__setattr__(case, "_flat", self._flat)
-        return case
+        subproblem = replace(self, latency_s=latency_s)
+        object.__setattr__(subproblem, "_flat", self._flat)
+        return subproblem
 
-    def priced(self, prices: Sequence[Array]) -> "Case":
+    def priced(self, prices: Sequence[Array]) -> "Subproblem":
         """Return the same question at other prices."""
         return replace(self, prices=tuple(prices))
 
@@ -191,7 +191,7 @@ class Walk:
                 visited.append(with_row(visited[-1], stage, row))
         return Walk(visited=tuple(visited))
 
-    def direct(self, case: Case) -> "Walk":
+    def direct(self, subproblem: Subproblem) -> "Walk":
         """Return the walk without its detours: moves that a later move of the same stage made cheaper again."""
         moves = [
             (stage, new[stage])
@@ -202,7 +202,7 @@ class Walk:
         visited = [self.visited[0]]
         for position, (stage, row) in enumerate(moves):
             later = [next_row for other, next_row in moves[position + 1 :] if other == stage]
-            detour = any(case.prices[stage][after] < case.prices[stage][row] + TOLERANCE for after in later)
+            detour = any(subproblem.prices[stage][after] < subproblem.prices[stage][row] + TOLERANCE for after in later)
             if not detour and visited[-1][stage] != row:
                 visited.append(with_row(visited[-1], stage, row))
         return Walk(visited=tuple(visited))
@@ -220,6 +220,6 @@ def _cheapest_first(prices: Array) -> Counts:
     return np.argsort(prices, kind="stable").astype(np.int64)
 
 
-def latency_limit_s(case: Case) -> float:
+def latency_limit_s(subproblem: Subproblem) -> float:
     """Return the latency allowed, finite and with room for the rounding of sums."""
-    return min(case.latency_s * (1 + _SLACK), MOST)
+    return min(subproblem.latency_s * (1 + _SLACK), MOST)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementTarget, PodEndpoint, Rung
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Origin, PlacementTarget, PodEndpoint
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.history import TargetHistory
 from profiler.sources.presets import load_presets
@@ -64,7 +64,7 @@ class DirectSource:
             self._scraper.wait_for_visits(2, _FIRST_SHARE * request.deadline_s)
             self._seeing = True
         of_pods, of_users = self._scraper.look(lambda seen, now_s: self._evaluate(asked, seen, now_s))
-        origins = {target.pipeline: Origin(rung=Rung.DIRECT_SCRAPE) for target in request.placements}
+        origins = {target.pipeline: Origin(tier=MetricsTier.DIRECT_SCRAPE) for target in request.placements}
         answer = asked.answer(of_pods, of_users, origins)
         return replace(answer, problems=(*answer.problems, *self._scraper.problems(), *nowhere))
 

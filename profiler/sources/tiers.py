@@ -9,7 +9,16 @@ last rung nothing is made up: the reading stays absent, and whoever decides hold
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from optimizer.model import PipelineKey
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Origin, PlacementSamples, Quantity, Reading, Rung
+from profiler.samples import (
+    THROUGHPUT,
+    Absence,
+    AbsenceReason,
+    MetricsTier,
+    Origin,
+    PlacementSamples,
+    Quantity,
+    Reading,
+)
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 
 _STEADY = 2
@@ -18,10 +27,10 @@ _LOST = frozenset({AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason
 whoever reads it."""
 
 
-class LadderSource:
+class TieredSource:
     """A `MetricSource` over others, which are named by their rungs, best first."""
 
-    def __init__(self, sources: Mapping[Rung, MetricSource]) -> None:
+    def __init__(self, sources: Mapping[MetricsTier, MetricSource]) -> None:
         """`sources` must be some, in the order of preference."""
         self._sources = dict(sources)
         self._rungs: dict[PipelineKey, int] = {}
@@ -36,29 +45,29 @@ class LadderSource:
         before, self._rungs = self._rungs, {}
         for key, (placement_ids, scalar_ids) in _by_pipeline(request).items():
             told = [dict(_essential(answer, placement_ids, scalar_ids)) for answer in answers]
-            rung = self._settled(key, before.get(key, 0), told)
-            self._rungs[key] = rung
-            own = [answers[rung], *answers[:rung], *answers[rung + 1 :]]
+            tier = self._settled(key, before.get(key, 0), told)
+            self._rungs[key] = tier
+            own = [answers[tier], *answers[:tier], *answers[tier + 1 :]]
             for placement in placement_ids:
-                placements[placement] = _merged([answer.placements[placement] for answer in own], alone=rung == 0)
+                placements[placement] = _merged([answer.placements[placement] for answer in own], alone=tier == 0)
             for scalar in scalar_ids:
-                scalars[scalar] = _first([answer.scalars[scalar] for answer in own], alone=rung == 0)
-            origins[key] = Origin(rung=list(self._sources)[rung], because=_why(told[:rung]))
+                scalars[scalar] = _first([answer.scalars[scalar] for answer in own], alone=tier == 0)
+            origins[key] = Origin(tier=list(self._sources)[tier], because=_why(told[:tier]))
         for scalar in request.scalars.keys() - scalars.keys():  # nobody's: the first number there is
             scalars[scalar] = _first([answer.scalars[scalar] for answer in answers], alone=False)
         self._steady = {key: count for key, count in self._steady.items() if key in self._rungs}
         problems = dict.fromkeys(problem for answer in answers for problem in answer.problems)
         return ReadAnswer(placements=placements, scalars=scalars, problems=tuple(problems), origins=origins)
 
-    def _settled(self, key: PipelineKey, rung: int, told: Sequence[Mapping[Hashable, Reading]]) -> int:
+    def _settled(self, key: PipelineKey, tier: int, told: Sequence[Mapping[Hashable, Reading]]) -> int:
         """Return the rung to stand on after a read in which the sources `told` that much."""
         best = _best(told)
-        if best >= rung or not _tells_anything(told[best]):
+        if best >= tier or not _tells_anything(told[best]):
             self._steady.pop(key, None)
-            return max(best, rung)
+            return max(best, tier)
         self._steady[key] = self._steady.get(key, 0) + 1
         if self._steady[key] < _STEADY:
-            return rung
+            return tier
         del self._steady[key]
         return best
 
@@ -86,10 +95,10 @@ def _essential(
 
 def _best(told: Sequence[Mapping[Hashable, Reading]]) -> int:
     """Return the first rung that has lost nothing which a later one has."""
-    for rung, readings in enumerate(told):
+    for tier, readings in enumerate(told):
         lost = [what for what, reading in readings.items() if _is_lost(reading)]
-        if not any(not isinstance(later[what], Absence) for what in lost for later in told[rung + 1 :]):
-            return rung
+        if not any(not isinstance(later[what], Absence) for what in lost for later in told[tier + 1 :]):
+            return tier
     return 0
 
 

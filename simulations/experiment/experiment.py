@@ -26,7 +26,7 @@ from optimizer.model import PipelineKey
 from simulations.cluster.simulated import SimulatedCluster
 from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
-from simulations.policies.base import Briefing, Hardware, OneWorkloadSettings, Rival, RivalDecision
+from simulations.policies.base import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
 from simulations.results import ledger
 from simulations.results.results import BoundResult, Change, DecisionEntry, RunResult, Tuning
@@ -100,18 +100,18 @@ def run_one(
     chosen = _settings(policy, tuning) if settings is None else settings
     if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
         scenario = cheapest_first(scenario)
-    rival = _rival(scenario, policy, chosen, loads)
+    autoscaler = _autoscaler(scenario, policy, chosen, loads)
     cluster = SimulatedCluster(
-        scenario, seed=seed, interval_s=rival.interval_s, window_s=rival.metrics_window_s, schedules=loads
+        scenario, seed=seed, interval_s=autoscaler.interval_s, window_s=autoscaler.metrics_window_s, schedules=loads
     )
     log = _DecisionLog()
     due_s = cluster.now_s
     while due_s < cluster.duration_s:
         cluster.advance(due_s)
-        decision = rival(cluster.snapshot(), Policy(interval_s=rival.interval_s))
+        decision = autoscaler(cluster.snapshot(), Policy(interval_s=autoscaler.interval_s))
         cluster.apply(decision)
         log.add(decision)
-        due_s += rival.interval_s
+        due_s += autoscaler.interval_s
     cluster.advance(cluster.duration_s)
     return _result(
         scenario,
@@ -120,7 +120,7 @@ def run_one(
         tuning=tuning,
         what_if=what_if,
         seed=seed,
-        interval_s=rival.interval_s,
+        interval_s=autoscaler.interval_s,
         decisions=tuple(log.entries),
         wall_s=time.perf_counter() - began_s,
     )
@@ -302,7 +302,7 @@ def _settings(policy: str, tuning: Tuning) -> Any:
     return settings
 
 
-def _rival(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Rival:
+def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Autoscaler:
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
     briefing = Briefing(
         pipelines=pipelines,
@@ -342,7 +342,9 @@ class _DecisionLog:
                             Change(stage=change.stage, pool=change.pool, before=change.before, after=change.after)
                             for change in pipeline.changes
                         ),
-                        reason=decision.reason if isinstance(decision, RivalDecision) else reason_sentence(pipeline),
+                        reason=decision.reason
+                        if isinstance(decision, AutoscalerDecision)
+                        else reason_sentence(pipeline),
                     )
                 )
 

@@ -62,7 +62,7 @@ class DetailedSnapshot(Snapshot):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RivalDecision(Decision):
+class AutoscalerDecision(Decision):
     """A decision that explains itself in `reason`, because it has neither plan nor holds to explain it by."""
 
     reason: str
@@ -100,7 +100,7 @@ class Briefing:
     duration_s: float
 
 
-class Rival(Protocol):
+class Autoscaler(Protocol):
     """An autoscaler, made anew for every run; it may hold state of its own, as the real ones do.
 
     It is called every `interval_s` (at least 1 s) with readings averaged over `metrics_window_s`.
@@ -118,13 +118,15 @@ class Rival(Protocol):
         """Return what to do about `snapshot`."""
 
 
-def decision_of(snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy) -> RivalDecision:
+def decision_of(
+    snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy
+) -> AutoscalerDecision:
     """Return the decision that asks for `desired` replicas, within each placement's declared bounds.
 
     Placements that are not named keep what they have. Nothing is known of pools, plan or profile, nobody is turned
     away.
     """
-    return RivalDecision(
+    return AutoscalerDecision(
         now_s=snapshot.now_s,
         policy=policy,
         pipelines=tuple(_pipeline_decision(state, desired, snapshot.pools) for state in snapshot.pipelines),

@@ -9,7 +9,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from simulations.policies.base import Briefing, Rival
+from simulations.policies.base import Autoscaler, Briefing
 from simulations.policies.dynamo import Dynamo, DynamoSettings
 from simulations.policies.flink import Flink, FlinkSettings
 from simulations.policies.hpa import Hpa, HpaSettings
@@ -39,7 +39,7 @@ class Family(Generic[S]):
 
     name: str
     default: S
-    make: Callable[[S, Briefing], Rival]
+    make: Callable[[S, Briefing], Autoscaler]
 
     @property
     def trained(self) -> S | None:

@@ -21,7 +21,13 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import (
     Workload,
     ceil,
@@ -192,7 +198,7 @@ class Dynamo:
         self._components: dict[PlacementName, _Component] = {}
         self._planned_s: float | None = None
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the planner asks for."""
         works = list(first_placements(snapshot))
         specs = {state.spec.key: state.spec for state in snapshot.pipelines}

@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
@@ -194,7 +200,7 @@ class Flink:
         self.interval_s = self.metrics_window_s = settings.interval_s  # the metrics window is made of collections
         self._jobs: dict[PipelineKey, Job] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the parallelism of every job."""
         jobs: dict[PipelineKey, list[Workload]] = {}
         for work in first_placements(snapshot):

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 TOLERANCE = 0.1
@@ -132,7 +138,7 @@ class Hpa:
         self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the HPAs ask for."""
         now_s = snapshot.now_s
         desired = {

@@ -24,7 +24,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
-from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
 from simulations.policies.peak_load import peak_demand
 from simulations.policies.workloads import carried_out, ceil
 from simulations.scenario.schedule import Schedule
@@ -209,7 +209,7 @@ class Inferline:
         self._briefing = briefing
         self._tuners: dict[PipelineKey, Tuner] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the tuners ask for; what was not planned for stays until what was is ready, then goes."""
         desired: dict[PlacementName, int] = {}
         for state in snapshot.pipelines:

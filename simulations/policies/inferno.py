@@ -27,7 +27,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import PipelineSpec, StageSpec
 from optimizer.model import Placement, PoolName
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
 from simulations.policies.workloads import (
     Workload,
     carried_out,
@@ -215,7 +215,7 @@ class Inferno:
         self.interval_s = self.metrics_window_s = settings.interval_s
         self._rates: dict[tuple[Placement, float], float | None] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the allocations of the greedy."""
         servers: list[Server] = []
         stages: dict[str, tuple[PipelineState, StageSpec]] = {}

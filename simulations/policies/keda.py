@@ -10,7 +10,7 @@ replica and one, has nothing to do: a stage always keeps one.
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, RivalDecision, decision_of
+from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, first_placements
 
@@ -33,7 +33,7 @@ class Keda:
         self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the generated HPAs ask for."""
         desired = {
             work.name: self._controls.replicas(work, snapshot.now_s, self._recommended(work))

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
@@ -71,7 +77,7 @@ class Kpa:
         self._scalers: dict[PlacementName, KpaScaler] = {}
         self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the deciders want."""
         desired: Mapping[PlacementName, int] = {
             work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import Workload, first_placements
 
 
@@ -48,7 +54,7 @@ class PlusOne:
         self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
         self._calm_since_s: dict[PipelineKey, float] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return one step at most for each pipeline."""
         stages: dict[PipelineKey, list[Workload]] = {}
         for work in first_placements(snapshot):

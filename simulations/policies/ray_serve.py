@@ -9,7 +9,13 @@ service. The original's control loop runs ten times a second; here it runs once,
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import DetailedSnapshot, OneWorkloadSettings, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    OneWorkloadSettings,
+    PlacementName,
+    decision_of,
+)
 from simulations.policies.workloads import Workload, ceil, first_placements
 
 
@@ -72,7 +78,7 @@ class RayServe:
         self.interval_s, self.metrics_window_s = settings.interval_s, settings.look_back_period_s
         self._deployments: dict[PlacementName, RayDeployment] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the deployments want."""
         desired = {work.name: self._replicas(work) for work in first_placements(snapshot)}
         reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"

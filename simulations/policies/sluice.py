@@ -7,7 +7,7 @@ from controller.core.cycle import decide
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from simulations.policies.base import Briefing, DetailedSnapshot, Rival
+from simulations.policies.base import Autoscaler, Briefing, DetailedSnapshot
 from simulations.policies.peak_load import demand_by_second
 
 
@@ -27,7 +27,7 @@ class Foresight(SluiceSettings):
     beyond_s: float
 
 
-def sluice(settings: SluiceSettings, briefing: Briefing) -> Rival:
+def sluice(settings: SluiceSettings, briefing: Briefing) -> Autoscaler:
     """Return Sluice, or with `Foresight` what it would be if it knew the load."""
     return ToldSluice(settings, briefing) if isinstance(settings, Foresight) else Sluice(settings)
 

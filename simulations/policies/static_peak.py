@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PoolSpec
-from simulations.policies.base import Briefing, DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
 from simulations.policies.peak_load import peak_plan
 
 _OFTEN_S = 60.0
@@ -31,7 +31,7 @@ class StaticPeak:
     def __init__(self, settings: StaticPeakSettings, briefing: Briefing) -> None:
         self._desired = _peak_replicas(settings, briefing)
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the allocation for the peak."""
         return decision_of(snapshot, self._desired, "the plan for the peak", policy)
 

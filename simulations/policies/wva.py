@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import DetailedSnapshot, PlacementName, RivalDecision, decision_of
+from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 from simulations.policies.workloads import Workload, placements
 
@@ -111,7 +111,7 @@ class Wva:
         self._seen: dict[PlacementName, list[tuple[float, Mapping[tuple[float, int], ReplicaLoad]]]] = {}
         self._decided_s: float | None = None
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> RivalDecision:
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return what the HPAs make of what is published."""
         now_s, settings = snapshot.now_s, self._settings
         models = [placements(snapshot, state, stage) for state in snapshot.pipelines for stage in state.spec.stages]

@@ -102,21 +102,23 @@ def sentences(experiment: Experiment) -> Iterator[str]:
 
 
 def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
-    rivals = [other for other in runs if other.policy != run.policy]
-    if not rivals:
+    autoscalers = [other for other in runs if other.policy != run.policy]
+    if not autoscalers:
         return
-    better = [other for other in rivals if dominates(other, run)]
+    better = [other for other in autoscalers if dominates(other, run)]
     if run.breaks_caps:
         yield "A run that breaks the cap is not compared: keeping a promise by breaking another is no advantage."
     elif better:
         names = phrases.listed([label(other) for other in better])
         yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
     else:
-        yield f"No rival was as cheap and kept the promise as often ({phrases.plural(len(rivals), 'other run')})."
+        yield f"No rival was as cheap and kept the promise as often ({phrases.plural(len(autoscalers), 'other run')})."
     cost, met = run.mean("cost"), run.mean("sla_windows_met")
     if cost is None or met is None:
         return
-    sound = [(other, other.mean("cost"), other.mean("sla_windows_met")) for other in rivals if not other.breaks_caps]
+    sound = [
+        (other, other.mean("cost"), other.mean("sla_windows_met")) for other in autoscalers if not other.breaks_caps
+    ]
     cheaper = [(o, c, m) for o, c, m in sound if c is not None and m is not None and c < cost and o not in better]
     if cheaper:
         told = [
@@ -129,7 +131,7 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
         other, other_cost, _ = min(as_good, key=lambda found: found[1])
         more = phrases.share(other_cost / cost - 1) if cost else phrases.MISSING
         yield f"The cheapest rival that kept it as often is {label(other)} at {phrases.money(other_cost)}, {more} more."
-    breakers = [label(other) for other in rivals if other.breaks_caps]
+    breakers = [label(other) for other in autoscalers if other.breaks_caps]
     if breakers:
         yield f"Spent above the cap, and so not compared: {phrases.listed(breakers)}."
 

@@ -81,12 +81,12 @@ def test_a_package_runs_no_code_when_it_is_imported(module: Path) -> None:
 
 def test_every_unit_test_mirrors_a_module() -> None:
     unit = ROOT / "tests" / "unit"
-    strays = [
+    unaccounted = [
         str(test.relative_to(ROOT))
         for test in unit.rglob("test_*.py")
         if not (ROOT / test.relative_to(unit).parent / f"{test.stem.removeprefix('test_')}.py").is_file()
     ]
-    assert not strays
+    assert not unaccounted
 
 
 def test_no_package_below_tests_can_shadow_ours() -> None:

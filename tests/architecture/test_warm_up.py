@@ -29,7 +29,7 @@ from optimizer.warm_up import _problem
 for pipelines, instances, joins in ((1, 30, True), (2, 3, False), (7, 9, True), (20, 25, False)):
     problem = _problem(pipelines, instances=instances, joins=joins)
     busier = (replace(p, demand=Demand(entry_rate_rps=77.0, arrival_cv2=1.7)) for p in problem.pipelines)
-    allocate(replace(problem, pipelines=tuple(busier), work_limit=100_000), advice=True, shadow_prices=True)
+    allocate(replace(problem, pipelines=tuple(busier), search_effort=100_000), advice=True, shadow_prices=True)
 print(sorted(set(compiled)))
 """
 

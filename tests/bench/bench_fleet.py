@@ -24,7 +24,7 @@ from fleets import a_fleet, cut, solved
 
 from optimizer.fleet.lagrangian import Shared, share_pools
 from optimizer.model import Composition
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 
 ROWS = (  # name, pipelines, share of the two pools, stress, composed by RSS, joins
     ("20 at 70 %", 20, 0.7, False, False, False),
@@ -65,9 +65,9 @@ class Row:
     milp_same_time_over_ours: float | None = None
 
 
-def cost_of(cases: Sequence[Case], shared: Shared) -> float:
+def cost_of(subproblems: Sequence[Subproblem], shared: Shared) -> float:
     assert shared.choices is not None, "a fleet of the benchmark has a plan"
-    return sum(case.price(choice) for case, choice in zip(cases, shared.choices, strict=True))
+    return sum(subproblem.price(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True))
 
 
 def measure(
@@ -75,15 +75,18 @@ def measure(
 ) -> Row:
     rows = 100 if stress else 20
     composition = Composition.RSS if rss else Composition.SUM
-    cases = a_fleet(pipelines, seed, rows=rows, stress=stress, composition=composition, joins=joins)
-    room = cut(cases, share)
+    subproblems = a_fleet(pipelines, seed, rows=rows, stress=stress, composition=composition, joins=joins)
+    room = cut(subproblems, share)
     began, busy = time.perf_counter(), time.process_time()
-    shared = share_pools(cases, room)
+    shared = share_pools(subproblems, room)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - busy
-    cost = cost_of(cases, shared)
+    cost = cost_of(subproblems, shared)
 
     few = max(1, pipelines // 20)
-    changed = [*cases[few:], *a_fleet(few, seed + 1000, rows=rows, stress=stress, composition=composition, joins=joins)]
+    changed = [
+        *subproblems[few:],
+        *a_fleet(few, seed + 1000, rows=rows, stress=stress, composition=composition, joins=joins),
+    ]
     began, busy = time.perf_counter(), time.process_time()
     again = share_pools(changed, room, start=shared.unit_prices)
     again_seconds, again_cpu_seconds = time.perf_counter() - began, time.process_time() - busy
@@ -91,17 +94,17 @@ def measure(
 
     bound, milp, same, spent = shared.bound, None, None, None
     if milp_seconds > 0:
-        brief = solved(cases, room, seconds=max(seconds, 0.05), gap=1e-6)
+        brief = solved(subproblems, room, seconds=max(seconds, 0.05), gap=1e-6)
         same = None if brief.cost is None else brief.cost / cost - 1
         began = time.perf_counter()
-        long = solved(cases, room, seconds=milp_seconds, gap=1e-6)
+        long = solved(subproblems, room, seconds=milp_seconds, gap=1e-6)
         spent = time.perf_counter() - began
         milp = None if long.cost is None else long.cost / cost - 1
         bound = max(bound, min(long.bound, cost))
     return Row(
         fleet=name,
         seed=seed,
-        options=sum(len(table) for case in cases for table in case.tables),
+        options=sum(len(table) for subproblem in subproblems for table in subproblem.tables),
         cost=cost,
         bound=bound,
         seconds=seconds,
@@ -167,11 +170,11 @@ def peak_mib() -> float:
 def be_fresh(pipelines: int) -> None:
     before = peak_mib()
     began = time.perf_counter()
-    cases = a_fleet(pipelines, 0)
-    room = cut(cases, 0.7)
+    subproblems = a_fleet(pipelines, 0)
+    room = cut(subproblems, 0.7)
     made = time.perf_counter() - began
     began = time.perf_counter()
-    share_pools(cases, room)
+    share_pools(subproblems, room)
     print(
         json.dumps(
             {

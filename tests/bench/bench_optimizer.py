@@ -23,105 +23,110 @@ from optimizer.model import Composition
 from optimizer.search import tables
 from optimizer.search.exact import Solution, solve
 from optimizer.search.greedy import cheapest, search
-from optimizer.search.subproblem import Case, Choice
+from optimizer.search.subproblem import Choice, Subproblem
 
 Array = NDArray[np.float64]
 SAME = 1e-6
 
 
-def by_milp(case: Case) -> float | None:
+def by_milp(subproblem: Subproblem) -> float | None:
     """Ask HiGHS. Latencies are in thousandths of the SLA: a row may be exceeded by 1e-6, which in seconds is a miss."""
-    owner = np.concatenate([np.full(len(table), number) for number, table in enumerate(case.tables)])
+    owner = np.concatenate([np.full(len(table), number) for number, table in enumerate(subproblem.tables)])
     answer = optimize.milp(
-        np.concatenate(case.prices),
+        np.concatenate(subproblem.prices),
         integrality=np.ones(len(owner)),
         bounds=optimize.Bounds(0, 1),
         constraints=[
-            optimize.LinearConstraint(np.arange(len(case.tables))[:, None] == owner, 1, 1),
+            optimize.LinearConstraint(np.arange(len(subproblem.tables))[:, None] == owner, 1, 1),
             optimize.LinearConstraint(
-                np.concatenate([table.percentile_s for table in case.tables])[None] * (1e3 / case.latency_s),
+                np.concatenate([table.percentile_s for table in subproblem.tables])[None]
+                * (1e3 / subproblem.latency_s),
                 -np.inf,
                 1e3,
             ),
-            optimize.LinearConstraint(np.concatenate([table.use for table in case.tables]).T, -np.inf, case.room),
+            optimize.LinearConstraint(
+                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.room
+            ),
         ],
         options={"mip_rel_gap": 0},
     )
     return float(answer.fun) if answer.status == 0 else None
 
 
-def by_search(case: Case) -> float | None:
-    walk = search(case)
-    return None if walk is None else case.price(walk.answer)
+def by_search(subproblem: Subproblem) -> float | None:
+    walk = search(subproblem)
+    return None if walk is None else subproblem.price(walk.answer)
 
 
-def by_proof(case: Case) -> float | None:
-    solution = solve(case)
-    return None if solution.walk is None else case.price(solution.walk.answer)
+def by_proof(subproblem: Subproblem) -> float | None:
+    solution = solve(subproblem)
+    return None if solution.walk is None else subproblem.price(solution.walk.answer)
 
 
-def slowest_first(case: Case) -> float | None:
+def slowest_first(subproblem: Subproblem) -> float | None:
     """Give the stage with the longest latency its next dearer row that is faster, until the SLA is met."""
-    choice = cheapest(case)
-    while choice is not None and case.latency(choice) > case.latency_s:
-        choice = _next_of_slowest(case, choice)
-    return None if choice is None else case.price(choice)
+    choice = cheapest(subproblem)
+    while choice is not None and subproblem.latency(choice) > subproblem.latency_s:
+        choice = _next_of_slowest(subproblem, choice)
+    return None if choice is None else subproblem.price(choice)
 
 
-def _next_of_slowest(case: Case, choice: Choice) -> Choice | None:
-    now = [float(table.percentile_s[row]) for table, row in zip(case.tables, choice, strict=True)]
+def _next_of_slowest(subproblem: Subproblem, choice: Choice) -> Choice | None:
+    now = [float(table.percentile_s[row]) for table, row in zip(subproblem.tables, choice, strict=True)]
     for stage in sorted(range(len(now)), key=lambda stage: -now[stage]):
-        table, prices = case.tables[stage], case.prices[stage]
-        better = (table.percentile_s < now[stage]) & case.fitting(choice, stage)
+        table, prices = subproblem.tables[stage], subproblem.prices[stage]
+        better = (table.percentile_s < now[stage]) & subproblem.fitting(choice, stage)
         if better.any():
             row = int(np.argmin(np.where(better, prices, np.inf)))
             return (*choice[:stage], row, *choice[stage + 1 :])
     return None
 
 
-def split_sla(case: Case) -> float | None:
+def split_sla(subproblem: Subproblem) -> float | None:
     """Give each stage the part of the SLA that its fastest row has of all fastest rows, and the cheapest row in it."""
-    fastest = np.array([table.percentile_s.min() for table in case.tables])
+    fastest = np.array([table.percentile_s.min() for table in subproblem.tables])
     choice = []
-    for table, prices, part in zip(case.tables, case.prices, fastest / fastest.sum(), strict=True):
-        enough = table.percentile_s <= part * case.latency_s
+    for table, prices, part in zip(subproblem.tables, subproblem.prices, fastest / fastest.sum(), strict=True):
+        enough = table.percentile_s <= part * subproblem.latency_s
         if not enough.any():
             return None
         choice.append(int(np.argmin(np.where(enough, prices, np.inf))))
-    return case.price(tuple(choice)) if case.fits(tuple(choice)) else None
+    return subproblem.price(tuple(choice)) if subproblem.fits(tuple(choice)) else None
 
 
-def single_action_descent(case: Case) -> float | None:
+def single_action_descent(subproblem: Subproblem) -> float | None:
     """From the fastest rows, take the one change that saves most and keeps the SLA, until none does.
 
     A change is to the next cheaper row of the same or of other placements.
     """
-    choice: Choice = tuple(int(np.argmin(table.percentile_s)) for table in case.tables)
-    if not case.fits(choice) or case.latency(choice) > case.latency_s:
+    choice: Choice = tuple(int(np.argmin(table.percentile_s)) for table in subproblem.tables)
+    if not subproblem.fits(choice) or subproblem.latency(choice) > subproblem.latency_s:
         return None
     while True:
         best: tuple[float, Choice] | None = None
-        for stage, prices in enumerate(case.prices):
-            allowed = (case.latencies(choice, stage) <= case.latency_s) & case.fitting(choice, stage)
+        for stage, prices in enumerate(subproblem.prices):
+            allowed = (subproblem.latencies(choice, stage) <= subproblem.latency_s) & subproblem.fitting(choice, stage)
             cheaper = prices < prices[choice[stage]] - SAME
-            mixes = (case.tables[stage].replicas > 0) @ (1 << np.arange(case.tables[stage].replicas.shape[1]))
+            mixes = (subproblem.tables[stage].replicas > 0) @ (
+                1 << np.arange(subproblem.tables[stage].replicas.shape[1])
+            )
             for mix in np.unique(mixes[cheaper]):
                 row = int(np.argmax(np.where(cheaper & (mixes == mix), prices, -np.inf)))
                 saved = float(prices[choice[stage]] - prices[row])
                 if allowed[row] and (best is None or saved > best[0]):
                     best = saved, (*choice[:stage], row, *choice[stage + 1 :])
         if best is None:
-            return case.price(choice)
+            return subproblem.price(choice)
         choice = best[1]
 
 
-def by_steps(steps: int) -> Callable[[Case], float | None]:
+def by_steps(steps: int) -> Callable[[Subproblem], float | None]:
     """Return dynamic programming over the SLA in `steps`, latencies rounded up; it does not know of pools."""
 
-    def plan(case: Case) -> float | None:
+    def plan(subproblem: Subproblem) -> float | None:
         best, chosen = np.zeros(steps + 1), []
-        for table, prices in zip(case.tables, case.prices, strict=True):
-            taken = np.ceil(table.percentile_s / case.latency_s * steps - 1e-9).astype(np.int64)
+        for table, prices in zip(subproblem.tables, subproblem.prices, strict=True):
+            taken = np.ceil(table.percentile_s / subproblem.latency_s * steps - 1e-9).astype(np.int64)
             after, rows = np.full(steps + 1, np.inf), np.full(steps + 1, -1)
             for row in np.nonzero(taken <= steps)[0].tolist():
                 sums = best[: steps + 1 - taken[row]] + prices[row]
@@ -137,12 +142,12 @@ def by_steps(steps: int) -> Callable[[Case], float | None]:
             choice.append(int(rows[left]))
             left -= int(taken[rows[left]])
         answer = tuple(reversed(choice))
-        return case.price(answer) if case.fits(answer) else None
+        return subproblem.price(answer) if subproblem.fits(answer) else None
 
     return plan
 
 
-PLANNERS: dict[str, Callable[[Case], float | None]] = {
+PLANNERS: dict[str, Callable[[Subproblem], float | None]] = {
     "with proof": by_proof,
     "search alone": by_search,
     "+1 on the slowest stage": slowest_first,
@@ -177,20 +182,20 @@ def measure(family: str, limits: bool, count: int) -> dict[str, object]:
     scratch: list[float] = []
     unproven, unproven_rss, disagreements = 0, 0, []
     for seed in range(count):
-        case = instances.a_case(family, seed, limits=limits)
+        subproblem = instances.a_subproblem(family, seed, limits=limits)
         for name, planner in PLANNERS.items():
             if seed >= SAMPLE and name not in ASKED_EACH_TIME:
                 continue
-            asked = replace(case)  # nothing is remembered from the planner before
+            asked = replace(subproblem)  # nothing is remembered from the planner before
             start, begun = time.perf_counter(), time.process_time()
             prices[name].append(planner(asked))
             processor[name].append(time.process_time() - begun)
             times[name].append(time.perf_counter() - start)
-        solution, best = solve(case), prices["HiGHS"][-1]
-        in_rss = replace(case, composition=Composition.RSS)
+        solution, best = solve(subproblem), prices["HiGHS"][-1]
+        in_rss = replace(subproblem, composition=Composition.RSS)
         unproven_rss += not _is_proof(in_rss, solve(in_rss))
-        mine = None if solution.walk is None else case.price(solution.walk.answer)
-        unproven += not _is_proof(case, solution)
+        mine = None if solution.walk is None else subproblem.price(solution.walk.answer)
+        unproven += not _is_proof(subproblem, solution)
         if (best is None) != (mine is None) or (best is not None and mine is not None and _apart(best, mine)):
             disagreements.append(seed)
         if family == "queueing":
@@ -198,7 +203,7 @@ def measure(family: str, limits: bool, count: int) -> dict[str, object]:
             _forget_tables()
             start = time.perf_counter()
             tables = instances.tables_of(problem).tables
-            solve(replace(case, tables=tables, prices=tuple(table.objective_per_hour for table in tables)))
+            solve(replace(subproblem, tables=tables, prices=tuple(table.objective_per_hour for table in tables)))
             scratch.append(time.perf_counter() - start)
     reference = prices["HiGHS"]
     feasible = [number for number, best in enumerate(reference) if best is not None]
@@ -229,10 +234,10 @@ def measure(family: str, limits: bool, count: int) -> dict[str, object]:
     }
 
 
-def _is_proof(case: Case, solution: Solution) -> bool:
+def _is_proof(subproblem: Subproblem, solution: Solution) -> bool:
     if solution.walk is None:
         return solution.bound == np.inf
-    return case.price(solution.walk.answer) <= solution.bound * (1 + SAME)
+    return subproblem.price(solution.walk.answer) <= solution.bound * (1 + SAME)
 
 
 def warm() -> None:
@@ -240,11 +245,11 @@ def warm() -> None:
     for family in instances.FAMILIES:
         for seed in range(30):
             for limits in (False, True):
-                case = instances.a_case(family, seed, limits=limits)
+                subproblem = instances.a_subproblem(family, seed, limits=limits)
                 for composition in Composition:
-                    solve(replace(case, composition=composition))
+                    solve(replace(subproblem, composition=composition))
     for planner in PLANNERS.values():
-        planner(case)
+        planner(subproblem)
 
 
 def _apart(one: float, two: float) -> bool:

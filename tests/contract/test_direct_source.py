@@ -15,7 +15,7 @@ from typing import TypeVar
 import pytest
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoint, Quantity, Reading, Rung
+from profiler.samples import Absence, AbsenceReason, MetricsTier, PlacementTarget, PodEndpoint, Quantity, Reading
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.direct import DirectSource
 from profiler.sources.scraper import MOST_BYTES
@@ -189,7 +189,7 @@ def test_every_quantity_of_a_placement_is_read(source: DirectSource, pods: dict[
     assert samples.of(Quantity.SERVED_BATCH) == Absence(
         reason=AbsenceReason.UNSUPPORTED, detail="generic does not export it"
     )
-    assert answer.origins[KEY[0]].rung is Rung.DIRECT_SCRAPE
+    assert answer.origins[KEY[0]].tier is MetricsTier.DIRECT_SCRAPE
     assert answer.problems == ()
 
 

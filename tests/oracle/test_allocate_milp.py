@@ -21,8 +21,8 @@ def optimum(problem: Problem, mixing: Mixing) -> float | None:
     costs: list[float] = []
     stage_of, latency_rows, use_rows = [], [], []
     for number, pipeline in enumerate(problem.pipelines):
-        case = fleet.case(pipeline, 1.0, mixing)
-        for index, table in enumerate(case.tables):
+        subproblem = fleet.subproblem(pipeline, 1.0, mixing)
+        for index, table in enumerate(subproblem.tables):
             for row in range(len(table)):
                 costs.append(float(table.cost_per_hour[row]))
                 stage_of.append((number, index))

@@ -27,7 +27,7 @@ WINDOW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Subproblem:
     """One pipeline of requests, its pools, its load, and how finely schedules may change in a window."""
 
     pipeline: PipelineSpec
@@ -54,7 +54,7 @@ class Case:
         ).cost
 
 
-def a_case(seed: int) -> Case:
+def a_subproblem(seed: int) -> Subproblem:
     """Between 20 and 60 items a window, one or two stages, one or two pools, replicas that take long to start."""
     rng = np.random.default_rng(seed)
     windows, stages, kinds, slices = [(4, 1, 1, 1), (2, 1, 1, 3), (3, 1, 2, 1), (3, 2, 1, 1), (2, 2, 2, 1)][seed % 5]
@@ -79,7 +79,7 @@ def a_case(seed: int) -> Case:
         made.append(a_stage(f"stage-{k}", *placements, after=[f"stage-{k - 1}"] if k else [], pass_ratio=passes))
     sla = Sla(latency_s=float(mean_s * stages * rng.uniform(1.2, 4.0)), percentile=float(rng.choice([50, 80, 95])))
     pipeline = replace(a_spec(*made, budget=1e6), sla=sla)
-    return Case(
+    return Subproblem(
         pipeline=pipeline,
         pools=tuple(a_pool(name, price=float(rng.uniform(0.5, 2.0))).spec for name in pool_names),
         schedule=Schedule(start_s=start_s, end_s=start_s),
@@ -90,7 +90,7 @@ def a_case(seed: int) -> Case:
     )
 
 
-def a_tight_case(seed: int) -> Case:
+def a_tight_subproblem(seed: int) -> Subproblem:
     """A steady load that keeps one or two replicas busy for nearly all of the time, and an SLA that lets them be."""
     rng = np.random.default_rng(seed)
     windows, kinds = [(3, 1), (4, 1), (2, 2)][seed % 3]
@@ -103,7 +103,7 @@ def a_tight_case(seed: int) -> Case:
         for k, startup_s in enumerate(rng.choice([5.0, 8.0, 20.0, 30.0], kinds))
     ]
     placements = [replace(p, prior=replace(p.prior, service=replace(p.prior.service, cv=0.0))) for p in placements]
-    return Case(
+    return Subproblem(
         pipeline=a_spec(a_stage("stage", *placements), sla_s=3 * service_s, budget=1e6),
         pools=tuple(a_pool(f"pool-{k}", price=1.0 / (1 + k / 2)).spec for k in range(kinds)),
         schedule=Schedule(start_s=start_s, end_s=start_s),
@@ -114,7 +114,7 @@ def a_tight_case(seed: int) -> Case:
     )
 
 
-def an_uneven_case(seed: int) -> Case:
+def an_uneven_case(seed: int) -> Subproblem:
     """Busy windows beside quiet ones, quick starts, and an SLA long enough to carry work into the next window."""
     rng = np.random.default_rng(seed)
     service_s, windows = 0.25, 4
@@ -127,7 +127,7 @@ def an_uneven_case(seed: int) -> Case:
         "pool-0", service_s=service_s, bounds=(0, 2), startup_s=float(rng.choice([0.0, 2.0, 5.0, 10.0, 20.0]))
     )
     placement = replace(placement, prior=replace(placement.prior, service=ServiceLaw(fixed_s=service_s)))
-    return Case(
+    return Subproblem(
         pipeline=a_spec(a_stage("stage", placement), sla_s=float(rng.choice([1.0, 3.0])), budget=1e6),
         pools=(a_pool("pool-0").spec,),
         schedule=Schedule(start_s=start_s, end_s=start_s),
@@ -138,7 +138,7 @@ def an_uneven_case(seed: int) -> Case:
     )
 
 
-def a_streams_case(seed: int) -> Case:
+def a_streams_case(seed: int) -> Subproblem:
     """Some streams that stay with their replica, whose slots or whose time is short, and who come and go."""
     rng = np.random.default_rng(seed)
     windows, kinds = [(4, 1), (5, 1), (3, 2)][seed % 3]
@@ -159,7 +159,7 @@ def a_streams_case(seed: int) -> Case:
     end_s = start_s + rng.exponential(duration_s, streams)
     stage = replace(a_stage("stage", *placements), routing=Routing.STICKY)
     pipeline = a_spec(stage, sla_s=4 * service_s, budget=1e6)
-    return Case(
+    return Subproblem(
         pipeline=replace(pipeline, unit=DemandUnit.STREAMS, chunk_s=chunk_s),
         pools=tuple(a_pool(f"pool-{k}", price=1.0 / (1 + k / 3)).spec for k in range(kinds)),
         schedule=Schedule.of(start_s, end_s),
@@ -174,9 +174,9 @@ Path = tuple[int, ...]
 """How many replicas of a placement serve in each slice."""
 
 
-def paid_usd(case: Case, path: Path, startup_s: float, price_per_hour: float) -> float:
+def paid_usd(subproblem: Subproblem, path: Path, startup_s: float, price_per_hour: float) -> float:
     """What a path costs when every replica is paid for from its start on."""
-    edges = case.edges_s
+    edges = subproblem.edges_s
     cuts = np.unique(np.clip([*edges, *(edges - startup_s)], edges[0], edges[-1]))
     total = 0.0
     for begin, end in itertools.pairwise(cuts):
@@ -193,9 +193,9 @@ class Server:
     law: ServiceLaw
 
 
-def servers_of(case: Case, path: Path, law: ServiceLaw) -> Iterator[Server]:
+def servers_of(subproblem: Subproblem, path: Path, law: ServiceLaw) -> Iterator[Server]:
     """Replica k serves wherever the path has more than k; before and after the scored time nobody counts."""
-    edges = case.edges_s
+    edges = subproblem.edges_s
     for k in range(max(path)):
         for on, run in itertools.groupby(range(len(path)), key=lambda at: path[at] > k):
             if on:
@@ -250,15 +250,15 @@ def serve(
     return left
 
 
-def meets(case: Case, paths: list[list[Path]], *, lazy: bool) -> bool:
+def meets(subproblem: Subproblem, paths: list[list[Path]], *, lazy: bool) -> bool:
     """Whether a schedule (paths by stage and placement) meets enough windows."""
-    sla, clock = case.pipeline.sla, case.clock
-    stages = case.pipeline.stages
-    arrivals = {n + 1: t for n, t in enumerate(case.schedule.start_s.tolist()) if t >= clock.warmup_s}
+    sla, clock = subproblem.pipeline.sla, subproblem.clock
+    stages = subproblem.pipeline.stages
+    arrivals = {n + 1: t for n, t in enumerate(subproblem.schedule.start_s.tolist()) if t >= clock.warmup_s}
     ends_at = {}
     for number in arrivals:
         passes = [
-            bool(stage.pass_ratio >= 1 or verdict(case.seed, k, number) * 2.0**-64 < stage.pass_ratio)
+            bool(stage.pass_ratio >= 1 or verdict(subproblem.seed, k, number) * 2.0**-64 < stage.pass_ratio)
             for k, stage in enumerate(stages)
         ]
         ends_at[number] = passes.index(False) if False in passes else len(stages)
@@ -270,7 +270,7 @@ def meets(case: Case, paths: list[list[Path]], *, lazy: bool) -> bool:
         servers = [
             server
             for placement, path in zip(stage.placements, paths[k], strict=True)
-            for server in servers_of(case, path, placement.prior.service)
+            for server in servers_of(subproblem, path, placement.prior.service)
         ]
         left = serve(items, servers, stage.placements[0].prior.batch_sizes[-1], rest_s=rest_s, lazy=lazy)
         at = {**{n: t for n, t in at.items() if ends_at[n] < k}, **left}
@@ -283,66 +283,66 @@ def meets(case: Case, paths: list[list[Path]], *, lazy: bool) -> bool:
         if len(counted) + len(lost) >= MIN_WINDOW_ITEMS:
             scored += 1
             met += len(within) * 100 >= sla.percentile * (len(counted) + len(lost)) - 1e-9
-    return met >= case.required_share * scored - 1e-9
+    return met >= subproblem.required_share * scored - 1e-9
 
 
-def schedules_below(case: Case, usd: float) -> Iterator[tuple[float, list[list[Path]]]]:
+def schedules_below(subproblem: Subproblem, usd: float) -> Iterator[tuple[float, list[list[Path]]]]:
     """Every schedule that costs less, by stage and placement."""
-    placements = [placement for stage in case.pipeline.stages for placement in stage.placements]
-    slices = len(case.edges_s) - 1
-    price = {pool.name: pool.price_per_hour for pool in case.pools}
+    placements = [placement for stage in subproblem.pipeline.stages for placement in stage.placements]
+    slices = len(subproblem.edges_s) - 1
+    price = {pool.name: pool.price_per_hour for pool in subproblem.pools}
     every = list(itertools.product(range(3), repeat=slices))
-    costs = np.array([[paid_usd(case, path, p.startup_s, price[p.pool]) for path in every] for p in placements])
+    costs = np.array([[paid_usd(subproblem, path, p.startup_s, price[p.pool]) for path in every] for p in placements])
     total = costs[0]
     for more in costs[1:]:
         total = np.add.outer(total, more)
-    kinds = len(case.pools)
+    kinds = len(subproblem.pools)
     for chosen in np.argwhere(total < usd).tolist():
         paths = [every[k] for k in chosen]
         yield float(total[tuple(chosen)]), [paths[k : k + kinds] for k in range(0, len(paths), kinds)]
 
 
-def meets_in_the_engine(case: Case, paths: list[list[Path]]) -> bool:
+def meets_in_the_engine(subproblem: Subproblem, paths: list[list[Path]]) -> bool:
     """Whether a schedule meets enough windows on the data plane that every policy is measured on.
 
     Who goes takes nothing with them: streams find their next slot at once.
     """
-    engine = PipelineEngine(case.pipeline, case.schedule, clock=case.clock, seed=case.seed)
-    serving: dict[PlacementKey, list[int]] = {key: [] for key in case.pipeline.placement_keys()}
+    engine = PipelineEngine(subproblem.pipeline, subproblem.schedule, clock=subproblem.clock, seed=subproblem.seed)
+    serving: dict[PlacementKey, list[int]] = {key: [] for key in subproblem.pipeline.placement_keys()}
     by_key = list(zip(serving.items(), itertools.chain(*paths), strict=True))
-    for at, begin_s in enumerate(case.edges_s[:-1].tolist()):
+    for at, begin_s in enumerate(subproblem.edges_s[:-1].tolist()):
         engine.advance(begin_s)
         for (key, numbers), path in by_key:
             numbers.extend(engine.add_replica(key) for _ in range(path[at] - len(numbers)))
         for (_, numbers), path in by_key:
             while len(numbers) > path[at]:
                 engine.drain_replica(numbers.pop(), begin_s)
-    engine.advance(case.clock.duration_s)
+    engine.advance(subproblem.clock.duration_s)
     met = engine.tally().score().sla_windows_met
-    return met is None or met >= case.required_share - 1e-9
+    return met is None or met >= subproblem.required_share - 1e-9
 
 
-def below(case: Case) -> int:
+def below(subproblem: Subproblem) -> int:
     """Play every schedule that costs less than the bound, and return how many there are."""
-    usd = case.bound()
+    usd = subproblem.bound()
     played = 0
-    for cost, paths in schedules_below(case, (math.inf if usd is None else usd) * (1 - 1e-6)):
+    for cost, paths in schedules_below(subproblem, (math.inf if usd is None else usd) * (1 - 1e-6)):
         played += 1
-        if case.pipeline.unit is DemandUnit.STREAMS:
-            assert not meets_in_the_engine(case, paths), (case.seed, cost, usd, paths)
+        if subproblem.pipeline.unit is DemandUnit.STREAMS:
+            assert not meets_in_the_engine(subproblem, paths), (subproblem.seed, cost, usd, paths)
             continue
         for lazy in (False, True):
-            assert not meets(case, paths, lazy=lazy), (case.seed, cost, usd, paths)
+            assert not meets(subproblem, paths, lazy=lazy), (subproblem.seed, cost, usd, paths)
     return played
 
 
 @pytest.mark.parametrize("part", range(5))
 def test_no_schedule_below_the_bound_meets_the_sla(part: int) -> None:
-    assert sum(below(a_case(seed)) for seed in range(part, 60, 5)) >= 50
+    assert sum(below(a_subproblem(seed)) for seed in range(part, 60, 5)) >= 50
 
 
 def test_no_schedule_below_the_bound_meets_the_sla_where_replicas_are_busy() -> None:
-    assert sum(below(a_tight_case(seed)) for seed in range(45)) >= 1000
+    assert sum(below(a_tight_subproblem(seed)) for seed in range(45)) >= 1000
 
 
 def test_no_schedule_below_the_bound_meets_the_sla_where_the_load_is_uneven() -> None:
@@ -353,18 +353,18 @@ def test_no_schedule_below_the_bound_meets_the_sla_where_streams_hold_slots() ->
     assert sum(below(a_streams_case(seed)) for seed in range(60)) >= 400
 
 
-def cheapest_meeting(case: Case, is_met: Callable[[list[list[Path]]], bool]) -> float | None:
+def cheapest_meeting(subproblem: Subproblem, is_met: Callable[[list[list[Path]]], bool]) -> float | None:
     """Return what the cheapest schedule of all costs that meets the SLA, None where there is none."""
-    schedules = sorted(schedules_below(case, math.inf), key=lambda entry: entry[0])
+    schedules = sorted(schedules_below(subproblem, math.inf), key=lambda entry: entry[0])
     return next((cost for cost, paths in schedules if is_met(paths)), None)
 
 
 def test_the_bound_is_near_the_cheapest_schedule_where_streams_hold_slots() -> None:
     ratios = []
     for seed in range(60):
-        case = a_streams_case(seed)
-        usd = case.bound()
-        cheapest = cheapest_meeting(case, partial(meets_in_the_engine, case))
+        subproblem = a_streams_case(seed)
+        usd = subproblem.bound()
+        cheapest = cheapest_meeting(subproblem, partial(meets_in_the_engine, subproblem))
         if cheapest is not None and usd:
             ratios.append(cheapest / usd)
     assert len(ratios) >= 30
@@ -374,9 +374,9 @@ def test_the_bound_is_near_the_cheapest_schedule_where_streams_hold_slots() -> N
 def test_the_bound_is_near_the_cheapest_schedule_where_replicas_are_busy() -> None:
     ratios = []
     for seed in range(15):
-        case = a_tight_case(seed)
-        usd = case.bound()
-        cheapest = cheapest_meeting(case, partial(meets, case, lazy=False))
+        subproblem = a_tight_subproblem(seed)
+        usd = subproblem.bound()
+        cheapest = cheapest_meeting(subproblem, partial(meets, subproblem, lazy=False))
         assert usd is not None
         if cheapest is not None:
             ratios.append(cheapest / usd)

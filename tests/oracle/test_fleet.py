@@ -14,22 +14,24 @@ from optimizer.fleet.lagrangian import Shared, share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.model import Composition, Problem
 from optimizer.plan import Plan
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 
 
-def price(cases: list[Case], shared: Shared) -> float:
+def price(subproblems: list[Subproblem], shared: Shared) -> float:
     assert shared.choices is not None
-    return sum(case.price(choice) for case, choice in zip(cases, shared.choices, strict=True))
+    return sum(subproblem.price(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True))
 
 
-def check(cases: list[Case], room: np.ndarray, shared: Shared) -> float:
+def check(subproblems: list[Subproblem], room: np.ndarray, shared: Shared) -> float:
     """Return what the choice costs, which keeps every promise."""
     assert shared.choices is not None
-    used = np.sum([case.use(choice) for case, choice in zip(cases, shared.choices, strict=True)], axis=0)
+    used = np.sum(
+        [subproblem.use(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True)], axis=0
+    )
     assert np.all(used <= room)
-    for case, choice in zip(cases, shared.choices, strict=True):
-        assert case.latency(choice) <= case.latency_s * (1 + 1e-9)
-    return price(cases, shared)
+    for subproblem, choice in zip(subproblems, shared.choices, strict=True):
+        assert subproblem.latency(choice) <= subproblem.latency_s * (1 + 1e-9)
+    return price(subproblems, shared)
 
 
 @pytest.mark.parametrize("stress", [False, True])
@@ -37,15 +39,15 @@ def check(cases: list[Case], room: np.ndarray, shared: Shared) -> float:
 def test_small_fleets_are_optimal_and_mostly_proven_so(share: float, stress: bool) -> None:
     gaps, certificates = [], []
     for seed in range(5):
-        cases = a_fleet(2 + seed, seed, rows=10, stress=stress)
-        room = cut(cases, share)
-        shared, best = share_pools(cases, room), solved(cases, room)
+        subproblems = a_fleet(2 + seed, seed, rows=10, stress=stress)
+        room = cut(subproblems, share)
+        shared, best = share_pools(subproblems, room), solved(subproblems, room)
         if best.cost is None:
             assert best.infeasible
             assert shared.choices is None
             continue
         assert shared.choices is not None
-        cost = check(cases, room, shared)
+        cost = check(subproblems, room, shared)
         assert cost >= best.cost - 1e-6 * best.cost
         assert shared.bound <= best.cost * (1 + 1e-6)
         gaps.append(cost / best.cost - 1)
@@ -60,38 +62,41 @@ def test_small_fleets_are_optimal_and_mostly_proven_so(share: float, stress: boo
 
 def test_what_cannot_fit_is_proven_not_to() -> None:
     for seed in range(6):
-        cases = a_fleet(3, seed, rows=8)
-        least = np.sum([np.sum([table.use.min(axis=0) for table in case.tables], axis=0) for case in cases], axis=0)
-        room = cut(cases, 0.02, pools=5)
+        subproblems = a_fleet(3, seed, rows=8)
+        least = np.sum(
+            [np.sum([table.use.min(axis=0) for table in subproblem.tables], axis=0) for subproblem in subproblems],
+            axis=0,
+        )
+        room = cut(subproblems, 0.02, pools=5)
         if np.all(least <= room):
             continue
-        assert share_pools(cases, room).choices is None
-        assert solved(cases, room).infeasible
+        assert share_pools(subproblems, room).choices is None
+        assert solved(subproblems, room).infeasible
 
 
 def test_many_pipelines_come_within_a_hundredth_of_a_percent_of_the_bound() -> None:
     for seed in range(2):
-        cases = a_fleet(60, seed)
-        room = cut(cases, 0.7)
-        shared = share_pools(cases, room)
-        assert check(cases, room, shared) <= shared.bound * 1.0005
+        subproblems = a_fleet(60, seed)
+        room = cut(subproblems, 0.7)
+        shared = share_pools(subproblems, room)
+        assert check(subproblems, room, shared) <= shared.bound * 1.0005
 
 
 @pytest.mark.parametrize("joins", [False, True])
 def test_composed_pipelines_keep_their_latency_at_least_cost_and_the_bound_holds(joins: bool) -> None:
     proven = []
     for seed in range(3 if joins else 6):
-        cases = a_fleet(2, seed, rows=2 if joins else 5, composition=Composition.RSS, joins=joins)
-        cases = [_shortened(case, 4 if joins else 3) for case in cases]
-        room = cut(cases, 0.8, pools=1)
-        best = _everything(cases, room)
-        shared = share_pools(cases, room)
+        subproblems = a_fleet(2, seed, rows=2 if joins else 5, composition=Composition.RSS, joins=joins)
+        subproblems = [_shortened(subproblem, 4 if joins else 3) for subproblem in subproblems]
+        room = cut(subproblems, 0.8, pools=1)
+        best = _everything(subproblems, room)
+        shared = share_pools(subproblems, room)
         if best is None:
             assert shared.choices is None
             continue
         assert shared.bound <= best + 1e-6
         assert shared.choices is not None
-        cost = check(cases, room, shared)
+        cost = check(subproblems, room, shared)
         assert cost >= best - 1e-6
         assert cost <= best * (1.02 if joins else 1 + 1e-9)  # what joins may cost more has no bound that is proven
         proven.append(shared.bound >= cost - 1e-6)
@@ -101,18 +106,18 @@ def test_composed_pipelines_keep_their_latency_at_least_cost_and_the_bound_holds
 
 def test_fleets_composed_by_rss_come_within_a_hundredth_of_a_percent_of_the_bound() -> None:
     for seed in range(2):
-        cases = a_fleet(60, seed, composition=Composition.RSS)
-        room = cut(cases, 0.7)
-        shared = share_pools(cases, room)
-        assert check(cases, room, shared) <= shared.bound * 1.0005
+        subproblems = a_fleet(60, seed, composition=Composition.RSS)
+        room = cut(subproblems, 0.7)
+        shared = share_pools(subproblems, room)
+        assert check(subproblems, room, shared) <= shared.bound * 1.0005
 
 
 def test_the_work_goes_beyond_its_limit_by_a_few_looks_at_the_options_at_most() -> None:
-    cases = a_fleet(20, 1, composition=Composition.RSS)
-    room = cut(cases, 0.7)
-    options = sum(len(table) for case in cases for table in case.tables)
+    subproblems = a_fleet(20, 1, composition=Composition.RSS)
+    room = cut(subproblems, 0.7)
+    options = sum(len(table) for subproblem in subproblems for table in subproblem.tables)
     for limit in (0, 30_000, 100_000, 300_000):
-        assert share_pools(cases, room, work_limit=limit).work <= limit + 100 * options
+        assert share_pools(subproblems, room, search_effort=limit).work <= limit + 100 * options
 
 
 def a_problem_of(seed: int, count: int, share: float) -> Problem:
@@ -167,52 +172,52 @@ def test_the_budget_that_is_advised_in_a_fleet_is_the_least_that_does(compositio
     assert not with_budget(0.99 * least).feasible
 
 
-def test_a_work_limit_leaves_a_plan_and_a_bound() -> None:
-    cases = a_fleet(20, 1)
-    room = cut(cases, 0.7)
-    whole = share_pools(cases, room)
+def test_a_search_effort_leaves_a_plan_and_a_bound() -> None:
+    subproblems = a_fleet(20, 1)
+    room = cut(subproblems, 0.7)
+    whole = share_pools(subproblems, room)
     costs = []
     for limit in (0, 20_000, 10_000_000):
-        shared = share_pools(cases, room, work_limit=limit)
-        costs.append(check(cases, room, shared))
-        assert shared.bound <= price(cases, whole) * (1 + 1e-6)
+        shared = share_pools(subproblems, room, search_effort=limit)
+        costs.append(check(subproblems, room, shared))
+        assert shared.bound <= price(subproblems, whole) * (1 + 1e-6)
     assert costs[0] >= costs[-1] - 1e-9
-    assert share_pools(cases, room, work_limit=0).work < whole.work
+    assert share_pools(subproblems, room, search_effort=0).work < whole.work
 
 
 def test_prices_of_a_similar_fleet_save_work_and_cost_nothing() -> None:
-    cases = a_fleet(40, 2)
-    room = cut(cases, 0.7)
-    first = share_pools(cases, room)
-    changed = [*cases[:38], *a_fleet(2, 99)]
+    subproblems = a_fleet(40, 2)
+    room = cut(subproblems, 0.7)
+    first = share_pools(subproblems, room)
+    changed = [*subproblems[:38], *a_fleet(2, 99)]
     again, anew = share_pools(changed, room, start=first.unit_prices), share_pools(changed, room)
     assert check(changed, room, again) <= check(changed, room, anew) * 1.0005
 
 
-def _shortened(case: Case, stages: int) -> Case:
+def _shortened(subproblem: Subproblem, stages: int) -> Subproblem:
     """Return the case with as few stages as can be enumerated."""
-    tables = case.tables[:stages]
+    tables = subproblem.tables[:stages]
     fast = sum(float(table.percentile_s.min()) for table in tables)
     slow = sum(float(table.percentile_s[0]) for table in tables)
-    return Case(
+    return Subproblem(
         tables=tables,
-        prices=case.prices[:stages],
+        prices=subproblem.prices[:stages],
         shape=shape_of([(table.stage.name, table.stage.after) for table in tables]),
-        composition=case.composition,
-        percentile=case.percentile,
+        composition=subproblem.composition,
+        percentile=subproblem.percentile,
         latency_s=fast + 0.35 * (slow - fast),
-        room=case.room,
+        room=subproblem.room,
     )
 
 
-def _everything(cases: list[Case], room: np.ndarray) -> float | None:
+def _everything(subproblems: list[Subproblem], room: np.ndarray) -> float | None:
     """Return the least price of all combinations of all rows of two cases, or None when none fits."""
     lists = []
-    for case in cases:
+    for subproblem in subproblems:
         found = [
-            (case.price(choice), tuple(case.use(choice).tolist()))
-            for choice in itertools.product(*(range(len(table)) for table in case.tables))
-            if case.latency(choice) <= case.latency_s
+            (subproblem.price(choice), tuple(subproblem.use(choice).tolist()))
+            for choice in itertools.product(*(range(len(table)) for table in subproblem.tables))
+            if subproblem.latency(choice) <= subproblem.latency_s
         ]
         lists.append(sorted(set(found)))
     prices = [np.array([row[0] for row in rows]) for rows in lists]

@@ -12,7 +12,7 @@ from optimizer.model import Placement, Routing
 from optimizer.replay.queues import serve
 
 ITEMS = 150_000
-Case = tuple[Placement, int, float]
+Subproblem = tuple[Placement, int, float]
 
 
 def simulated(placement: Placement, replicas: int, rate_rps: float, routing: Routing, seed: int) -> float:
@@ -32,9 +32,11 @@ def simulated(placement: Placement, replicas: int, rate_rps: float, routing: Rou
     return float(np.percentile(spent[ITEMS // 10 :], 95))
 
 
-def errors(cases: Iterable[Case], routing: Routing, label: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def errors(
+    subproblems: Iterable[Subproblem], routing: Routing, label: str
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     found = []
-    for seed, (placement, replicas, utilization) in enumerate(cases):
+    for seed, (placement, replicas, utilization) in enumerate(subproblems):
         batch = placement.batch_sizes[-1]
         rate = utilization * replicas * capacity_rps(placement, batch)
         answer = predict(StageLoad(rate_rps=rate), placement, replicas, batch=batch, routing=routing, percentile=95)
@@ -89,71 +91,71 @@ def test_stage_by_stage_is_event_by_event(routing: Routing, batch_wait_s: float,
 
 
 def test_batches_on_one_replica_are_predicted_within_the_target() -> None:
-    cases = [
+    subproblems = [
         (on("x", service=(1 - f, f), cv=cv, batches=(batch,)), 1, rho)
         for batch, f, cv in ((2, 0.3, 0.5), (8, 0.18, 0.15), (8, 0.5, 0.4), (16, 0.12, 0.5))
         for rho in (0.3, 0.6, 0.8)
     ]
-    error = errors(cases, Routing.STICKY, "batches, one replica")
+    error = errors(subproblems, Routing.STICKY, "batches, one replica")
     assert np.median(np.abs(error)) <= 0.02
     assert np.percentile(np.abs(error), 90) <= 0.04
 
 
 def test_batches_behind_a_balancer_are_predicted_within_the_target() -> None:
-    cases = [
+    subproblems = [
         (on("x", service=(1 - f, f), cv=cv, batches=(batch,)), replicas, rho)
         for batch, f, cv in ((8, 0.18, 0.15), (8, 0.5, 0.4))
         for replicas in (2, 3, 7, 30)
         for rho in (0.4, 0.7, 0.85)
     ]
     for routing in (Routing.LEAST_LOADED, Routing.PULL, Routing.ROUND_ROBIN):
-        error = errors(cases, routing, f"batches, {routing.value}, 2 to 30 replicas")
+        error = errors(subproblems, routing, f"batches, {routing.value}, 2 to 30 replicas")
         assert np.median(np.abs(error)) <= 0.025
         assert np.percentile(np.abs(error), 90) <= 0.075
 
 
 def test_single_items_behind_a_balancer_are_predicted() -> None:
-    cases = [
+    subproblems = [
         (on("x", service=(1.0, 0.0), cv=cv), replicas, rho)
         for cv in (0.0, 0.4, 0.8)
         for replicas in (1, 2, 6)
         for rho in (0.4, 0.7, 0.85)
     ]
-    error = errors(cases, Routing.LEAST_LOADED, "single items, least loaded of 1, 2, 6")
+    error = errors(subproblems, Routing.LEAST_LOADED, "single items, least loaded of 1, 2, 6")
     assert np.median(np.abs(error)) <= 0.02
     assert np.percentile(np.abs(error), 90) <= 0.06
 
 
 def test_waiting_for_a_batch_to_fill_is_predicted() -> None:
-    cases = [
+    subproblems = [
         (on("x", service=(0.014, 0.003), cv=0.15, batches=(8,), wait_s=0.010), 1, rho) for rho in (0.1, 0.3, 0.5, 0.7)
     ]
-    error = errors(cases, Routing.STICKY, "batches that wait 10 ms")
+    error = errors(subproblems, Routing.STICKY, "batches that wait 10 ms")
     assert np.max(np.abs(error)) <= 0.06
 
 
 def test_who_waits_for_a_batch_to_fill_depends_on_the_routing() -> None:
     # One queue fills batches long before the wait is over; behind a balancer nobody joins while a replica is empty.
-    cases = [
+    subproblems = [
         (on("x", service=(1 - f, f), cv=0.2, batches=(batch,), wait_s=wait_s), replicas, rho)
         for batch, f, wait_s in ((5, 0.8, 0.8), (8, 0.3, 0.4))
         for replicas in (8, 32)
         for rho in (0.3, 0.6)
     ]
     for routing in (Routing.LEAST_LOADED, Routing.PULL):
-        error = errors(cases, routing, f"batches that wait, {routing.value}, 8 and 32 replicas")
+        error = errors(subproblems, routing, f"batches that wait, {routing.value}, 8 and 32 replicas")
         assert np.median(np.abs(error)) <= 0.06
         assert np.max(np.abs(error)) <= (0.10 if routing is Routing.PULL else 0.28)
 
 
 def test_slots_of_a_replica_share_its_queue() -> None:
-    cases = [
+    subproblems = [
         (on("x", service=(0.6, 0.4), cv=0.0, concurrency=slots, batches=(batch,)), replicas, rho)
         for slots, batch in ((2, 1), (4, 1), (2, 8), (3, 8))
         for replicas in (2, 8)
         for rho in (0.5, 0.8)
     ]
-    error = errors(cases, Routing.LEAST_LOADED, "several slots")
+    error = errors(subproblems, Routing.LEAST_LOADED, "several slots")
     assert np.median(np.abs(error)) <= 0.05
     assert np.percentile(np.abs(error), 90) <= 0.13
 

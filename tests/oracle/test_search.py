@@ -13,33 +13,35 @@ from optimizer.model import Composition, StageName
 from optimizer.search import exact
 from optimizer.search.exact import Solution, solve
 from optimizer.search.greedy import search
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 
 SAME = 1e-6
 
 
-def enumerated(case: Case) -> float:
+def enumerated(subproblem: Subproblem) -> float:
     """Return the price of the cheapest choice, looking at all of them."""
-    rows = [some.ravel() for some in np.indices([len(table) for table in case.tables])]
-    use = sum(table.use[some] for table, some in zip(case.tables, rows, strict=True))
-    price = sum(prices[some] for prices, some in zip(case.prices, rows, strict=True))
-    allowed = np.all(use <= case.room, axis=1) & (case._latency(rows) <= case.latency_s)
+    rows = [some.ravel() for some in np.indices([len(table) for table in subproblem.tables])]
+    use = sum(table.use[some] for table, some in zip(subproblem.tables, rows, strict=True))
+    price = sum(prices[some] for prices, some in zip(subproblem.prices, rows, strict=True))
+    allowed = np.all(use <= subproblem.room, axis=1) & (subproblem._latency(rows) <= subproblem.latency_s)
     return float(np.min(np.asarray(price)[allowed], initial=np.inf))
 
 
-def by_milp(case: Case) -> float:
+def by_milp(subproblem: Subproblem) -> float:
     """Return the price of the cheapest choice of a pipeline without joins where percentiles add up, by HiGHS."""
-    owner = np.concatenate([np.full(len(table), number) for number, table in enumerate(case.tables)])
+    owner = np.concatenate([np.full(len(table), number) for number, table in enumerate(subproblem.tables)])
     answer = optimize.milp(
-        np.concatenate(case.prices),
+        np.concatenate(subproblem.prices),
         integrality=np.ones(len(owner)),
         bounds=optimize.Bounds(0, 1),
         constraints=[
-            optimize.LinearConstraint(np.arange(len(case.tables))[:, None] == owner, 1, 1),
+            optimize.LinearConstraint(np.arange(len(subproblem.tables))[:, None] == owner, 1, 1),
             optimize.LinearConstraint(
-                np.concatenate([table.percentile_s for table in case.tables])[None], -np.inf, case.latency_s
+                np.concatenate([table.percentile_s for table in subproblem.tables])[None], -np.inf, subproblem.latency_s
             ),
-            optimize.LinearConstraint(np.concatenate([table.use for table in case.tables]).T, -np.inf, case.room),
+            optimize.LinearConstraint(
+                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.room
+            ),
         ],
         options={"mip_rel_gap": 0},
     )
@@ -60,17 +62,17 @@ JOINS = {
 
 def small(
     seed: int, composition: Composition, after: list[list[int]] | None = None, *, rows: int = 6, percentile: float = 95
-) -> Case:
+) -> Subproblem:
     """Return a question with few rows, whose pools and SLA bind; in series when `after` says no other thing."""
     rng = random.Random(seed)
-    case = replace(
-        instances.a_case("stress", seed, limits=False, composition=composition),
+    subproblem = replace(
+        instances.a_subproblem("stress", seed, limits=False, composition=composition),
         percentile=percentile,
     )
     count = rng.randint(2, 4) if after is None else len(after)
     if after is None:
         after = [[number - 1] * (number > 0) for number in range(count)]
-    tables = [case.tables[number % len(case.tables)] for number in range(count)]
+    tables = [subproblem.tables[number % len(subproblem.tables)] for number in range(count)]
     tables = [replace(t, stage=replace(t.stage, name=StageName(f"s{number}"))) for number, t in enumerate(tables)]
     if percentile < 75:  # the percentile of a skewed time may be below its mean
         tables = [replace(t, percentile_s=t.mean_s * np.linspace(0.7, 1.1, len(t))) for t in tables]
@@ -90,28 +92,28 @@ def small(
         for table, some in zip(tables, picked, strict=True)
     )
     names = [table.stage.name for table in few]
-    case = replace(
-        case,
+    subproblem = replace(
+        subproblem,
         tables=few,
         prices=tuple(table.cost_per_hour for table in few),
         shape=shape_of([(name, [names[k] for k in sources]) for name, sources in zip(names, after, strict=True)]),
     )
     tables = list(few)
-    slow = case.latency(tuple(int(np.argmin(table.cost_per_hour)) for table in tables))
-    fast = case.latency(tuple(int(np.argmin(table.percentile_s)) for table in tables))
-    case = replace(case, latency_s=fast * (slow / fast) ** rng.uniform(0.0, 0.8))
+    slow = subproblem.latency(tuple(int(np.argmin(table.cost_per_hour)) for table in tables))
+    fast = subproblem.latency(tuple(int(np.argmin(table.percentile_s)) for table in tables))
+    subproblem = replace(subproblem, latency_s=fast * (slow / fast) ** rng.uniform(0.0, 0.8))
     most = np.sum([table.use.max(axis=0) for table in tables], axis=0)
-    return case.within(np.array([int(rng.uniform(0.3, 1.0) * units) for units in most]))
+    return subproblem.within(np.array([int(rng.uniform(0.3, 1.0) * units) for units in most]))
 
 
-def check(case: Case, solution: Solution, best: float) -> None:
+def check(subproblem: Subproblem, solution: Solution, best: float) -> None:
     if solution.walk is None:
         assert best == np.inf
         return
     answer = solution.walk.answer
-    assert case.fits(answer)
-    assert case.latency(answer) <= case.latency_s * (1 + 1e-9)
-    assert case.price(answer) >= best - SAME
+    assert subproblem.fits(answer)
+    assert subproblem.latency(answer) <= subproblem.latency_s * (1 + 1e-9)
+    assert subproblem.price(answer) >= best - SAME
     assert solution.bound <= best + SAME
 
 
@@ -119,11 +121,13 @@ def check(case: Case, solution: Solution, best: float) -> None:
 def test_plans_of_small_pipelines_are_the_cheapest_there_are(composition: Composition) -> None:
     infeasible = 0
     for seed in range(150):
-        case = small(seed, composition)
-        best, solution = enumerated(case), solve(case)
-        check(case, solution, best)
+        subproblem = small(seed, composition)
+        best, solution = enumerated(subproblem), solve(subproblem)
+        check(subproblem, solution, best)
         infeasible += best == np.inf
-        assert (np.inf if solution.walk is None else case.price(solution.walk.answer)) == pytest.approx(best), seed
+        assert (np.inf if solution.walk is None else subproblem.price(solution.walk.answer)) == pytest.approx(best), (
+            seed
+        )
         assert solution.bound == pytest.approx(best), seed
     assert 10 <= infeasible <= 100
 
@@ -133,9 +137,9 @@ def test_the_proof_does_not_rest_on_the_search(composition: Composition, monkeyp
     monkeypatch.setattr(exact, "walked", lambda *_: None)
     monkeypatch.setattr(exact, "descended", lambda *_: (False, None))
     for seed in range(150):
-        case = small(seed, composition)
-        best, solution = enumerated(case), solve(case)
-        check(case, solution, best)
+        subproblem = small(seed, composition)
+        best, solution = enumerated(subproblem), solve(subproblem)
+        check(subproblem, solution, best)
         assert solution.bound == pytest.approx(best), seed
 
 
@@ -147,12 +151,14 @@ def test_plans_of_small_pipelines_with_joins_are_the_cheapest_there_are(
     rows = 6 if len(after) < 5 else 4 if len(after) < 7 else 3
     infeasible = moved = 0
     for seed in range(30):
-        case = small(seed, composition, after, rows=rows, percentile=50 if seed % 5 == 0 else 95)
-        best, solution, walk = enumerated(case), solve(case), search(case)
-        check(case, solution, best)
+        subproblem = small(seed, composition, after, rows=rows, percentile=50 if seed % 5 == 0 else 95)
+        best, solution, walk = enumerated(subproblem), solve(subproblem), search(subproblem)
+        check(subproblem, solution, best)
         infeasible += best == np.inf
-        moved += walk is None or case.price(walk.answer) > best + SAME
-        assert (np.inf if solution.walk is None else case.price(solution.walk.answer)) == pytest.approx(best), seed
+        moved += walk is None or subproblem.price(walk.answer) > best + SAME
+        assert (np.inf if solution.walk is None else subproblem.price(solution.walk.answer)) == pytest.approx(best), (
+            seed
+        )
         assert solution.bound == pytest.approx(best), seed
     assert infeasible <= 20
     assert moved, "the search alone is not enough"
@@ -161,44 +167,46 @@ def test_plans_of_small_pipelines_with_joins_are_the_cheapest_there_are(
 def test_branches_that_share_stages_have_a_bound() -> None:
     after = [[], [0], [0], [1, 2], [2], [3, 4]]
     for seed in range(20):
-        case = small(seed, Composition.SUM, after, rows=4)
-        assert case.shape.tree is None
-        check(case, solve(case), enumerated(case))
+        subproblem = small(seed, Composition.SUM, after, rows=4)
+        assert subproblem.shape.tree is None
+        check(subproblem, solve(subproblem), enumerated(subproblem))
 
 
 def test_no_disagreement_with_a_solver_where_pools_bind() -> None:
     infeasible = 0
     for seed in range(60):
-        case = instances.a_case("stress", seed, limits=True)
-        best, solution = by_milp(case), solve(case, work_limit=10**7)
-        check(case, solution, best)
+        subproblem = instances.a_subproblem("stress", seed, limits=True)
+        best, solution = by_milp(subproblem), solve(subproblem, search_effort=10**7)
+        check(subproblem, solution, best)
         infeasible += best == np.inf
-        assert (np.inf if solution.walk is None else case.price(solution.walk.answer)) == pytest.approx(best), seed
+        assert (np.inf if solution.walk is None else subproblem.price(solution.walk.answer)) == pytest.approx(best), (
+            seed
+        )
         assert solution.bound == pytest.approx(best), seed
     assert 5 <= infeasible <= 40
 
 
 def test_a_plan_costs_what_it_may_or_there_is_none() -> None:
     for seed in range(20):
-        case = instances.a_case("stress", seed, limits=False)
-        solution = solve(case)
+        subproblem = instances.a_subproblem("stress", seed, limits=False)
+        solution = solve(subproblem)
         assert solution.walk is not None
-        price = case.price(solution.walk.answer)
-        less = solve(case, price * 0.999)
+        price = subproblem.price(solution.walk.answer)
+        less = solve(subproblem, price * 0.999)
         assert less.walk is None
         assert less.bound == np.inf
-        again = solve(case, price)
+        again = solve(subproblem, price)
         assert again.walk is not None
-        assert case.price(again.walk.answer) == pytest.approx(price)
+        assert subproblem.price(again.walk.answer) == pytest.approx(price)
 
 
 def test_the_search_alone_is_nearly_always_right_where_no_pool_binds() -> None:
     gaps = []
     for seed in range(150):
-        case = instances.a_case("stress", seed, limits=False)
-        walk, solution = search(case), solve(case)
+        subproblem = instances.a_subproblem("stress", seed, limits=False)
+        walk, solution = search(subproblem), solve(subproblem)
         assert walk is not None
-        gaps.append(case.price(walk.answer) / solution.bound - 1)
+        gaps.append(subproblem.price(walk.answer) / solution.bound - 1)
     print(f"exact {np.mean(np.array(gaps) < SAME):.1%}, mean gap {np.mean(gaps):.3%}, largest {max(gaps):.1%}")
     assert np.mean(np.array(gaps) < SAME) >= 0.9
     assert np.mean(gaps) <= 0.001
@@ -206,15 +214,15 @@ def test_the_search_alone_is_nearly_always_right_where_no_pool_binds() -> None:
 
 def test_the_order_of_stages_and_pools_does_not_matter() -> None:
     for seed in range(20):
-        case = instances.a_case("stress", seed, limits=True)
-        order = list(range(len(case.tables)))
+        subproblem = instances.a_subproblem("stress", seed, limits=True)
+        order = list(range(len(subproblem.tables)))
         random.Random(seed).shuffle(order)
         swapped = replace(
-            case,
-            tables=tuple(case.tables[stage] for stage in order),
-            prices=tuple(case.prices[stage] for stage in order),
+            subproblem,
+            tables=tuple(subproblem.tables[stage] for stage in order),
+            prices=tuple(subproblem.prices[stage] for stage in order),
         )
-        one, two = solve(case), solve(swapped)
+        one, two = solve(subproblem), solve(swapped)
         assert one.bound == pytest.approx(two.bound)
         if one.walk is not None and two.walk is not None:
             assert tuple(one.walk.answer[stage] for stage in order) == two.walk.answer

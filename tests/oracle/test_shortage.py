@@ -18,7 +18,7 @@ from optimizer.overload.overload import RESOLUTION, share_out
 from optimizer.plan import LimitKind
 from optimizer.reports.advice import PRECISION, advise
 from optimizer.reports.curve import frontier
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 from optimizer.search.tables import Mixing, supply_of
 
 CLOSE = 1e-6
@@ -55,12 +55,14 @@ def a_small_problem(seed: int, *, composition: Composition = Composition.SUM, jo
     return replace(problem, composition=composition)
 
 
-def choices(problem: Problem) -> tuple[Case, list[tuple[float, float]]]:
+def choices(problem: Problem) -> tuple[Subproblem, list[tuple[float, float]]]:
     """Return every choice that carries the load within the pools: cost and latency."""
     supply = supply_of(problem)
-    case = Fleet(problem, supply).case(problem.pipelines[0], 1.0, Mixing.OVERFLOW).within(supply.limits)
-    rows = itertools.product(*(range(len(table)) for table in case.tables))
-    return case, [(case.cost_per_hour(row), case.latency(row)) for row in rows if case.fits(row)]
+    subproblem = Fleet(problem, supply).subproblem(problem.pipelines[0], 1.0, Mixing.OVERFLOW).within(supply.limits)
+    rows = itertools.product(*(range(len(table)) for table in subproblem.tables))
+    return subproblem, [
+        (subproblem.cost_per_hour(row), subproblem.latency(row)) for row in rows if subproblem.fits(row)
+    ]
 
 
 @pytest.mark.parametrize("composition", Composition)
@@ -198,8 +200,8 @@ def most_whole(problem: Problem) -> int | None:
     width = 0
     for number, pipeline in enumerate(problem.pipelines):
         for share in (0.0, 1.0):
-            case = fleet.case(pipeline, share)
-            for table in case.tables:
+            subproblem = fleet.subproblem(pipeline, share)
+            for table in subproblem.tables:
                 choose.append((number, share, range(width, width + len(table))))
                 width += len(table)
                 use.extend(table.use.tolist())
@@ -238,7 +240,7 @@ def most_whole(problem: Problem) -> int | None:
 
 
 def test_as_many_as_possible_are_served_whole() -> None:
-    best = found = exact = cases = 0
+    best = found = exact = subproblems = 0
     for seed in range(52):
         problem = a_short_fleet(seed)
         most = most_whole(problem)
@@ -248,9 +250,11 @@ def test_as_many_as_possible_are_served_whole() -> None:
         if most is None or any(share.answer is None for share in shares):
             continue
         served = sum(share.served >= 1 for share in shares)
-        cases, best, found, exact = cases + 1, best + most, found + served, exact + (served >= most)
-    assert cases >= 20
-    assert found >= 0.99 * best, f"{found} whole of {best} possible; {exact} of {cases} fleets with all that can be"
+        subproblems, best, found, exact = subproblems + 1, best + most, found + served, exact + (served >= most)
+    assert subproblems >= 20
+    assert found >= 0.99 * best, (
+        f"{found} whole of {best} possible; {exact} of {subproblems} fleets with all that can be"
+    )
 
 
 def test_shares_of_the_rest_leave_no_room_for_the_smallest_to_rise() -> None:

@@ -144,7 +144,11 @@ def snapshots(draw: st.DrawFn, *, healthy: bool = False) -> Snapshot:
 
 
 policies = st.sampled_from(
-    [Policy(), Policy(budget_per_hour=10.0), Policy(latency_headroom=0.1, work_limit=1000, composition=Composition.RSS)]
+    [
+        Policy(),
+        Policy(budget_per_hour=10.0),
+        Policy(latency_headroom=0.1, search_effort=1000, composition=Composition.RSS),
+    ]
 )
 
 

@@ -83,8 +83,8 @@ def test_a_plan_from_the_one_before_is_as_good_and_its_bound_holds(seed: int, co
 
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from((0, 1_000, 100_000)))
-def test_whatever_the_work_limit_there_is_a_plan_within_the_pools(seed: int, count: int, limit: int) -> None:
-    problem = replace(a_fleet(seed, count, Composition.SUM), work_limit=limit)
+def test_whatever_the_search_effort_there_is_a_plan_within_the_pools(seed: int, count: int, limit: int) -> None:
+    problem = replace(a_fleet(seed, count, Composition.SUM), search_effort=limit)
     plan = allocate(problem)
     assert all(pool.instances <= pool.limit for pool in plan.pools)
     if plan.feasible and plan.lower_bound_per_hour is not None:

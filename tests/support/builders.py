@@ -50,7 +50,7 @@ def a_pool(
     leaving: int = 0,
     memory: PoolMemory | None = None,
     unread: str = "",
-    strays: Mapping[int, int] | None = None,
+    unaccounted: Mapping[int, int] | None = None,
 ) -> PoolState:
     return PoolState(
         spec=PoolSpec(
@@ -70,7 +70,7 @@ def a_pool(
         memory=memory or PoolMemory(),
         leaving_instances=leaving,
         unread=unread,
-        strays=strays or {},
+        unaccounted=unaccounted or {},
     )
 
 

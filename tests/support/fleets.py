@@ -15,7 +15,7 @@ from problems import a_stage, on
 from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.model import Composition
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 from optimizer.search.tables import StageOptions
 
 Counts = NDArray[np.int64]
@@ -24,7 +24,9 @@ PRICES = (0.34, 0.76, 1.34, 1.0, 2.1)
 PLENTY = 1_000_000
 
 
-def a_case(rng: random.Random, *, rows: int, stress: bool, composition: Composition, joins: bool = False) -> Case:
+def a_subproblem(
+    rng: random.Random, *, rows: int, stress: bool, composition: Composition, joins: bool = False
+) -> Subproblem:
     tables: list[StageOptions] = []
     before: tuple[str, ...] = ()
     for number in range(rng.randint(4, 8)):
@@ -32,7 +34,7 @@ def a_case(rng: random.Random, *, rows: int, stress: bool, composition: Composit
         before = (f"s{number}",)
         if joins and number in (1, 2):  # both take from the first, the fourth joins them
             before = ("s0",) if number == 1 else ("s1", "s2")
-    case = Case(
+    subproblem = Subproblem(
         tables=tuple(tables),
         prices=tuple(table.cost_per_hour for table in tables),
         shape=shape_of([(table.stage.name, table.stage.after) for table in tables]),
@@ -42,12 +44,12 @@ def a_case(rng: random.Random, *, rows: int, stress: bool, composition: Composit
         room=np.full(len(PRICES), PLENTY),
     )
     if joins:
-        fast = case.latency(tuple(int(np.argmin(table.percentile_s)) for table in tables))
-        slow = case.latency(tuple(0 for _ in tables))
+        fast = subproblem.latency(tuple(int(np.argmin(table.percentile_s)) for table in tables))
+        slow = subproblem.latency(tuple(0 for _ in tables))
     else:
         fast = sum(float(table.percentile_s.min()) for table in tables)
         slow = sum(float(table.percentile_s[0]) for table in tables)
-    return replace(case, latency_s=fast + (slow - fast) * rng.uniform(0.15, 0.6))
+    return replace(subproblem, latency_s=fast + (slow - fast) * rng.uniform(0.15, 0.6))
 
 
 def _table(rng: random.Random, name: str, after: Sequence[str], rows: int, stress: bool) -> StageOptions:
@@ -91,17 +93,19 @@ def a_fleet(
     stress: bool = False,
     composition: Composition = Composition.SUM,
     joins: bool = False,
-) -> list[Case]:
+) -> list[Subproblem]:
     rng = random.Random(f"{pipelines} {seed} {stress}")
-    return [a_case(rng, rows=rows, stress=stress, composition=composition, joins=joins) for _ in range(pipelines)]
+    return [a_subproblem(rng, rows=rows, stress=stress, composition=composition, joins=joins) for _ in range(pipelines)]
 
 
-def cut(cases: Sequence[Case], share: float, *, pools: int = 2) -> Counts:
+def cut(subproblems: Sequence[Subproblem], share: float, *, pools: int = 2) -> Counts:
     """Return a room in which the most used `pools` hold only `share` of what the unconstrained optimum wants."""
     room = np.full(len(PRICES), PLENTY)
-    free = share_pools(cases, room)
+    free = share_pools(subproblems, room)
     assert free.choices is not None
-    used = np.sum([case.use(choice) for case, choice in zip(cases, free.choices, strict=True)], axis=0)
+    used = np.sum(
+        [subproblem.use(choice) for subproblem, choice in zip(subproblems, free.choices, strict=True)], axis=0
+    )
     most = np.argsort(-used, kind="stable")[:pools]
     room[most] = (used[most] * share).astype(np.int64)
     return room
@@ -116,14 +120,14 @@ class Solved:
     infeasible: bool
 
 
-def solved(cases: Sequence[Case], room: Counts, *, seconds: float = 60.0, gap: float = 0.0) -> Solved:
+def solved(subproblems: Sequence[Subproblem], room: Counts, *, seconds: float = 60.0, gap: float = 0.0) -> Solved:
     """Return the answer of HiGHS to the same question, over the same tables, latencies added up."""
     from scipy import optimize, sparse  # not where the memory of a plan is measured
 
     costs, stage_of, pipeline_of, latency, use = [], [], [], [], []
     stage = 0
-    for number, case in enumerate(cases):
-        for table, prices in zip(case.tables, case.prices, strict=True):
+    for number, subproblem in enumerate(subproblems):
+        for table, prices in zip(subproblem.tables, subproblem.prices, strict=True):
             costs.append(prices)
             latency.append(table.percentile_s)
             use.append(table.use)
@@ -134,7 +138,7 @@ def solved(cases: Sequence[Case], room: Counts, *, seconds: float = 60.0, gap: f
     columns = np.arange(len(cost))
     choose = sparse.csr_matrix((np.ones(len(cost)), (np.concatenate(stage_of), columns)), shape=(stage, len(cost)))
     late = sparse.csr_matrix(
-        (np.concatenate(latency), (np.concatenate(pipeline_of), columns)), shape=(len(cases), len(cost))
+        (np.concatenate(latency), (np.concatenate(pipeline_of), columns)), shape=(len(subproblems), len(cost))
     )
     scarce = room < PLENTY
     answer = optimize.milp(
@@ -143,7 +147,7 @@ def solved(cases: Sequence[Case], room: Counts, *, seconds: float = 60.0, gap: f
         bounds=optimize.Bounds(0, 1),
         constraints=[
             optimize.LinearConstraint(choose, 1, 1),
-            optimize.LinearConstraint(late, -np.inf, [case.latency_s for case in cases]),
+            optimize.LinearConstraint(late, -np.inf, [subproblem.latency_s for subproblem in subproblems]),
             optimize.LinearConstraint(np.concatenate(use)[:, scarce].T.astype(float), -np.inf, room[scarce]),
         ],
         options={"mip_rel_gap": gap, "time_limit": seconds},

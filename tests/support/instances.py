@@ -15,7 +15,7 @@ from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, Problem, Stage
 from optimizer.search.exact import solve
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 from optimizer.search.tables import StageOptions, stage_options, supply_of
 
 FAMILIES = ("queueing", "stress")
@@ -31,12 +31,12 @@ _MACHINES = {
 _PLENTY = 100_000
 
 
-def a_case(family: str, seed: int, *, limits: bool, composition: Composition = Composition.SUM) -> Case:
+def a_subproblem(family: str, seed: int, *, limits: bool, composition: Composition = Composition.SUM) -> Subproblem:
     """Return the question number `seed` of a family."""
     rng = random.Random(f"{family} {seed}")
-    case = _stress(rng) if family == "stress" else tables_of(_queueing(rng))
-    case = _with_sla(replace(case, composition=composition), rng)
-    return _with_limits(case, rng) if limits else case
+    subproblem = _stress(rng) if family == "stress" else tables_of(_queueing(rng))
+    subproblem = _with_sla(replace(subproblem, composition=composition), rng)
+    return _with_limits(subproblem, rng) if limits else subproblem
 
 
 def a_queueing_problem(seed: int) -> Problem:
@@ -44,14 +44,14 @@ def a_queueing_problem(seed: int) -> Problem:
     return _queueing(random.Random(f"queueing {seed}"))
 
 
-def tables_of(problem: Problem) -> Case:
+def tables_of(problem: Problem) -> Subproblem:
     """Return the question of a problem with one pipeline."""
     pipeline, supply = problem.pipelines[0], supply_of(problem)
     tables = tuple(
         stage_options(stage, stage_load(pipeline, stage), supply, percentile=pipeline.sla.percentile)
         for stage in pipeline.stages
     )
-    return Case(
+    return Subproblem(
         tables=tables,
         prices=tuple(table.objective_per_hour for table in tables),
         shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
@@ -87,7 +87,7 @@ def _queueing(rng: random.Random) -> Problem:
     return a_problem(pipeline, where=pools(**{name: (_MACHINES[name][0], _PLENTY) for name in names}))
 
 
-def _stress(rng: random.Random) -> Case:
+def _stress(rng: random.Random) -> Subproblem:
     kinds = rng.randint(2, 5)
     prices = [rng.uniform(0.2, 3.0) for _ in range(kinds)]
     stages: list[str] = []
@@ -119,7 +119,7 @@ def _stress(rng: random.Random) -> Case:
                 use=uses,
             )
         )
-    return Case(
+    return Subproblem(
         tables=tuple(tables),
         prices=tuple(table.objective_per_hour for table in tables),
         shape=shape_of([(table.stage.name, table.stage.after) for table in tables]),
@@ -130,21 +130,21 @@ def _stress(rng: random.Random) -> Case:
     )
 
 
-def _with_sla(case: Case, rng: random.Random) -> Case:
+def _with_sla(subproblem: Subproblem, rng: random.Random) -> Subproblem:
     """Ask for a latency between that of the cheapest rows and that of the fastest."""
-    slow = case.latency(tuple(int(np.argmin(prices)) for prices in case.prices))
-    fast = case.latency(tuple(int(np.argmin(table.percentile_s)) for table in case.tables))
-    return replace(case, latency_s=fast * (slow / fast) ** rng.uniform(0.1, 0.8))
+    slow = subproblem.latency(tuple(int(np.argmin(prices)) for prices in subproblem.prices))
+    fast = subproblem.latency(tuple(int(np.argmin(table.percentile_s)) for table in subproblem.tables))
+    return replace(subproblem, latency_s=fast * (slow / fast) ** rng.uniform(0.1, 0.8))
 
 
-def _with_limits(case: Case, rng: random.Random) -> Case:
-    solution = solve(case)
+def _with_limits(subproblem: Subproblem, rng: random.Random) -> Subproblem:
+    solution = solve(subproblem)
     assert solution.walk is not None
-    use = case.use(solution.walk.answer)
-    room = case.room.copy()
+    use = subproblem.use(solution.walk.answer)
+    room = subproblem.room.copy()
     for pool in np.argsort(-use, kind="stable")[: rng.randint(1, 2)]:
         room[pool] = int(use[pool] * rng.uniform(0.5, 0.95))
     for pool in range(len(room)):
         if room[pool] == _PLENTY and rng.random() < 0.5:
             room[pool] = int(use[pool] + 1 + rng.randint(0, 6))
-    return case.within(room)
+    return subproblem.within(room)

@@ -46,8 +46,8 @@ class Planner:
     def predicted_latency_s(self, *_: object, composition: Composition) -> float | None:
         return self.latency_s
 
-    def in_time(self, case: Assessment, *_: object) -> bool:
-        return self.latency_s is not None and self.latency_s <= case.spec.sla.latency_s
+    def in_time(self, assessment: Assessment, *_: object) -> bool:
+        return self.latency_s is not None and self.latency_s <= assessment.spec.sla.latency_s
 
     def _plan(self, pipeline: Pipeline, problem: Problem) -> PipelinePlan:
         wanted = self.wanted.get(pipeline.key.removeprefix("speech/"), {})

@@ -16,7 +16,7 @@ from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
 from optimizer.search.exact import solve
-from optimizer.search.subproblem import Case
+from optimizer.search.subproblem import Subproblem
 from optimizer.search.tables import supply_of
 
 SHORT_OF = ("budget", "pools", "bounds", "latency")
@@ -92,15 +92,15 @@ def a_poor_fleet(count: int, seed: int, way: float, *, priorities: Sequence[int]
     while len(chosen) < count:
         problem = a_queueing_problem(1000 * (seed + 1) + number)
         number += 1
-        (pipeline,), case = problem.pipelines, tables_of(problem)
-        slow = case.latency(tuple(int(np.argmin(prices)) for prices in case.prices))
-        fast = case.latency(tuple(int(np.argmin(table.percentile_s)) for table in case.tables))
+        (pipeline,), subproblem = problem.pipelines, tables_of(problem)
+        slow = subproblem.latency(tuple(int(np.argmin(prices)) for prices in subproblem.prices))
+        fast = subproblem.latency(tuple(int(np.argmin(table.percentile_s)) for table in subproblem.tables))
         sla = replace(pipeline.sla, latency_s=fast * (slow / fast) ** rng.uniform(0.1, 0.8))
         priority = rng.choice(priorities)
-        solution = solve(replace(case, latency_s=sla.latency_s))
+        solution = solve(replace(subproblem, latency_s=sla.latency_s))
         assert solution.walk is not None
-        met += case.price(solution.walk.answer)
-        bare += sum(float(prices.min()) for prices in case.prices)
+        met += subproblem.price(solution.walk.answer)
+        bare += sum(float(prices.min()) for prices in subproblem.prices)
         key = PipelineKey(f"bench/p{len(chosen):03}")
         chosen.append(replace(pipeline, key=key, sla=sla, priority=priority))
         where.update(problem.pools)
@@ -123,13 +123,13 @@ def most_whole(problem: Problem, *, seconds: float = 60.0) -> list[Level] | None
     """
     supply = supply_of(problem)
     fleet = Fleet(problem, supply)
-    cases: list[tuple[int, bool, Case]] = [
-        (number, share > 0, fleet.case(pipeline, share))
+    subproblems: list[tuple[int, bool, Subproblem]] = [
+        (number, share > 0, fleet.subproblem(pipeline, share))
         for number, pipeline in enumerate(problem.pipelines)
         for share in (0.0, 1.0)
     ]
     count = len(problem.pipelines)
-    blocks = [(number, whole, table) for number, whole, case in cases for table in case.tables]
+    blocks = [(number, whole, table) for number, whole, subproblem in subproblems for table in subproblem.tables]
     sizes = np.array([len(table) for _, _, table in blocks])
     width = int(sizes.sum())
     block_of = np.repeat(np.arange(len(blocks)), sizes)

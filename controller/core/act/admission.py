@@ -21,21 +21,25 @@ _STEPS = 100
 """How far below the plan's share to look: to less than a hundredth of it."""
 
 
-def admitted_by_plan(case: Assessment, plan: PipelinePlan) -> float | None:
+def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None:
     """Return the demand beyond which to shed because the plan cannot serve more, None where that helps nobody.
 
     An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away; nor is a pool that
     does not exist, whose replicas may well serve.
     """
-    if case.demand.demand is None or plan.served_fraction >= 1 or (plan.served_fraction <= 0 and case.pools_missing):
+    if (
+        assessment.demand.demand is None
+        or plan.served_fraction >= 1
+        or (plan.served_fraction <= 0 and assessment.pools_missing)
+    ):
         return None
     if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
         return None
-    return case.planned_demand * plan.served_fraction
+    return assessment.planned_demand * plan.served_fraction
 
 
 def admitted_meanwhile(
-    case: Assessment,
+    assessment: Assessment,
     plan: PipelinePlan,
     desired: Mapping[PlacementKey, int],
     by_plan: float | None,
@@ -50,20 +54,20 @@ def admitted_meanwhile(
     away who could be served. Where `by_plan` turns some away in any case, it is also what the model says of the
     replicas that serve, until they are those of the plan: of more, all would be late.
     """
-    targets = {key: case.state.target(*key) for key in case.spec.placement_keys()}
+    targets = {key: assessment.state.target(*key) for key in assessment.spec.placement_keys()}
     if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
         return None
     there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
-    if {stage for stage, _ in there} != {stage.name for stage in case.spec.stages}:
+    if {stage for stage, _ in there} != {stage.name for stage in assessment.spec.stages}:
         return None
-    soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * case.spec.sla.latency_s)
-    placements = case.spec.placements()
+    soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * assessment.spec.sla.latency_s)
+    placements = assessment.spec.placements()
     serving = {
         key: target.ready + _started(placements[key], target, now_s - policy.interval_s, soon_s)
         for key, target in there.items()
     }
     held = dict(serving)
-    if case.spec.unit is DemandUnit.STREAMS:
+    if assessment.spec.unit is DemandUnit.STREAMS:
         # Replicas on their way out take nothing new, but hold the streams that they have until the end.
         held |= {
             key: count + there[key].terminating
@@ -71,12 +75,12 @@ def admitted_meanwhile(
             if placements[key].prior.session_slots is not None
         }
     limits: list[float] = []
-    if case.spec.unit is DemandUnit.STREAMS and any(target.ready < desired[key] for key, target in there.items()):
-        slots = _slots(case, {key: count + len(there[key].stranded) for key, count in held.items()})
-        if slots < case.planned_demand:
+    if assessment.spec.unit is DemandUnit.STREAMS and any(target.ready < desired[key] for key, target in there.items()):
+        slots = _slots(assessment, {key: count + len(there[key].stranded) for key, count in held.items()})
+        if slots < assessment.planned_demand:
             limits.append(slots)
-    coming = case.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
-    if by_plan is not None and coming and (carried := _carried(case, held, by_plan, policy)) is not None:
+    coming = assessment.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
+    if by_plan is not None and coming and (carried := _carried(assessment, held, by_plan, policy)) is not None:
         limits.append(carried)
     return min(limits, default=None)
 
@@ -86,10 +90,10 @@ def _started(placement: PlacementSpec, target: TargetState, since_s: float, unti
     return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
 
 
-def _slots(case: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
+def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
     """Return how many streams find a slot in every stage. One that keeps nothing of a stream in memory refuses none."""
     found = math.inf
-    for stage in case.spec.stages:
+    for stage in assessment.spec.stages:
         slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
         there = {key: replicas.get(key, 0) for key in slots}
         if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
@@ -97,16 +101,16 @@ def _slots(case: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
     return found
 
 
-def _carried(case: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
+def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
     """Return the demand that `serving` carries within the SLA, None where that is `most`, or next to nothing.
 
     It is one of a grid of steps: `most` moves from cycle to cycle, and what is published is not to move with it.
     """
 
     def in_time(demand: float) -> bool:
-        asked = pipeline_problem(case.spec, demand, profile=case.profile)
-        latency_s = predicted_latency_s(asked, serving, case.state.memory.batches, composition=policy.composition)
-        return latency_s is not None and latency_s <= case.spec.sla.latency_s
+        asked = pipeline_problem(assessment.spec, demand, profile=assessment.profile)
+        latency_s = predicted_latency_s(asked, serving, assessment.state.memory.batches, composition=policy.composition)
+        return latency_s is not None and latency_s <= assessment.spec.sla.latency_s
 
     if most <= 0 or in_time(most):
         return None

@@ -26,7 +26,7 @@ _HEEDED = ("Deployment", "ReplicaSet")
 class Move:
     """One acting pipeline and where it is to go."""
 
-    case: Assessment
+    assessment: Assessment
     aim: Aim
     plan: PipelinePlan
     problem: Pipeline
@@ -34,7 +34,7 @@ class Move:
     @property
     def key(self) -> PipelineKey:
         """Return the pipeline's key."""
-        return self.case.key
+        return self.assessment.key
 
     def capacities(self, stage: StageName) -> Mapping[PoolName, tuple[float, float]]:
         """Return what one replica of each placement of `stage` carries: (items per second, sessions)."""
@@ -51,17 +51,17 @@ class Move:
 
     def ready(self, key: PlacementKey) -> int:
         """Return the replicas of a placement that serve."""
-        target = self.case.state.target(*key)
+        target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.ready
 
     def begun(self, key: PlacementKey) -> int:
         """Return the replicas of a placement that serve or have a node to start on."""
-        target = self.case.state.target(*key)
+        target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
 
     def settled(self) -> bool:
         """Whether nothing of the pipeline is on its way up or down."""
-        targets = [target for target in self.case.state.targets.values() if not isinstance(target, TargetMissing)]
+        targets = [target for target in self.assessment.state.targets.values() if not isinstance(target, TargetMissing)]
         return all(target.terminating == 0 and target.ready == target.existing == target.desired for target in targets)
 
 
@@ -82,7 +82,7 @@ def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) ->
     Then down, as far as those that replace it are ready, or further where items are late for want of room elsewhere.
     A move that has no room at all gives up just enough of what it leaves to begin.
     """
-    moves = sorted(moves, key=lambda move: (-move.case.spec.priority, move.key))
+    moves = sorted(moves, key=lambda move: (-move.assessment.spec.priority, move.key))
     before = dict(ledger.after)
     for move in moves:
         _reduce([move], ledger, move.key)
@@ -92,7 +92,7 @@ def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) ->
     held = {move.key: _lower(move, ledger, composition) for move in moves}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
-        for key, limit in blocked if late(move.case) else ():
+        for key, limit in blocked if late(move.assessment) else ():
             _even_out(move, ledger, key, limit)
         if blocked and move.settled() and not _changed(move.key, before, ledger):
             _make_room(move, moves, ledger, *blocked[0])
@@ -143,9 +143,9 @@ def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, f
 
 def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
     """Return the placements that could lose a replica and leave their stage at least half of what it needs."""
-    if move.case.never_down:
+    if move.assessment.never_down:
         return []
-    placements = move.case.spec.placements()
+    placements = move.assessment.spec.placements()
     return [
         key
         for key in move.aim.final
@@ -161,7 +161,7 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
     needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
     left = sum(ledger.after.get((move.key, (stage, other)), 0) * each for other, (each, _) in capacities.items())
     share = (left - capacities[pool][0]) / needed if needed > 0 else float("inf")
-    return (move.case.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
+    return (move.assessment.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
 
 
 def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
@@ -180,8 +180,10 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
                 shares[stage] = _asked_share(move, stage, ledger)
         key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
         name = (move.key, key)
-        tried = move.case.on_trial.get(key)
-        if ledger.on_trial(key[1]) or (tried is not None and ledger.after[name] >= move.case.current[key] + tried):
+        tried = move.assessment.on_trial.get(key)
+        if ledger.on_trial(key[1]) or (
+            tried is not None and ledger.after[name] >= move.assessment.current[key] + tried
+        ):
             refused.append((key, None))
             wanting.remove(key)
             continue
@@ -208,7 +210,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
     waiting: list[StageName] = []
     coming = any(move.ready(key) < count for key, count in move.aim.final.items())
     kept = coming and _in_time(move, ledger, composition)
-    for stage in move.case.spec.stages:
+    for stage in move.assessment.spec.stages:
         capacities = move.capacities(stage.name)
         keys = _placements(move, stage.name, ledger)
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
@@ -235,7 +237,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
     """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
     keys = [key for _, key in ledger.placements(move.key)]
-    return in_time(move.case, move.plan, move.problem, _serving(move, keys, ledger), composition)
+    return in_time(move.assessment, move.plan, move.problem, _serving(move, keys, ledger), composition)
 
 
 def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
@@ -267,7 +269,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             for key, final in giver.aim.final.items()
             if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
             and ledger.after.get((giver.key, key), 0) > final
-            and not (giver.case.spec.priority >= move.case.spec.priority and _spared(giver, key, ledger))
+            and not (giver.assessment.spec.priority >= move.assessment.spec.priority and _spared(giver, key, ledger))
         ]
         if not excess:
             ledger.after.update(before)
@@ -281,7 +283,7 @@ def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
 
     It is not where items are late, or where it breaks a bound.
     """
-    return _last(move, key, ledger) and not late(move.case) and not out_of_bounds(move.case)
+    return _last(move, key, ledger) and not late(move.assessment) and not out_of_bounds(move.assessment)
 
 
 def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:

@@ -37,7 +37,7 @@ class Aim:
 
 
 def find_aim(
-    case: Assessment,
+    assessment: Assessment,
     plan: PipelinePlan,
     problem: Pipeline,
     pools: Mapping[PoolName, PoolState],
@@ -47,45 +47,47 @@ def find_aim(
 ) -> Aim:
     """Return where to take a pipeline; `pressed` says that others need what it could do without."""
     holds: list[Hold] = []
-    planned = {key: plan.replicas().get(key, 0) for key in case.current}
+    planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     follows_plan = (
-        planned == case.current
+        planned == assessment.current
         or pressed
-        or bool(case.leaving)
-        or _worth_it(case, plan, problem, planned, pools, policy)
+        or bool(assessment.leaving)
+        or _worth_it(assessment, plan, problem, planned, pools, policy)
     )
     # A stage whose only pool does not exist says nothing about what the others are worth.
-    unknown = bool(case.pools_missing) and plan.served_fraction <= 0
-    if case.demand.demand is None or unknown or (unreachable and not pressed):
-        final = _at_least_bounds(case, planned)
+    unknown = bool(assessment.pools_missing) and plan.served_fraction <= 0
+    if assessment.demand.demand is None or unknown or (unreachable and not pressed):
+        final = _at_least_bounds(assessment, planned)
     else:
-        final = dict(planned if follows_plan else case.current)
+        final = dict(planned if follows_plan else assessment.current)
     if unreachable and not unknown and final != planned:
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    final = _lifted(case, final, pools)
-    if late(case) and not pressed and any(count < _keep(case, key) for key, count in final.items()):
-        final = {key: max(count, _keep(case, key)) for key, count in final.items()}
+    final = _lifted(assessment, final, pools)
+    if late(assessment) and not pressed and any(count < _keep(assessment, key) for key, count in final.items()):
+        final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
-    if case.never_down:
-        final = {key: max(count, _keep(case, key)) for key, count in final.items()}
-    holds.extend(_absences(case))
-    if case.spend_unknown:
+    if assessment.never_down:
+        final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
+    holds.extend(_absences(assessment))
+    if assessment.spend_unknown:
         # It may be at the cap already.
-        final = {key: min(count, case.current[key]) for key, count in final.items()}
-    frozen = {stage for stage, _ in case.targets_missing}
+        final = {key: min(count, assessment.current[key]) for key, count in final.items()}
+    frozen = {stage for stage, _ in assessment.targets_missing}
     for key in final:
-        if key[0] in frozen or key[1] in case.pools_missing:
-            final[key] = case.current[key]
-    target, limited = _stepped(case, final)
-    wanted = _lifted(case, planned, pools)
-    replaced = {} if case.never_down else _replaced(case, {key: min(final[key], wanted[key]) for key in final})
+        if key[0] in frozen or key[1] in assessment.pools_missing:
+            final[key] = assessment.current[key]
+    target, limited = _stepped(assessment, final)
+    wanted = _lifted(assessment, planned, pools)
+    replaced = (
+        {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
+    )
     target = {key: max(count, replaced.get(key, 0)) for key, count in target.items()}
     holds.extend(Hold(reason=HoldReason.STEP_LIMITED, stage=stage) for stage in limited)
-    if _held_high(case) and target == case.current:
-        holds.append(Hold(reason=HoldReason.STABILIZING, until_s=case.demand.falls_at_s))
+    if _held_high(assessment) and target == assessment.current:
+        holds.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))
     return Aim(
         target=target,
         final=final,
@@ -93,36 +95,36 @@ def find_aim(
         planned=planned,
         holds=tuple(holds),
         reasons={
-            **_reasons(case, target, planned),
-            **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if case.current[key] < count},
+            **_reasons(assessment, target, planned),
+            **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if assessment.current[key] < count},
         },
         follows_plan=follows_plan,
     )
 
 
-def late(case: Assessment) -> bool:
+def late(assessment: Assessment) -> bool:
     """Return whether the SLA is missed as measured end to end.
 
     A latency composed of the stages' own is too careful to say.
     """
-    profile = case.profile
+    profile = assessment.profile
     return (
         profile.latency_source is LatencySource.MEASURED
         and isinstance(profile.latency_s, float)
-        and profile.latency_s > case.spec.sla.latency_s
+        and profile.latency_s > assessment.spec.sla.latency_s
     )
 
 
-def _held_high(case: Assessment) -> bool:
+def _held_high(assessment: Assessment) -> bool:
     """Whether the scale-down window holds a demand so far above the forecast that it matters."""
-    demand, forecast = case.demand.demand, case.demand.forecast
-    if case.demand.falls_at_s is None or demand is None or forecast is None:
+    demand, forecast = assessment.demand.demand, assessment.demand.forecast
+    if assessment.demand.falls_at_s is None or demand is None or forecast is None:
         return False
-    return forecast < demand * (1 - case.spec.scaling.tolerance)
+    return forecast < demand * (1 - assessment.spec.scaling.tolerance)
 
 
 def _worth_it(
-    case: Assessment,
+    assessment: Assessment,
     plan: PipelinePlan,
     problem: Pipeline,
     planned: Mapping[PlacementKey, int],
@@ -130,30 +132,30 @@ def _worth_it(
     policy: Policy,
 ) -> bool:
     """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
-    if out_of_bounds(case):
+    if out_of_bounds(assessment):
         return True
     # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
-    if not in_time(case, plan, problem, case.current, policy.composition):
+    if not in_time(assessment, plan, problem, assessment.current, policy.composition):
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
-        for stage in case.spec.stages
+        for stage in assessment.spec.stages
         for placement in stage.placements
     }
-    cost = sum(prices[key] * count for key, count in case.current.items())
+    cost = sum(prices[key] * count for key, count in assessment.current.items())
     saving = cost - sum(prices[key] * count for key, count in planned.items())
-    return saving > EPSILON and saving >= case.spec.scaling.tolerance * cost - EPSILON
+    return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON
 
 
 def in_time(
-    case: Assessment,
+    assessment: Assessment,
     plan: PipelinePlan,
     problem: Pipeline,
     serving: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
     """Return whether `serving` would carry what the plan serves within the SLA, with the batches that are taken now."""
-    told = case.state.memory.batches
+    told = assessment.state.memory.batches
     batches = {
         (stage.name, placement.pool): told.get((stage.name, placement.pool), placement.batch)
         for stage in plan.stages
@@ -161,28 +163,28 @@ def in_time(
     }
     served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
-    return latency_s is not None and latency_s <= case.spec.sla.latency_s + EPSILON
+    return latency_s is not None and latency_s <= assessment.spec.sla.latency_s + EPSILON
 
 
-def _at_least_bounds(case: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
+def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
     """Return what runs, raised to the declared minimums; the plan starts the stages that do not run at all."""
     raised: dict[PlacementKey, int] = {}
-    for stage in case.spec.stages:
+    for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
-        idle = all(case.current[key] == 0 for key in keys)
+        idle = all(assessment.current[key] == 0 for key in keys)
         for key, placement in zip(keys, stage.placements, strict=True):
             least = min(placement.prior.min_replicas, planned[key])
-            raised[key] = planned[key] if idle else max(case.current[key], least)
+            raised[key] = planned[key] if idle else max(assessment.current[key], least)
     return raised
 
 
-def _keep(case: Assessment, key: PlacementKey) -> int:
-    count = case.current[key]
-    return min(count, case.at_most.get(key, count))
+def _keep(assessment: Assessment, key: PlacementKey) -> int:
+    count = assessment.current[key]
+    return min(count, assessment.at_most.get(key, count))
 
 
 def _lifted(
-    case: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+    assessment: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
 
@@ -190,16 +192,16 @@ def _lifted(
     """
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
-    left = case.spec.budget_per_hour - sum(
+    left = assessment.spec.budget_per_hour - sum(
         prices[placement.pool] / placement.prior.per_instance * lifted[(stage.name, placement.pool)]
-        for stage in case.spec.stages
+        for stage in assessment.spec.stages
         for placement in stage.placements
     )
-    for stage in case.spec.stages:
-        missing = floors(case.rules).get(stage.name, 0) - sum(
+    for stage in assessment.spec.stages:
+        missing = floors(assessment.rules).get(stage.name, 0) - sum(
             lifted[(stage.name, placement.pool)] for placement in stage.placements
         )
-        for key, price, room in _rooms(case, stage, lifted, prices):
+        for key, price, room in _rooms(assessment, stage, lifted, prices):
             affordable = room if price <= 0 else min(room, math.floor((left + EPSILON) / price))
             added = max(0, min(missing, affordable))
             lifted[key] += added
@@ -209,7 +211,7 @@ def _lifted(
 
 
 def _rooms(
-    case: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
+    assessment: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
 ) -> Sequence[tuple[PlacementKey, float, int]]:
     """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
     kept: list[tuple[PlacementKey, float, int]] = []
@@ -218,28 +220,28 @@ def _rooms(
     for placement in stage.placements:
         key = (stage.name, placement.pool)
         price = prices[placement.pool] / placement.prior.per_instance
-        most = most_allowed(case, key, placement.prior)
-        stays = max(0, min(case.current[key], most) - replicas[key])
+        most = most_allowed(assessment, key, placement.prior)
+        stays = max(0, min(assessment.current[key], most) - replicas[key])
         kept.append((key, price, stays))
         (grown if replicas[key] + stays > 0 else started).append((key, price, max(0, most - replicas[key] - stays)))
     return [*kept, *grown, *started]
 
 
-def _absences(case: Assessment) -> Iterable[Hold]:
-    for stage, pool in case.current:
-        if pool in case.pools_missing:
+def _absences(assessment: Assessment) -> Iterable[Hold]:
+    for stage, pool in assessment.current:
+        if pool in assessment.pools_missing:
             yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
-    if case.demand_missing:
+    if assessment.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
-    for stage, detail in case.blind.items():
+    for stage, detail in assessment.blind.items():
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
-    for (stage, pool), detail in case.targets_missing.items():
+    for (stage, pool), detail in assessment.targets_missing.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
-    yield from case.outages
+    yield from assessment.outages
 
 
 def _stepped(
-    case: Assessment, final: Mapping[PlacementKey, int]
+    assessment: Assessment, final: Mapping[PlacementKey, int]
 ) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
     """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
 
@@ -248,19 +250,19 @@ def _stepped(
     """
     target = dict(final)
     limited: list[StageName] = []
-    for stage in case.spec.stages:
+    for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
-        if any(key in case.at_most and case.current[key] > case.at_most[key] for key in keys):
+        if any(key in assessment.at_most and assessment.current[key] > assessment.at_most[key] for key in keys):
             continue
-        total = sum(case.current[key] for key in keys)
-        ups = _step(case.spec.scaling.up, total)
-        downs = _step(case.spec.scaling.down, total)
-        if any(key in _out(case) for key in keys):
+        total = sum(assessment.current[key] for key in keys)
+        ups = _step(assessment.spec.scaling.up, total)
+        downs = _step(assessment.spec.scaling.down, total)
+        if any(key in _out(assessment) for key in keys):
             ups = sum(final.values())
         for key in keys:
-            wanted = final[key] - case.current[key]
+            wanted = final[key] - assessment.current[key]
             change = max(-downs, min(ups, wanted))
-            target[key] = case.current[key] + change
+            target[key] = assessment.current[key] + change
             ups -= max(0, change)
             downs -= max(0, -change)
         if any(target[key] != final[key] for key in keys):
@@ -268,24 +270,24 @@ def _stepped(
     return target, tuple(limited)
 
 
-def _replaced(case: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
+def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
     """Return the replicas that it takes to have those that are to go replaced before they do.
 
     Until enough of the others are ready, they are asked for on top.
     """
     replaced: dict[PlacementKey, int] = {}
-    for key, leaving in case.leaving.items():
-        target = case.state.target(*key)
+    for key, leaving in assessment.leaving.items():
+        target = assessment.state.target(*key)
         assert isinstance(target, TargetState)
         if target.ready - leaving < wanted[key]:
-            replaced[key] = min(wanted[key] + leaving, case.at_most.get(key, wanted[key] + leaving))
+            replaced[key] = min(wanted[key] + leaving, assessment.at_most.get(key, wanted[key] + leaving))
     return replaced
 
 
-def _out(case: Assessment) -> frozenset[PlacementKey]:
+def _out(assessment: Assessment) -> frozenset[PlacementKey]:
     """Return the placements that are planned without."""
     return frozenset(
-        (hold.stage, hold.pool) for hold in case.outages if hold.stage is not None and hold.pool is not None
+        (hold.stage, hold.pool) for hold in assessment.outages if hold.stage is not None and hold.pool is not None
     )
 
 
@@ -295,32 +297,32 @@ def _step(policy: StepPolicy, replicas: int) -> int:
 
 
 def _reasons(
-    case: Assessment, target: Mapping[PlacementKey, int], planned: Mapping[PlacementKey, int]
+    assessment: Assessment, target: Mapping[PlacementKey, int], planned: Mapping[PlacementKey, int]
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
-    before = case.state.memory.demand
-    rises = before is None or (case.demand.demand or 0.0) > before
-    falls = before is not None and (case.demand.demand or 0.0) < before
-    for stage in case.spec.stages:
+    before = assessment.state.memory.demand
+    rises = before is None or (assessment.demand.demand or 0.0) > before
+    falls = before is not None and (assessment.demand.demand or 0.0) < before
+    for stage in assessment.spec.stages:
         keys = {(stage.name, placement.pool) for placement in stage.placements}
-        outage = next((hold for hold in case.outages if (hold.stage, hold.pool) in keys), None)
+        outage = next((hold for hold in assessment.outages if (hold.stage, hold.pool) in keys), None)
         for placement in stage.placements:
             key = (stage.name, placement.pool)
-            now, then = case.current[key], target[key]
+            now, then = assessment.current[key], target[key]
             if now == then:
                 continue
             if outage is not None:
                 pool = outage.reason is HoldReason.POOL_UNAVAILABLE
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
-            elif then > now and key in case.on_trial:
+            elif then > now and key in assessment.on_trial:
                 reasons[key] = ChangeReason.TRIAL
-            elif case.demand_missing and now < then <= planned[key]:
+            elif assessment.demand_missing and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
                 reasons[key] = ChangeReason.RULE
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS
-            elif then > now and not rises and any(planned[other] < case.current[other] for other in keys):
+            elif then > now and not rises and any(planned[other] < assessment.current[other] for other in keys):
                 reasons[key] = ChangeReason.COST
             elif then > now:
                 reasons[key] = ChangeReason.DEMAND if rises else ChangeReason.SLA
@@ -330,7 +332,7 @@ def _reasons(
 
 
 def find_aims(
-    cases: Sequence[Assessment], fleet: FleetPlan, snapshot: Snapshot, policy: Policy
+    assessments: Sequence[Assessment], fleet: FleetPlan, snapshot: Snapshot, policy: Policy
 ) -> Mapping[PipelineKey, Aim]:
     """Return the aim of every pipeline that could be planned.
 
@@ -338,20 +340,23 @@ def find_aims(
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     short = _Short(snapshot, ledger)
-    aims = {case.key: _aim(case, fleet, snapshot, policy, pressed=short.presses(case)) for case in cases}
-    for case in cases:
-        if case.acting:
-            ledger.ask(case.key, aims[case.key].final)
+    aims = {
+        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=short.presses(assessment))
+        for assessment in assessments
+    }
+    for assessment in assessments:
+        if assessment.acting:
+            ledger.ask(assessment.key, aims[assessment.key].final)
     short = _Short(snapshot, ledger)
-    for case in cases:
-        if case.acting and short.presses(case):
-            aims[case.key] = _aim(case, fleet, snapshot, policy, pressed=True)
+    for assessment in assessments:
+        if assessment.acting and short.presses(assessment):
+            aims[assessment.key] = _aim(assessment, fleet, snapshot, policy, pressed=True)
     return aims
 
 
-def _aim(case: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy, *, pressed: bool) -> Aim:
-    plan, problem = fleet.pipelines[case.key], fleet.problems[case.key]
-    return find_aim(case, plan, problem, snapshot.pools, policy, pressed=pressed)
+def _aim(assessment: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy, *, pressed: bool) -> Aim:
+    plan, problem = fleet.pipelines[assessment.key], fleet.problems[assessment.key]
+    return find_aim(assessment, plan, problem, snapshot.pools, policy, pressed=pressed)
 
 
 class _Short:
@@ -365,8 +370,8 @@ class _Short:
             name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
         }
 
-    def presses(self, case: Assessment) -> bool:
+    def presses(self, assessment: Assessment) -> bool:
         """Whether the pipeline takes part in asking for more than there is of a pool or a budget."""
-        if self._fleet or self._ledger.above_cap(self._ledger.cost_per_hour(case.key), case.key):
+        if self._fleet or self._ledger.above_cap(self._ledger.cost_per_hour(assessment.key), assessment.key):
             return True
-        return any(count and pool in self._pools for (_, pool), count in case.current.items())
+        return any(count and pool in self._pools for (_, pool), count in assessment.current.items())

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.core.assess.availability import Availability, unavailable
-from controller.core.assess.conflicts import contested, contests
+from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
 from controller.core.assess.problem import pipeline_problem, rounded_up
 from controller.core.assess.rules import evaluate_rules
-from controller.core.state.carry_over import Contest, FailureCause, PlacementFailure, PoolMemory, RuleMemory
+from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory, RuleMemory
 from controller.core.state.decision import Hold, HoldReason, RuleState
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
@@ -31,9 +31,9 @@ class Assessment:
     more can be had, `on_trial` has how many may be added where a failure is over and nothing has proven it yet.
     `moved_at_s` is when replicas last came or went. `blind` names the stages that run without usable samples and why,
     `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools that do not exist: what
-    runs on those stays as it is. `contested` names the placements that others scale too, `contests` is what shows it.
-    `failures` are the placements that fail by themselves, `outages` says of every placement that cannot be had why, and
-    until when.
+    runs on those stays as it is. `conflicting` names the placements that others scale too, `conflicts` is what shows
+    it. `failures` are the placements that fail by themselves, `outages` says of every placement that cannot be had why,
+    and until when.
     """
 
     state: PipelineState
@@ -48,8 +48,8 @@ class Assessment:
     blind: Mapping[StageName, str]
     targets_missing: Mapping[PlacementKey, str]
     pools_missing: frozenset[PoolName]
-    contests: Mapping[PlacementKey, Contest]
-    contested: Mapping[PlacementKey, str]
+    conflicts: Mapping[PlacementKey, Conflict]
+    conflicting: Mapping[PlacementKey, str]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
 
@@ -66,7 +66,7 @@ class Assessment:
     @property
     def acting(self) -> bool:
         """Whether this cycle may change the pipeline's replicas."""
-        return self.spec.mode is Mode.AUTO and not self.contested
+        return self.spec.mode is Mode.AUTO and not self.conflicting
 
     @property
     def planned_demand(self) -> float:
@@ -167,7 +167,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         target = state.target(*key)
         if isinstance(target, TargetMissing):
             missing[key] = target.reason
-    changes = contests(state, now_s)
+    changes = conflicts(state, now_s)
     current = {key: state.desired(*key) for key in spec.placement_keys()}
     pools_missing = frozenset(pool for _, pool in current if pool not in snapshot.pools)
     at_most = {
@@ -191,8 +191,8 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         blind=_blind_stages(state),
         targets_missing=missing,
         pools_missing=pools_missing,
-        contests=changes,
-        contested=contested(state, changes, now_s),
+        conflicts=changes,
+        conflicting=conflicting(state, changes, now_s),
         failures=availability.failures.get(spec.key, {}),
         outages=tuple(_outages(state, availability)),
     )
@@ -310,22 +310,22 @@ def _ready(state: PipelineState, key: PlacementKey) -> int:
     return 0 if isinstance(target, TargetMissing) else target.ready
 
 
-def out_of_bounds(case: Assessment) -> bool:
+def out_of_bounds(assessment: Assessment) -> bool:
     """Return whether what runs breaks the declared bounds, or nothing of a stage runs."""
-    for stage in case.spec.stages:
-        if all(case.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
+    for stage in assessment.spec.stages:
+        if all(assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
             return True
         for placement in stage.placements:
             key = (stage.name, placement.pool)
-            most = most_allowed(case, key, placement.prior)
-            if not min(placement.prior.min_replicas, most) <= case.current[key] <= most:
+            most = most_allowed(assessment, key, placement.prior)
+            if not min(placement.prior.min_replicas, most) <= assessment.current[key] <= most:
                 return True
     return False
 
 
-def most_allowed(case: Assessment, key: PlacementKey, prior: Placement) -> int:
+def most_allowed(assessment: Assessment, key: PlacementKey, prior: Placement) -> int:
     """Return how many replicas a placement may have: none where its model makes too many errors."""
-    if case.spec.max_wer is not None and prior.wer is not None and prior.wer > case.spec.max_wer:
+    if assessment.spec.max_wer is not None and prior.wer is not None and prior.wer > assessment.spec.max_wer:
         return 0
-    most = min(prior.max_replicas, case.at_most.get(key, prior.max_replicas))
-    return min(most, case.current[key] + case.on_trial[key]) if key in case.on_trial else most
+    most = min(prior.max_replicas, assessment.at_most.get(key, prior.max_replicas))
+    return min(most, assessment.current[key] + assessment.on_trial[key]) if key in assessment.on_trial else most

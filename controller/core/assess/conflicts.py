@@ -7,7 +7,7 @@ roll-out; more often within an hour is a controller, and writing against it woul
 
 from collections.abc import Mapping
 
-from controller.core.state.carry_over import Contest
+from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PipelineState, TargetState
 from controller.core.state.spec import PlacementKey
 
@@ -19,38 +19,38 @@ FORGET_S = 3600.0
 """After so long without one, changes by others are forgotten."""
 
 
-def contests(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Contest]:
+def conflicts(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Conflict]:
     """Return the changes that others have made to what was written, this cycle's included."""
-    found: dict[PlacementKey, Contest] = {}
+    found: dict[PlacementKey, Conflict] = {}
     for key in state.spec.placement_keys():
-        contest = state.memory.contests.get(key)
-        if contest is not None and not now_s - FORGET_S <= contest.changed_at_s <= now_s:  # or a clock was set back
-            contest = None
+        conflict = state.memory.conflicts.get(key)
+        if conflict is not None and not now_s - FORGET_S <= conflict.changed_at_s <= now_s:  # or a clock was set back
+            conflict = None
         target, written = state.target(*key), state.written.get(key)
         if isinstance(target, TargetState) and written is not None and target.desired != written:
-            contest = Contest(
-                changes=1 if contest is None else contest.changes + 1,
+            conflict = Conflict(
+                changes=1 if conflict is None else conflict.changes + 1,
                 changed_at_s=now_s,
                 written=written,
                 found=target.desired,
             )
-        if contest is not None:
-            found[key] = contest
+        if conflict is not None:
+            found[key] = conflict
     return found
 
 
-def contested(
-    state: PipelineState, changes: Mapping[PlacementKey, Contest], now_s: float
+def conflicting(
+    state: PipelineState, changes: Mapping[PlacementKey, Conflict], now_s: float
 ) -> Mapping[PlacementKey, str]:
     """Return the placements that are not written to now because others set their replicas, and who or how it shows."""
     found: dict[PlacementKey, str] = {}
     for key in state.spec.placement_keys():
-        contest = changes.get(key)
-        if key in state.rivals:
-            found[key] = f"{state.rivals[key]} sets its replicas too"
-        elif contest is not None and contest.changes >= ENOUGH and now_s < contest.changed_at_s + TRUCE_S:
+        conflict = changes.get(key)
+        if key in state.autoscalers:
+            found[key] = f"{state.autoscalers[key]} sets its replicas too"
+        elif conflict is not None and conflict.changes >= ENOUGH and now_s < conflict.changed_at_s + TRUCE_S:
             found[key] = (
-                f"somebody else sets its replicas too: {contest.found} were found "
-                f"after {contest.written} had been written, {contest.changes} times by now"
+                f"somebody else sets its replicas too: {conflict.found} were found "
+                f"after {conflict.written} had been written, {conflict.changes} times by now"
             )
     return found

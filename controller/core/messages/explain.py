@@ -29,7 +29,7 @@ from controller.core.state.decision import Decision, HoldReason, PipelineDecisio
 from controller.core.state.spec import Mode
 from optimizer.model import PipelineKey
 from optimizer.plan import LimitKind, PipelinePlan
-from profiler.samples import Absence, Rung
+from profiler.samples import Absence, MetricsTier
 
 _BAD_WHEN_TRUE = frozenset({"RuleMetricMissing", "Conflict"})
 _NOTABLE = 0.05  # a correction below this makes no difference to a plan
@@ -196,7 +196,7 @@ def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[Ev
     if condition.reason == reason_before:
         return
     if condition.status == "True":
-        fallen = condition.reason != Rung.PROMETHEUS.value
+        fallen = condition.reason != MetricsTier.PROMETHEUS.value
         message = condition.message or f"metrics come from {condition.reason} again"
         yield EventValue(warning=fallen, reason=f"MetricsFrom{condition.reason}", message=message)
     elif condition.reason == _LOST:
@@ -357,7 +357,7 @@ def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     words = metrics_words(decision)
     details = [hold_words(hold) for hold in decision.holds if hold.reason is HoldReason.METRICS_MISSING]
     if not details:
-        return ConditionValue(type=_METRICS, status="True", reason=decision.metrics.rung.value, message=words)
+        return ConditionValue(type=_METRICS, status="True", reason=decision.metrics.tier.value, message=words)
     lost_for_s = decision.metrics.lost_for_s
     reason = _LOST if lost_for_s is not None and lost_for_s >= _LONG_S else HoldReason.METRICS_MISSING.value
     message = "; ".join([*([words] if words else []), *details])

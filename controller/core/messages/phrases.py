@@ -7,7 +7,7 @@ from controller.core.state.decision import ChangeReason, Hold, HoldReason, Pipel
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import PipelinePlan, PlacementStep, Step
 from profiler.profile import LatencySource
-from profiler.samples import Absence, Reading, Rung
+from profiler.samples import Absence, MetricsTier, Reading
 
 _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "the pipeline is paused",
@@ -110,12 +110,12 @@ def metrics_words(decision: PipelineDecision) -> str:
     """Return where the numbers come from, and what is made of it; nothing where all is as it should be."""
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
-    match use.rung:
-        case Rung.PROMETHEUS:
+    match use.tier:
+        case MetricsTier.PROMETHEUS:
             return ""
-        case Rung.DIRECT_SCRAPE:
+        case MetricsTier.DIRECT_SCRAPE:
             return f"metrics are read off the pods themselves{why}"
-        case Rung.HOLDING:
+        case MetricsTier.HOLDING:
             missing = "; ".join(filter(None, [reading_words(decision.observed), use.because]))
             since = f"the demand has not been seen for {duration(use.lost_for_s)} ({missing})"
             if decision.demand is None:

@@ -9,7 +9,7 @@ from controller.core.assess.problem import NO_REPLICAS, pool_problem
 from controller.core.plan.ledger import EPSILON, entries
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, PoolState, Snapshot, strays_per_hour
+from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem, whole_instances
@@ -41,18 +41,18 @@ class FleetPlan:
     waiting: frozenset[PipelineKey] = frozenset()
 
 
-def plan_fleet(cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
+def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
     """Return the plan of every pipeline.
 
     Pipelines that act are planned around what the others hold, those that only recommend as if they acted too.
     """
-    acting = [case for case in cases if case.acting]
+    acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
     problems: dict[PipelineKey, Pipeline] = {}
     plan: Plan | None = None
-    for group in (cases, acting):
-        if group and (group is acting or len(acting) < len(cases)):
-            problem, plan = planned_together(group, cases, pools, policy)
+    for group in (assessments, acting):
+        if group and (group is acting or len(acting) < len(assessments)):
+            problem, plan = planned_together(group, assessments, pools, policy)
             plans.update({answer.key: answer for answer in plan.pipelines})
             problems.update({asked.key: asked for asked in problem.pipelines})
     return FleetPlan(plan=plan, pipelines=plans, problems=problems)
@@ -87,20 +87,20 @@ def _stand_in(name: PoolName) -> PoolState:
 
 
 def planned_together(
-    group: Sequence[Assessment], cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> tuple[Problem, Plan]:
     """Return the question and the plan, without the nodes that are to go if that can be.
 
     Else they are planned with: what runs on them serves to the end.
     """
     advice = policy.advice and len(group) <= ADVISED
-    before = {case.key: share for case in group if (share := case.share_before) is not None}
+    before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
     if any(pool.leaving_instances for pool in pools.values()):
-        problem = _problem(group, cases, pools, policy, without_leaving=True)
+        problem = _problem(group, assessments, pools, policy, without_leaving=True)
         plan = _allocated(problem, advice, before)
         if all(answer.feasible for answer in plan.pipelines):
             return problem, plan
-    problem = _problem(group, cases, pools, policy, without_leaving=False)
+    problem = _problem(group, assessments, pools, policy, without_leaving=False)
     return problem, _allocated(problem, advice, before)
 
 
@@ -114,7 +114,7 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         problem.budget_per_hour,
         problem.composition,
         problem.switching_cost_per_hour,
-        problem.work_limit,
+        problem.search_effort,
         advice,
         tuple(sorted(shares_before.items())),
     )
@@ -124,20 +124,22 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
 
 def _problem(
     group: Sequence[Assessment],
-    cases: Sequence[Assessment],
+    assessments: Sequence[Assessment],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     *,
     without_leaving: bool,
 ) -> Problem:
-    """Return the question of `group`, around what the others of `cases` hold."""
-    keys = {case.key for case in group}
-    others = [case for case in cases if case.key not in keys]
-    held_per_hour = sum(entry.observed_per_hour for case in others for entry in entries(case.state, pools).values())
-    held_per_hour += strays_per_hour(pools.values())
+    """Return the question of `group`, around what the others of `assessments` hold."""
+    keys = {assessment.key for assessment in group}
+    others = [assessment for assessment in assessments if assessment.key not in keys]
+    held_per_hour = sum(
+        entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values()
+    )
+    held_per_hour += unaccounted_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
-    held = [(case.spec, case.current) for case in others]
-    placed = [(case.spec, case.current) for case in cases]
+    held = [(assessment.spec, assessment.current) for assessment in others]
+    placed = [(assessment.spec, assessment.current) for assessment in assessments]
     left = {
         name: pool_problem(
             pool.spec,
@@ -152,12 +154,14 @@ def _problem(
     }
     kept = affordable(group, left, budget)
     return Problem(
-        pipelines=tuple(case.problem(policy, at_least=kept.get(case.key, NO_REPLICAS)) for case in group),
+        pipelines=tuple(
+            assessment.problem(policy, at_least=kept.get(assessment.key, NO_REPLICAS)) for assessment in group
+        ),
         pools=left,
         budget_per_hour=budget,
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
-        work_limit=policy.work_limit,
+        search_effort=policy.search_effort,
     )
 
 
@@ -171,22 +175,25 @@ def affordable(
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
     total_per_hour = 0.0
-    for case in sorted(group, key=lambda case: (-case.spec.priority, case.key)):
+    for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
             pools[placement.pool].replica_price_per_hour(placement.prior)
-            * case.kept.get((stage.name, placement.pool), 0)
-            for stage in case.spec.stages
+            * assessment.kept.get((stage.name, placement.pool), 0)
+            for stage in assessment.spec.stages
             for placement in stage.placements
         )
-        if not case.kept or cost_per_hour > case.spec.budget_per_hour + EPSILON:
+        if not assessment.kept or cost_per_hour > assessment.spec.budget_per_hour + EPSILON:
             continue
         if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
             continue
-        if any(_instances(name, [*chosen, (case.spec, case.kept)]) > pool.instances for name, pool in pools.items()):
+        if any(
+            _instances(name, [*chosen, (assessment.spec, assessment.kept)]) > pool.instances
+            for name, pool in pools.items()
+        ):
             continue
-        chosen.append((case.spec, case.kept))
+        chosen.append((assessment.spec, assessment.kept))
         total_per_hour += cost_per_hour
-        kept[case.key] = case.kept
+        kept[assessment.key] = assessment.kept
     return kept
 
 

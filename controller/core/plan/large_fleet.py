@@ -21,7 +21,7 @@ from controller.core.assess.problem import NO_REPLICAS, pool_problem
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import PoolTotals
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, PoolState, strays_per_hour
+from controller.core.state.snapshot import Planned, PoolState, unaccounted_per_hour
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
@@ -42,35 +42,37 @@ _MEASURED = ("service", "saturation_rps", "current")
 
 
 def plan_in_turns(
-    cases: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
+    assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
-    by_key = {case.key: case for case in cases}
+    by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: pool_problem(pool.spec, pool.open_limit) for name, pool in pools.items()}
     questions = {
-        case.key: case.problem(policy, at_least=affordable((case,), whole, None).get(case.key, NO_REPLICAS))
-        for case in cases
+        assessment.key: assessment.problem(
+            policy, at_least=affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
+        )
+        for assessment in assessments
     }
     planned = {
-        case.key: own
-        for case in cases
-        if (own := case.state.planned) is not None and _same_placements(own.question, questions[case.key])
+        assessment.key: own
+        for assessment in assessments
+        if (own := assessment.state.planned) is not None and _same_placements(own.question, questions[assessment.key])
     }
-    turn = choose(cases, questions, planned, pools)
-    room = Room(cases, planned, pools)
+    turn = choose(assessments, questions, planned, pools)
+    room = Room(assessments, planned, pools)
 
     def take(question: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(question, pools)
         planned[plan.key] = Planned(question=question, plan=plan, terms=terms, at_s=now_s)
 
     for key in turn.now:
-        case = by_key[key]
-        room.release(case)
+        assessment = by_key[key]
+        room.release(assessment)
         take(questions[key], _planned_alone(questions[key], room, pools, policy))
-        room.hold(case, planned[key].plan.replicas())
+        room.hold(assessment, planned[key].plan.replicas())
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
-        problem, together = planned_together(_with_givers(short, cases, planned), cases, pools, policy)
+        problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
         for question, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(question, plan)
     standing = {key: standing_plan(by_key[key], questions[key], pools) for key in turn.waiting}
@@ -92,28 +94,28 @@ def _planned_alone(
         budget_per_hour=room.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
-        work_limit=policy.work_limit,
+        search_effort=policy.search_effort,
     )
     return allocate(problem).pipelines[0]
 
 
 def _with_givers(
-    short: Sequence[Assessment], cases: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
+    short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
 ) -> Sequence[Assessment]:
     """Return the most important of those that got too little, and the least important that hold what they lack."""
-    limits = [limit for case in short if (limit := lacking(planned[case.key].plan)) is not None]
+    limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
     money = any(limit.kind is LimitKind.BUDGET for limit in limits)
-    takers = sorted(short, key=lambda case: (-case.spec.priority, case.key))[: TOGETHER // 2]
-    taking = {case.key for case in takers}
+    takers = sorted(short, key=lambda assessment: (-assessment.spec.priority, assessment.key))[: TOGETHER // 2]
+    taking = {assessment.key for assessment in takers}
     givers = [
-        case
-        for case in cases
-        if case.acting
-        and case.key not in taking
-        and any(count and (money or pool in names) for (_, pool), count in case.current.items())
+        assessment
+        for assessment in assessments
+        if assessment.acting
+        and assessment.key not in taking
+        and any(count and (money or pool in names) for (_, pool), count in assessment.current.items())
     ]
-    givers.sort(key=lambda case: (case.spec.priority, case.key))
+    givers.sort(key=lambda assessment: (assessment.spec.priority, assessment.key))
     return [*takers, *givers[: TOGETHER - len(takers)]]
 
 
@@ -126,7 +128,7 @@ class Turn:
 
 
 def choose(
-    cases: Sequence[Assessment],
+    assessments: Sequence[Assessment],
     questions: Mapping[PipelineKey, Pipeline],
     kept: Mapping[PipelineKey, Planned],
     pools: Mapping[PoolName, PoolState],
@@ -135,31 +137,33 @@ def choose(
     due: list[tuple[int, float, int, PipelineKey]] = []
     content: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
-    for case in cases:
-        rank = _rank(case, questions[case.key], pools)
+    for assessment in assessments:
+        rank = _rank(assessment, questions[assessment.key], pools)
         if rank is not None:
-            due.append((rank[0], -rank[1], -case.spec.priority, case.key))
+            due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
         else:
-            own = kept[case.key]  # nothing has changed, so that it can be
-            (short if lacking(own.plan) is not None else content).append((own.at_s, case.key))
+            own = kept[assessment.key]  # nothing has changed, so that it can be
+            (short if lacking(own.plan) is not None else content).append((own.at_s, assessment.key))
     again = [key for old in (short, content) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
     chosen = frozenset(now)
-    waiting = frozenset(case.key for case in cases if case.key not in kept and case.key not in chosen)
+    waiting = frozenset(
+        assessment.key for assessment in assessments if assessment.key not in kept and assessment.key not in chosen
+    )
     return Turn(now=tuple(now), waiting=waiting)
 
 
-def _rank(case: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
+def _rank(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
     """Return how urgent a new plan is, the lowest rank and the largest change first; None where the old one stands."""
-    planned = case.state.planned
+    planned = assessment.state.planned
     if planned is not None:
-        change = _change(planned, question, case.current, pools)
+        change = _change(planned, question, assessment.current, pools)
         if change <= MOVED:
             return None
-        return (0 if out_of_bounds(case) else 1), change
-    before, now = case.state.memory.demand, case.demand.demand
+        return (0 if out_of_bounds(assessment) else 1), change
+    before, now = assessment.state.memory.demand, assessment.demand.demand
     moved = 0.0 if before is None or now is None else _difference(before, now)
-    return (0 if out_of_bounds(case) else 1), max(moved, NEVER)
+    return (0 if out_of_bounds(assessment) else 1), max(moved, NEVER)
 
 
 def _change(
@@ -238,16 +242,16 @@ def lacking(plan: PipelinePlan) -> Limit | None:
     return limit if shared and not plan.feasible else None
 
 
-def standing_plan(case: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
+def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return what runs, as the plan of a pipeline that has not had its turn."""
     cost = sum(
-        pools[pool].spec.price_per_hour / placement.per_instance * case.current[(stage.name, pool)]
+        pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
         for stage in question.stages
         for placement in stage.placements
         for pool in (placement.pool,)
     )
     return PipelinePlan(
-        key=case.key,
+        key=assessment.key,
         served_fraction=1.0,
         feasible=True,
         limited_by=None,
@@ -265,8 +269,10 @@ def standing_plan(case: Assessment, question: Pipeline, pools: Mapping[PoolName,
                 placements=tuple(
                     PlacementPlan(
                         pool=placement.pool,
-                        replicas=case.current[(stage.name, placement.pool)],
-                        batch=case.state.memory.batches.get((stage.name, placement.pool), placement.batch_sizes[-1]),
+                        replicas=assessment.current[(stage.name, placement.pool)],
+                        batch=assessment.state.memory.batches.get(
+                            (stage.name, placement.pool), placement.batch_sizes[-1]
+                        ),
                     )
                     for placement in stage.placements
                 ),
@@ -286,37 +292,39 @@ class Room:
 
     def __init__(
         self,
-        cases: Sequence[Assessment],
+        assessments: Sequence[Assessment],
         planned: Mapping[PipelineKey, Planned],
         pools: Mapping[PoolName, PoolState],
     ) -> None:
         self._pools = pools
         self._totals = PoolTotals()
-        self._per_hour = strays_per_hour(pools.values())
+        self._per_hour = unaccounted_per_hour(pools.values())
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
-        for case in cases:
-            self.hold(case, planned[case.key].plan.replicas() if case.key in planned else case.current)
+        for assessment in assessments:
+            self.hold(
+                assessment, planned[assessment.key].plan.replicas() if assessment.key in planned else assessment.current
+            )
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
-    def hold(self, case: Assessment, planned: Mapping[PlacementKey, int]) -> None:
+    def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
         """Count for a pipeline what runs and, where it acts, what is planned, whichever is more."""
-        wanted = planned if case.acting else NO_REPLICAS
-        self._count(case, {key: max(count, wanted.get(key, 0)) for key, count in case.current.items()})
+        wanted = planned if assessment.acting else NO_REPLICAS
+        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
 
-    def release(self, case: Assessment) -> None:
+    def release(self, assessment: Assessment) -> None:
         """Count nothing for a pipeline."""
-        self._count(case, NO_REPLICAS)
+        self._count(assessment, NO_REPLICAS)
 
-    def _count(self, case: Assessment, after: Mapping[PlacementKey, int]) -> None:
-        before = self._held.get(case.key, NO_REPLICAS)
-        for stage in case.spec.stages:
+    def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
+        before = self._held.get(assessment.key, NO_REPLICAS)
+        for stage in assessment.spec.stages:
             for placement in stage.placements:
                 key, size = (stage.name, placement.pool), placement.prior.per_instance
                 if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
                     was, now = before.get(key, 0), after.get(key, 0)
                     self._totals.move(placement.pool, size, was, now)
                     self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
-        self._held[case.key] = after
+        self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
         """Return the instances that nobody holds, without those on their way out."""

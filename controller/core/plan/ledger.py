@@ -6,7 +6,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
-from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, strays_per_hour
+from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, unaccounted_per_hour
 from controller.core.state.spec import PlacementKey
 from optimizer.model import PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
@@ -138,7 +138,7 @@ class Ledger:
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
         self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
-        self._strays_per_hour = strays_per_hour(pools.values())
+        self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
@@ -236,7 +236,7 @@ class Ledger:
         return added >= self._trials[pool]
 
     def _astray_per_hour(self, pipeline: PipelineKey | None) -> float:
-        return self._strays_per_hour if pipeline is None else 0.0
+        return self._unaccounted_per_hour if pipeline is None else 0.0
 
     def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
         if pipeline is None:

@@ -56,7 +56,7 @@ class RuleMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class Conflict:
     """Replicas that somebody else changed after they had been written: how often, when last, from what to what."""
 
     changes: int
@@ -107,7 +107,7 @@ class PipelineMemory:
     stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
     `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
     `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
-    above the cap is excused but may not rise. `contests` has the placements whose replicas others change, `failures`
+    above the cap is excused but may not rise. `conflicts` has the placements whose replicas others change, `failures`
     those that fail by themselves; `metrics_lost` is there while the demand cannot be seen. `admissible` is
     the load that was admitted where not all could be: where the search for it begins.
     """
@@ -122,7 +122,7 @@ class PipelineMemory:
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     moved_at_s: float | None = None
     excess_excused_until_s: float | None = None
-    contests: Mapping[tuple[StageName, PoolName], Contest] = field(default_factory=dict)
+    conflicts: Mapping[tuple[StageName, PoolName], Conflict] = field(default_factory=dict)
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
@@ -151,8 +151,8 @@ class PipelineMemory:
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
-        for contest in self.contests.values():
-            _require_time(contest.changed_at_s, "contests changed_at_s")
+        for conflict in self.conflicts.values():
+            _require_time(conflict.changed_at_s, "conflicts changed_at_s")
         for stage, correction in self.latency_corrections.items():
             _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
         for key, correction in self.throughput_corrections.items():

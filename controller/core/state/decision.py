@@ -12,7 +12,7 @@ from controller.core.state.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.profile import PipelineProfile
-from profiler.samples import Reading, Rung
+from profiler.samples import MetricsTier, Reading
 
 
 class Outcome(Enum):
@@ -123,7 +123,7 @@ class MetricsUse:
     While its demand is lost, the last one, seen `lost_for_s` ago, was planned for times `margin`.
     """
 
-    rung: Rung = Rung.PROMETHEUS
+    tier: MetricsTier = MetricsTier.PROMETHEUS
     because: str = ""
     lost_since_s: float | None = None
     lost_for_s: float | None = None

@@ -12,7 +12,7 @@ class Policy:
     `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
     budgets). `latency_headroom` is the share of the SLA that plans leave free, for what the model does not see; what
     runs is left alone until it uses that up. `switching_cost_per_hour` is what changing one replica must save.
-    `composition` says how the latencies of stages make up that of a pipeline; `work_limit` bounds the search of a
+    `composition` says how the latencies of stages make up that of a pipeline; `search_effort` bounds the search of a
     decision in units of work, as `optimizer.model.Problem` has it. `advice` asks what pipelines that cannot be served
     would take, which changes no decision and takes some thirty searches for each.
     """
@@ -22,5 +22,5 @@ class Policy:
     composition: Composition = Composition.RSS
     latency_headroom: float = 0.1
     switching_cost_per_hour: float = 0.05
-    work_limit: int | None = None
+    search_effort: int | None = None
     advice: bool = True

@@ -98,7 +98,7 @@ class PipelineState:
 
     `demand` is in the pipeline's unit. `latency_s` is the answer to `sla.query`, None without one.
     `rule_readings` has an entry for every rule with a query. `written` has the replicas that the cycle before wrote,
-    `refused` the server's words where it did not take them; `rivals` names the objects that scale a placement's
+    `refused` the server's words where it did not take them; `autoscalers` names the objects that scale a placement's
     workload too. `metrics` says where the measured comes from.
     `planned` is what the cycle before has planned, in a fleet so large that it is planned in turns
     (`controller.core.plan.large_fleet`).
@@ -113,7 +113,7 @@ class PipelineState:
     memory: PipelineMemory
     written: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
-    rivals: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    autoscalers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
     planned: Planned | None = None
 
@@ -136,8 +136,8 @@ class PoolState:
     """One pool: its nodes as they are, or as they were where `unread` says why they cannot be read.
 
     `zones` are the distinct zones of its ready nodes. `leaving_instances` of the ready ones are to go soon: cordoned,
-    or taken back by the provider. `strays` are replicas, by how many fill an instance, that take room and money and
-    that nobody can move now: their workload cannot be read, or their pipeline has become invalid.
+    or taken back by the provider. `unaccounted` are replicas, by how many fill an instance, that take room and money
+    and that nobody can move now: their workload cannot be read, or their pipeline has become invalid.
     """
 
     spec: PoolSpec
@@ -146,7 +146,7 @@ class PoolState:
     memory: PoolMemory
     leaving_instances: int = 0
     unread: str = ""
-    strays: Mapping[int, int] = field(default_factory=dict)
+    unaccounted: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def limit(self) -> int:
@@ -156,15 +156,15 @@ class PoolState:
     @property
     def open_limit(self) -> int:
         """Return how many instances may be planned: those that no strays take."""
-        return max(0, self.limit - whole_instances(self.strays.items()))
+        return max(0, self.limit - whole_instances(self.unaccounted.items()))
 
     @property
     def strays_in_use(self) -> float:
         """Return the instances that strays take, in parts where they are shared."""
-        return sum(count / per_instance for per_instance, count in self.strays.items())
+        return sum(count / per_instance for per_instance, count in self.unaccounted.items())
 
     @property
-    def strays_per_hour(self) -> float:
+    def unaccounted_per_hour(self) -> float:
         """Return what strays cost."""
         return self.strays_in_use * self.spec.price_per_hour
 
@@ -177,9 +177,9 @@ class PoolState:
         return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
 
 
-def strays_per_hour(pools: Iterable[PoolState]) -> float:
+def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
     """Return what the strays of all `pools` cost."""
-    return sum(pool.strays_per_hour for pool in pools)
+    return sum(pool.unaccounted_per_hour for pool in pools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

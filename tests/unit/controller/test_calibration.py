@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.calibration import RUNS, reference, work_limit
+from controller.calibration import RUNS, reference, search_effort
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_the_limit_is_what_the_least_disturbed_run_would_do_in_the_time(seconds: list[float]) -> None:
     assert len(seconds) == RUNS + 1
     # 1000 units in 0.1 s: 20,000 in two seconds, rounded down to a power of two
-    assert work_limit(2.0, solve=lambda: 1000) == 16_384
+    assert search_effort(2.0, solve=lambda: 1000) == 16_384
 
 
 def test_there_is_always_some_work_allowed(seconds: list[float]) -> None:
-    assert work_limit(1e-9, solve=lambda: 0) == 1
+    assert search_effort(1e-9, solve=lambda: 0) == 1
 
 
 def test_the_question_it_measures_by_is_work_and_always_the_same() -> None:

@@ -229,7 +229,7 @@ def test_the_composition_can_be_chosen_and_is_told() -> None:
 
 
 def test_a_plan_that_may_not_search_still_answers() -> None:
-    answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json", "--work-limit=0").stdout)
+    answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json", "--search-effort=0").stdout)
     assert answer["feasible"]
     proven = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
     assert answer["cost_per_hour"] >= proven["cost_per_hour"]
@@ -276,7 +276,7 @@ def test_instances_can_be_replaced() -> None:
         (["--demand=speech/live-captions=1e308"], "must be at most 1e+12 items per second"),
         (["--demand=speech/live-captions=1:3", "--frontier"], "a frontier is that of one load"),
         ([DEMAND, "--frontier=speech/captions"], "did you mean 'speech/live-captions'?"),
-        ([DEMAND, "--work-limit=-1"], "--work-limit"),
+        ([DEMAND, "--search-effort=-1"], "--search-effort"),
         ([DEMAND, "--composition=max"], "--composition"),
         ([DEMAND, f"--current={CONTRACT[0]}"], "must be a plan as `sluice plan -o json` prints it"),
     ],

@@ -85,7 +85,7 @@ def a_plan(pipeline: PipelinePlan = GOOD, *, bound: float | None = 24.81, price:
     )
 
 
-def a_request(*, composition: Composition = Composition.SUM, work_limit: int | None = None) -> PlanRequest:
+def a_request(*, composition: Composition = Composition.SUM, search_effort: int | None = None) -> PlanRequest:
     spec: PipelineSpec = replace(
         a_spec(a_stage("decoder", a_placement("gpu"), a_placement("inferentia")), sla_s=0.4, budget=30.0),
         unit=DemandUnit.STREAMS,
@@ -98,7 +98,7 @@ def a_request(*, composition: Composition = Composition.SUM, work_limit: int | N
             pipelines=(pipeline_problem(spec, 800.0),),
             pools=pools(gpu=(1.01, 10), inferentia=(0.76, 12)),
             composition=composition,
-            work_limit=work_limit,
+            search_effort=search_effort,
         ),
     )
 
@@ -129,9 +129,9 @@ def test_a_proven_plan_tells_promise_error_bar_replay_steps_prices_and_proof(
 
 
 def test_a_plan_that_is_not_proven_tells_the_gap_and_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, a_plan(bound=24.5), a_request(composition=Composition.RSS, work_limit=10))
+    lines = printed(capsys, a_plan(bound=24.5), a_request(composition=Composition.RSS, search_effort=10))
     assert "not proven optimal: at most 1.3% above the cheapest; no plan under $24.50/h meets 400 ms" in lines
-    assert "a larger --work-limit may find a cheaper plan or prove this one" in lines
+    assert "a larger --search-effort may find a cheaper plan or prove this one" in lines
     assert "(RSS)" in lines[-1]
     assert not [line for line in lines if line.startswith("optimal")]
 

@@ -34,7 +34,7 @@ def a_fleet(*names: str) -> Snapshot:
         VAD: 4,
         ENCODER: a_target(2, existing=3, terminating=1),
     }
-    fleet = pools(a_pool("cpu"), a_pool("inferentia", strays={2: 1}), a_pool("gpu"))
+    fleet = pools(a_pool("cpu"), a_pool("inferentia", unaccounted={2: 1}), a_pool("gpu"))
     return a_snapshot(*(a_state(a_spec(name=name), replicas=replicas) for name in names), fleet=fleet)
 
 
@@ -43,8 +43,8 @@ def test_the_others_are_decided_on_and_what_the_one_runs_stays_in_the_books() ->
     assert {key: str(error) for key, error in found.failed.items()} == {BAD: "float division by zero"}
     assert [own.key for own in found.decision.pipelines] == ["speech/a", "speech/b", "speech/c", "speech/d"]
     assert [state.spec.name for state in found.snapshot.pipelines] == ["a", "b", "c", "d"]
-    strays = {name: +Counter(pool.strays) for name, pool in found.snapshot.pools.items()}
-    assert strays == {"cpu": {4: 4}, "inferentia": {1: 4, 2: 1}, "gpu": {}}
+    unaccounted = {name: +Counter(pool.unaccounted) for name, pool in found.snapshot.pools.items()}
+    assert unaccounted == {"cpu": {4: 4}, "inferentia": {1: 4, 2: 1}, "gpu": {}}
     assert decide(found.snapshot, Policy()) == found.decision, "it can be made again"
 
 

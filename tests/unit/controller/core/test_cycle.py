@@ -34,7 +34,7 @@ from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissin
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName, StageName
 from optimizer.plan import Limit, LimitKind
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Rung
+from profiler.samples import Absence, AbsenceReason, MetricsTier, PlacementSamples
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
 BLIND = PlacementSamples(readings={})
@@ -170,7 +170,7 @@ class TestMissingData:
         assert moves(decision) == {VAD: (4, 9)}
         assert [change.reason for change in decision.changes] == [ChangeReason.METRICS_LOST]
         assert HoldReason.METRICS_MISSING in holds(decision)
-        assert decision.metrics.rung is Rung.HOLDING
+        assert decision.metrics.tier is MetricsTier.HOLDING
 
     def test_what_may_have_grown_unseen_is_planned_for_more_and_more(self, planner: Planner) -> None:
         loss = MetricsLoss(since_s=NOW_S - 120, demand=10.0, growth_per_minute=0.05)
@@ -417,7 +417,7 @@ class TestStrays:
 
     def test_the_fleet_s_budget_pays_for_them(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 4})
-        fleet = pools(a_pool("cpu", price=0.5), a_pool("inferentia", strays={1: 3}), a_pool("gpu"))
+        fleet = pools(a_pool("cpu", price=0.5), a_pool("inferentia", unaccounted={1: 3}), a_pool("gpu"))
         state = a_state(replicas={VAD: 4, ENCODER: 2})
         enough = decide(a_snapshot(state, fleet=fleet), Policy(budget_per_hour=7.5))
         assert planner.problems[-1].budget_per_hour == 4.5
@@ -427,7 +427,7 @@ class TestStrays:
 
     def test_their_pool_has_no_room_where_they_are(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 4})
-        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=4, strays={2: 1, 4: 1}), a_pool("gpu"))
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=4, unaccounted={2: 1, 4: 1}), a_pool("gpu"))
         decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 2}), fleet=fleet), Policy())
         assert planner.problems[-1].pools[PoolName("inferentia")].instances == 3
         assert moves(decision.pipelines[0]) == {ENCODER: (2, 3)}

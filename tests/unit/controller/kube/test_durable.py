@@ -117,7 +117,7 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"moved_at_s": 1e18},
         {"excess_excused_until_s": 1e18},
         {"rules": [[["vad", "rx"], {"clear_since_s": 1e18}]]},
-        {"contests": [[["vad", "cpu"], {"changes": 1, "changed_at_s": 1e18, "written": 1, "found": 2}]]},
+        {"conflicts": [[["vad", "cpu"], {"changes": 1, "changed_at_s": 1e18, "written": 1, "found": 2}]]},
         {"failures": [[["vad", "cpu"], {"cause": "CannotStart", "outage": {"unavailable_until_s": 1e18}}]]},
         {"failures": [[["vad", "cpu"], {"cause": "CannotStart", "outage": {"backoff_s": 1e300}}]]},
         {"batches": [[["vad", "cpu"], 0]]},

@@ -101,7 +101,7 @@ def test_autoscalers_are_known_by_their_target_in_their_namespace() -> None:
     }
     known = ownership(Lists(items))
     known.refresh()
-    assert known.rivals(SPEC) == {ENCODER: "HorizontalPodAutoscaler/asr", VAD: "ScaledObject/vad"}
+    assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/asr", VAD: "ScaledObject/vad"}
 
 
 def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
@@ -110,7 +110,7 @@ def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
     known.refresh()
     lists.error = Forbidden("403")
     known.refresh()
-    assert known.rivals(SPEC) == {VAD: "HorizontalPodAutoscaler/asr"}
+    assert known.autoscalers(SPEC) == {VAD: "HorizontalPodAutoscaler/asr"}
     lists.error, lists.items = None, {}
     known.refresh()
-    assert known.rivals(SPEC) == {}
+    assert known.autoscalers(SPEC) == {}

@@ -4,7 +4,7 @@ from builders import ENCODER, VAD, a_placement, a_spec, a_stage, a_target
 
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey
-from controller.kube.unaccounted import Strays, Targets
+from controller.kube.unaccounted import Targets, UnaccountedReplicas
 
 SPEC = a_spec(a_stage("vad", a_placement("cpu", per_instance=4)), a_stage("encoder", a_placement("inferentia")))
 UNREADABLE = TargetMissing(reason="403 Forbidden", unreadable=True)
@@ -15,39 +15,39 @@ def targets(replicas: dict[PlacementKey, TargetState | TargetMissing], *specs: P
     return {(spec.key, key): target for spec in specs or (SPEC,) for key, target in replicas.items()}
 
 
-def seen(strays: Strays) -> None:
-    strays.valid_before([SPEC], [])
-    found = strays.count([SPEC], [], targets({VAD: a_target(6), ENCODER: a_target(3, existing=2, terminating=1)}))
+def seen(unaccounted: UnaccountedReplicas) -> None:
+    unaccounted.valid_before([SPEC], [])
+    found = unaccounted.count([SPEC], [], targets({VAD: a_target(6), ENCODER: a_target(3, existing=2, terminating=1)}))
     assert found == {}
 
 
 def test_a_workload_that_cannot_be_read_counts_as_it_was_for_as_long_as_that_lasts() -> None:
-    strays = Strays()
-    seen(strays)
+    unaccounted = UnaccountedReplicas()
+    seen(unaccounted)
     for _ in range(2):
-        assert strays.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {
+        assert unaccounted.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {
             "cpu": {4: 6},
             "inferentia": {1: 4},
         }
-    assert strays.count([SPEC], [], targets({VAD: a_target(5), ENCODER: UNREADABLE})) == {"inferentia": {1: 4}}
+    assert unaccounted.count([SPEC], [], targets({VAD: a_target(5), ENCODER: UNREADABLE})) == {"inferentia": {1: 4}}
 
 
 def test_what_is_gone_or_was_never_seen_does_not_count() -> None:
-    strays = Strays()
-    assert strays.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {}
-    seen(strays)
-    assert strays.count([SPEC], [], targets({VAD: GONE, ENCODER: GONE})) == {}
-    assert strays.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {}
+    unaccounted = UnaccountedReplicas()
+    assert unaccounted.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {}
+    seen(unaccounted)
+    assert unaccounted.count([SPEC], [], targets({VAD: GONE, ENCODER: GONE})) == {}
+    assert unaccounted.count([SPEC], [], targets({VAD: UNREADABLE, ENCODER: UNREADABLE})) == {}
 
 
 def test_a_pipeline_that_was_made_invalid_counts_by_what_it_asked_for_before() -> None:
-    strays = Strays()
-    seen(strays)
-    (before,) = strays.valid_before([], [SPEC.uid, "never valid"])
+    unaccounted = UnaccountedReplicas()
+    seen(unaccounted)
+    (before,) = unaccounted.valid_before([], [SPEC.uid, "never valid"])
     assert before == SPEC
-    assert strays.count([], [before], targets({VAD: a_target(7), ENCODER: UNREADABLE})) == {
+    assert unaccounted.count([], [before], targets({VAD: a_target(7), ENCODER: UNREADABLE})) == {
         "cpu": {4: 7},
         "inferentia": {1: 4},
     }
-    assert strays.valid_before([], []) == (), "a pipeline that is deleted is forgotten"
-    assert strays.valid_before([], [SPEC.uid]) == ()
+    assert unaccounted.valid_before([], []) == (), "a pipeline that is deleted is forgotten"
+    assert unaccounted.valid_before([], [SPEC.uid]) == ()

@@ -26,12 +26,12 @@ def flexible(key: str, *, cpu_s: float = 0.02, gpu_s: float = 0.02, priority: in
 
 def test_a_budget_below_the_cheapest_plan_leaves_none() -> None:
     fleet = a_fleet(a_problem(flexible("x/a")))
-    case = fleet.case(fleet.problem.pipelines[0], 1.0)
-    walk = serve(case, math.inf)
+    subproblem = fleet.subproblem(fleet.problem.pipelines[0], 1.0)
+    walk = serve(subproblem, math.inf)
     assert walk is not None
-    cost = case.cost_per_hour(walk.answer)
-    assert serve(case, cost) is not None
-    assert serve(case, cost - 0.01) is None
+    cost = subproblem.cost_per_hour(walk.answer)
+    assert serve(subproblem, cost) is not None
+    assert serve(subproblem, cost - 0.01) is None
 
 
 def test_saving_switches_does_not_break_the_budget() -> None:

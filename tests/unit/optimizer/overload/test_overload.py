@@ -7,7 +7,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import Pipeline, Placement, Problem
 from optimizer.overload.overload import FINE, RESOLUTION, Share, share_out
-from optimizer.overload.what_if import Question
+from optimizer.overload.what_if import WhatIf
 from optimizer.search.tables import supply_of
 
 
@@ -81,13 +81,13 @@ def test_what_is_served_does_not_depend_on_the_guess_where_to_look(guess: float)
 
 def test_a_good_guess_saves_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    answer = Question._answer
+    answer = WhatIf._answer
 
-    def counted(question: Question, what: Any, *more: Any, **named: Any) -> Any:
+    def counted(question: WhatIf, what: Any, *more: Any, **named: Any) -> Any:
         asked.append(what.share)
         return answer(question, what, *more, **named)
 
-    monkeypatch.setattr(Question, "_answer", counted)
+    monkeypatch.setattr(WhatIf, "_answer", counted)
     served = shared(two_stages())["x/a"].served
     alone = len(asked)
     shared(two_stages(), guess=served)
@@ -178,7 +178,9 @@ def test_a_stage_that_cannot_help_is_not_scaled() -> None:
     share = shared(a_problem(a_pipeline(*stages, rate_rps=400.0, sla_s=1.0)))["speech/captions"]
     assert str(share.limit) == "Bounds/narrow"
     assert share.answer is not None
-    replicas = [int(t.replicas[row][0]) for t, row in zip(share.answer.case.tables, share.answer.choice, strict=True)]
+    replicas = [
+        int(t.replicas[row][0]) for t, row in zip(share.answer.subproblem.tables, share.answer.choice, strict=True)
+    ]
     assert replicas == [2, 2]
 
 
@@ -195,7 +197,9 @@ def test_stages_that_can_run_keep_their_minimum_when_another_cannot() -> None:
     share = shared(a_problem(a_pipeline(*stages), where=pools(cpu=(0.5, 9), gpu=(2.0, 0))))["speech/captions"]
     assert (share.served, str(share.limit)) == (0.0, "Pool/gpu")
     assert share.answer is not None
-    replicas = [int(t.replicas[row][0]) for t, row in zip(share.answer.case.tables, share.answer.choice, strict=True)]
+    replicas = [
+        int(t.replicas[row][0]) for t, row in zip(share.answer.subproblem.tables, share.answer.choice, strict=True)
+    ]
     assert replicas == [2, 0]
 
 

@@ -94,7 +94,7 @@ def test_pipelines_share_instances() -> None:
 def test_without_work_there_is_no_answer() -> None:
     vad = a_table("vad", (1, 0, 0.1), (0, 1, 0.1))
     encoder = a_table("encoder", (0, 1, 0.1))
-    assert cheaper_packing([packable("a/b", vad, encoder)], pools(), work_limit=1) is None
+    assert cheaper_packing([packable("a/b", vad, encoder)], pools(), search_effort=1) is None
 
 
 def counts_of(packing: Packing, tables: Sequence[Rows]) -> list[list[int]]:

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -61,5 +62,15 @@ def test_a_damaged_entry_is_replaced(kernel: Path) -> None:
     run(kernel)
     for path in (kernel / "__pycache__").glob("*.nbc"):
         path.write_bytes(b"\x80\x04")
+    assert run(kernel) == "0 1"
+    assert run(kernel) == "1 0"
+
+
+def test_an_index_of_an_older_version_that_names_a_module_now_gone_is_replaced(kernel: Path) -> None:
+    run(kernel)
+    (index,) = (kernel / "__pycache__").glob("*.nbi")
+    with index.open("rb") as file:
+        version = pickle.load(file)
+    index.write_bytes(pickle.dumps(version) + b"cmodule_that_is_gone\nname\n.")
     assert run(kernel) == "0 1"
     assert run(kernel) == "1 0"

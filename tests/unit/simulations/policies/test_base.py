@@ -1,7 +1,7 @@
 """A decision made of replica counts: bounds, what is kept, and what it changes."""
 
+from baselines import CAPTIONS, a_detailed
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
-from rivals import CAPTIONS, a_detailed
 
 from controller.core.state.decision import Outcome
 from controller.core.state.policy import Policy

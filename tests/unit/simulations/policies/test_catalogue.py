@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from baselines import CAPTIONS, a_detailed, a_reading, at
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
-from rivals import CAPTIONS, a_detailed, a_reading, at
 
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing
@@ -87,12 +87,12 @@ def test_the_names_are_those_of_scenario_files() -> None:
 @pytest.mark.parametrize("world", [overloaded, idle, silent, gone])
 def test_every_policy_stays_within_bounds_whatever_it_sees(name: str, world: Any) -> None:
     family = POLICIES[name]
-    rival = family.make(family.default, briefing())
-    assert rival.interval_s >= 1
-    assert rival.metrics_window_s > 0
+    autoscaler = family.make(family.default, briefing())
+    assert autoscaler.interval_s >= 1
+    assert autoscaler.metrics_window_s > 0
     snapshot = world()
     for tick in range(120):
-        decision = rival(at(snapshot, tick * rival.interval_s), Policy(interval_s=rival.interval_s))
+        decision = autoscaler(at(snapshot, tick * autoscaler.interval_s), Policy(interval_s=autoscaler.interval_s))
         own = decision.pipelines[0]
         for stage in own.spec.stages:
             for placement in stage.placements:
@@ -106,9 +106,9 @@ def test_a_policy_made_anew_has_forgotten_everything(name: str) -> None:
     family = POLICIES[name]
 
     def answers() -> list[Mapping[Any, int]]:
-        rival = family.make(family.default, briefing())
+        autoscaler = family.make(family.default, briefing())
         return [
-            dict(rival(at(world(), tick * rival.interval_s), Policy()).pipelines[0].desired)
+            dict(autoscaler(at(world(), tick * autoscaler.interval_s), Policy()).pipelines[0].desired)
             for world in (overloaded, idle)
             for tick in range(60)
         ]

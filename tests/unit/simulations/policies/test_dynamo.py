@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from baselines import a_detailed, a_reading, a_workload, at, desired
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_pool, a_stage, a_state, a_target, pools
-from rivals import a_detailed, a_reading, a_workload, at, desired
 
 from controller.core.state.snapshot import TargetState
 from simulations.policies.base import DetailedSnapshot

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from baselines import a_detailed, a_reading, at, desired
 from builders import VAD, a_placement, a_spec, a_stage, a_state
-from rivals import a_detailed, a_reading, at, desired
 
 from simulations.policies.base import DetailedSnapshot
 from simulations.policies.flink import (

@@ -1,8 +1,8 @@
 """HPA: the worked cases of Kubernetes' own replica_calculator_test.go and of its issues."""
 
 import pytest
+from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_state, a_target
-from rivals import a_detailed, a_reading, at, desired
 
 from simulations.policies.hpa import (
     Hpa,

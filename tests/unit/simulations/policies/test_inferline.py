@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from baselines import CAPTIONS, a_detailed, at, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
-from rivals import CAPTIONS, a_detailed, at, desired
 
 from controller.core.assess.problem import pipeline_problem
 from optimizer.latency.predict import predicted_latency_s

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from baselines import a_detailed, a_reading, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_pool, a_state, a_target, pools
-from rivals import a_detailed, a_reading, desired
 
 from controller.core.state.snapshot import TargetState
 from simulations.policies.base import DetailedSnapshot

@@ -1,7 +1,7 @@
 """KEDA: an average of ongoing items per replica, and what happens when the trigger fails."""
 
+from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, VAD, a_state
-from rivals import a_detailed, a_reading, at, desired
 
 from simulations.policies.base import DetailedSnapshot
 from simulations.policies.keda import Keda, KedaSettings

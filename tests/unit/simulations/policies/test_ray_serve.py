@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, VAD, a_state
-from rivals import a_detailed, a_reading, at, desired
 
 from simulations.policies.ray_serve import RayDeployment, RayServe, RayServeSettings
 

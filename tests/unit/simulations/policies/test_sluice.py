@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from baselines import a_detailed
 from builders import ENCODER, ENCODER_GPU, VAD, a_state
-from rivals import a_detailed
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy

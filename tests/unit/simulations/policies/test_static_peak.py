@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+from baselines import CAPTIONS, a_detailed, at, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_state
-from rivals import CAPTIONS, a_detailed, at, desired
 
 from controller.core.assess.problem import pipeline_problem
 from controller.core.state.spec import PipelineSpec, PoolSpec
@@ -30,13 +30,13 @@ def briefing(*changes: PipelineSpec | PoolSpec, budget: float = 100.0) -> Briefi
 
 def test_it_serves_the_peak_within_the_sla_and_never_moves() -> None:
     own = briefing()
-    rival = StaticPeak(StaticPeakSettings(), own)
+    autoscaler = StaticPeak(StaticPeakSettings(), own)
     world = a_detailed(a_state(replicas={VAD: 1, ENCODER: 1}))
-    answer = desired(rival, world)
+    answer = desired(autoscaler, world)
     latency_s = predicted_latency_s(pipeline_problem(own.pipelines[0], 50.0), answer, {}, composition=Composition.RSS)
     assert latency_s is not None
     assert latency_s <= 0.5
-    assert desired(rival, at(world, world.now_s + 9000)) == answer
+    assert desired(autoscaler, at(world, world.now_s + 9000)) == answer
 
 
 def cost(own: Briefing, *, headroom: float = 0.1, inferentia: float = 1.0) -> float:

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from baselines import CAPTIONS, a_detailed, a_reading
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state, a_target
-from rivals import CAPTIONS, a_detailed, a_reading
 
 from controller.core.state.snapshot import TargetMissing
 from controller.core.state.spec import DemandUnit

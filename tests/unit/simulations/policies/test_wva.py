@@ -1,8 +1,8 @@
 """WVA saturation V1: the worked cases of its own analyzer_test.go."""
 
 import pytest
+from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_state, a_target
-from rivals import a_detailed, a_reading, at, desired
 
 from simulations.policies.base import DetailedSnapshot
 from simulations.policies.wva import ReplicaLoad, Variant, Wva, WvaSettings, saturation, targets

@@ -177,9 +177,9 @@ class TestFragmented:
         ],
     )
     def test_without_room_by_the_books_or_without_a_node_that_takes_replicas_it_is(
-        self, planner: Planner, ready: int, leaving: int, strays: int
+        self, planner: Planner, ready: int, leaving: int, unaccounted: int
     ) -> None:
-        inferentia = a_pool("inferentia", instances=4, ready=ready, leaving=leaving, strays={1: strays})
+        inferentia = a_pool("inferentia", instances=4, ready=ready, leaving=leaving, unaccounted={1: unaccounted})
         fleet = pools(a_pool("cpu"), inferentia, a_pool("gpu"))
         target = a_target(3, ready=2, pending_since_s=[LATE_S], words=NO_ROOM)
         decision = decide(a_snapshot(a_state(replicas={ENCODER: target}), fleet=fleet), Policy())

@@ -4,59 +4,59 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
 from planning import Planner
 
-from controller.core.assess.conflicts import ENOUGH, FORGET_S, TRUCE_S, contested, contests
+from controller.core.assess.conflicts import ENOUGH, FORGET_S, TRUCE_S, conflicting, conflicts
 from controller.core.cycle import decide
 from controller.core.messages.explain import conditions, health
-from controller.core.state.carry_over import Contest, PipelineMemory
+from controller.core.state.carry_over import Conflict, PipelineMemory
 from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 
 
-def a_contest(changes: int = ENOUGH, at_s: float = NOW_S) -> Contest:
-    return Contest(changes=changes, changed_at_s=at_s, written=3, found=1)
+def a_contest(changes: int = ENOUGH, at_s: float = NOW_S) -> Conflict:
+    return Conflict(changes=changes, changed_at_s=at_s, written=3, found=1)
 
 
-def state(*, written: int | None = None, contest: Contest | None = None, rival: str = "") -> PipelineState:
-    memory = PipelineMemory(contests={} if contest is None else {ENCODER: contest})
+def state(*, written: int | None = None, conflict: Conflict | None = None, autoscaler: str = "") -> PipelineState:
+    memory = PipelineMemory(conflicts={} if conflict is None else {ENCODER: conflict})
     return replace(
         a_state(demand=100.0, replicas={VAD: 1, ENCODER: 1}, memory=memory),
         written={} if written is None else {ENCODER: written},
-        rivals={ENCODER: rival} if rival else {},
+        autoscalers={ENCODER: autoscaler} if autoscaler else {},
     )
 
 
 def test_replicas_that_stay_as_they_were_written_are_nobody_elses() -> None:
-    assert contests(state(written=1), NOW_S) == {}
+    assert conflicts(state(written=1), NOW_S) == {}
 
 
 def test_every_change_by_somebody_else_is_counted() -> None:
-    first = contests(state(written=3), NOW_S)
+    first = conflicts(state(written=3), NOW_S)
     assert first == {ENCODER: a_contest(changes=1)}
-    assert contests(state(written=3, contest=first[ENCODER]), NOW_S + 60) == {ENCODER: a_contest(2, NOW_S + 60)}
+    assert conflicts(state(written=3, conflict=first[ENCODER]), NOW_S + 60) == {ENCODER: a_contest(2, NOW_S + 60)}
 
 
 @pytest.mark.parametrize("later_s", [FORGET_S + 1, -1.0])
 def test_changes_of_long_ago_and_of_the_future_are_forgotten(later_s: float) -> None:
-    assert contests(state(contest=a_contest()), NOW_S + later_s) == {}
-    assert contests(state(written=3, contest=a_contest()), NOW_S + later_s)[ENCODER].changes == 1
+    assert conflicts(state(conflict=a_contest()), NOW_S + later_s) == {}
+    assert conflicts(state(written=3, conflict=a_contest()), NOW_S + later_s)[ENCODER].changes == 1
 
 
 def test_one_change_too_few_is_no_contest_and_a_truce_ends() -> None:
-    for contest, later_s, expected in (
+    for conflict, later_s, expected in (
         (a_contest(ENOUGH - 1), 0.0, False),
         (a_contest(), 0.0, True),
         (a_contest(), TRUCE_S - 1, True),
         (a_contest(), TRUCE_S, False),
     ):
         now_s = NOW_S + later_s
-        assert bool(contested(state(), {ENCODER: contest}, now_s)) is expected
+        assert bool(conflicting(state(), {ENCODER: conflict}, now_s)) is expected
 
 
 def test_a_contested_pipeline_is_left_alone_and_says_why(planner: Planner) -> None:
     for found, words in (
-        (state(rival="HorizontalPodAutoscaler/asr"), "HorizontalPodAutoscaler/asr"),
-        (state(contest=a_contest()), "1 were found after 3 had been written"),
+        (state(autoscaler="HorizontalPodAutoscaler/asr"), "HorizontalPodAutoscaler/asr"),
+        (state(conflict=a_contest()), "1 were found after 3 had been written"),
     ):
         planner.wants({VAD: 1, ENCODER: 5})
         (decision,) = decide(a_snapshot(found), Policy()).pipelines
@@ -71,7 +71,7 @@ def test_a_contested_pipeline_is_left_alone_and_says_why(planner: Planner) -> No
 def test_what_the_cycles_before_have_counted_is_remembered(planner: Planner) -> None:
     planner.wants({VAD: 1, ENCODER: 5})
     (decision,) = decide(a_snapshot(state(written=3)), Policy()).pipelines
-    assert decision.memory.contests == {ENCODER: a_contest(changes=1)}
+    assert decision.memory.conflicts == {ENCODER: a_contest(changes=1)}
     assert decision.changes  # once is nobody's habit
 
 

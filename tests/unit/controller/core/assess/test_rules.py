@@ -43,9 +43,9 @@ def with_rule(rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMe
 def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int = 1) -> tuple[int | None, RuleMemory]:
     fleet = pools(a_pool("cpu", zones=zones), a_pool("inferentia"), a_pool("gpu"))
     snapshot = Snapshot(now_s=now_s, pipelines=(state,), pools=fleet)
-    case = assess(state, snapshot, find_availability(snapshot), Policy())
-    (rule,) = case.rules
-    return rule.floor, case.rule_memories.get((STAGE, rule.name), RuleMemory())
+    assessment = assess(state, snapshot, find_availability(snapshot), Policy())
+    (rule,) = assessment.rules
+    return rule.floor, assessment.rule_memories.get((STAGE, rule.name), RuleMemory())
 
 
 def test_the_floor_is_the_replicas_the_stage_had_when_the_rule_fired_plus_what_it_adds() -> None:

@@ -28,7 +28,7 @@ from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import DemandUnit, Mode
 from optimizer.model import StageName
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
-from profiler.samples import Absence, AbsenceReason, Origin, Rung
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Origin
 
 MISSING = Absence(reason=AbsenceReason.STALE, detail="newest sample 90 s old")
 
@@ -143,7 +143,7 @@ def blind_for(seconds: float) -> PipelineState:
     return a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=memory)
 
 
-DIRECT = Origin(rung=Rung.DIRECT_SCRAPE, because="Unavailable: Prometheus: refused")
+DIRECT = Origin(tier=MetricsTier.DIRECT_SCRAPE, because="Unavailable: Prometheus: refused")
 
 
 def test_where_the_metrics_come_from_is_told_where_it_is_not_the_best_place(planner: Planner) -> None:

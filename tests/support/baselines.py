@@ -10,7 +10,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import PipelineKey, PoolName
-from simulations.policies.base import DetailedSnapshot, IngressReading, ReplicaReading, Rival
+from simulations.policies.base import Autoscaler, DetailedSnapshot, IngressReading, ReplicaReading
 from simulations.policies.workloads import Workload, placements
 
 CAPTIONS = PipelineKey("speech/captions")
@@ -69,9 +69,9 @@ def a_workload(stage: StageSpec, desired: int, readings: Sequence[ReplicaReading
     return placements(snapshot, whole, stage)[0]
 
 
-def desired(rival: Rival, snapshot: DetailedSnapshot) -> dict[PlacementKey, int]:
+def desired(autoscaler: Autoscaler, snapshot: DetailedSnapshot) -> dict[PlacementKey, int]:
     """Return the replicas that a rival asks for of the captions pipeline."""
-    decision: Decision = rival(snapshot, Policy())
+    decision: Decision = autoscaler(snapshot, Policy())
     return dict(next(own for own in decision.pipelines if own.key == CAPTIONS).desired)
 
 
