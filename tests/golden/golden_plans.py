@@ -62,7 +62,7 @@ def compared(expected: dict[str, Answer], actual: dict[str, Answer]) -> Iterator
 
 
 def _plans(expected: dict[str, Answer], actual: dict[str, Answer]) -> Iterator[tuple[str, Answer, Answer]]:
-    for name in expected.keys() & actual.keys():
+    for name in sorted(expected.keys() & actual.keys()):
         was, now = expected[name].get("document"), actual[name].get("document")
         if was is not None and now is not None:
             yield from _plans_in(name, was, now)
