@@ -107,9 +107,9 @@ def _shares(fleet: Fleet) -> Mapping[PipelineKey, Share]:
 
 def _plan(problem: Problem, fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool) -> Plan:
     supply = fleet.supply
-    taken = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
-    room = supply.limits - taken
-    plans = tuple(_remembered(problem, pipeline, shares[pipeline.key], room) for pipeline in problem.pipelines)
+    occupied = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
+    capacity = supply.limits - occupied
+    plans = tuple(_remembered(problem, pipeline, shares[pipeline.key], capacity) for pipeline in problem.pipelines)
     if verify:
         plans = tuple(
             replace(
@@ -238,17 +238,17 @@ def _packable(pipeline: Pipeline, subproblem: Subproblem, choice: Choice) -> Pac
 
 def _with_advice(plan: Plan, fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Plan:
     """Return the plan with what a person asks of each pipeline that is not served whole, in what the others leave."""
-    taken = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
-    left = fleet.supply.limits - taken
+    occupied = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
+    left = fleet.supply.limits - occupied
     plans = []
     for pipeline, answer in zip(fleet.problem.pipelines, plan.pipelines, strict=True):
         if answer.feasible:
             plans.append(answer)
             continue
         own = shares[pipeline.key].answer
-        room = left if own is None else left + own.use
+        capacity = left if own is None else left + own.use
         money = _budget(fleet.problem) - plan.cost_per_hour + answer.cost_per_hour
-        said = advise(fleet, pipeline, room, money)
+        said = advise(fleet, pipeline, capacity, money)
         plans.append(
             replace(
                 answer,

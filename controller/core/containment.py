@@ -68,7 +68,7 @@ def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
     for state in snapshot.pipelines:
         if state.spec.key not in kept:
             for (_, pool), entry in entries(state, snapshot.pools).items():
-                unaccounted[pool][entry.per_instance] += entry.taken(entry.desired)
+                unaccounted[pool][entry.per_instance] += entry.occupied(entry.desired)
 
     def with_strays(pool: PoolState) -> PoolState:
         return replace(pool, unaccounted=unaccounted[pool.spec.name])

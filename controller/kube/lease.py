@@ -124,9 +124,9 @@ class Candidate:
         """Return what is known after the server has told, at `at_s`, what the Lease is."""
         known = replace(self, read_s=at_s, doubtful=False)
         if self.began_s is not None:
-            taken = record is not None and record.holder != self.identity
+            occupied = record is not None and record.holder != self.identity
             gone = record is None and at_s >= self.ends_s
-            return replace(known, record=record, lost=taken or gone)
+            return replace(known, record=record, lost=occupied or gone)
         if self.seen_s is None or record != self.record:
             known = replace(known, record=record, seen_s=at_s)
         return known

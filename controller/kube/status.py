@@ -197,10 +197,10 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
     replicas = plan.replicas()
     for stage in state.spec.stages:
         for placement in stage.placements:
-            taken = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
-            sizes.setdefault(placement.pool, []).append(taken)
+            occupied = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
+            sizes.setdefault(placement.pool, []).append(occupied)
     return sum(
-        whole_instances(taken) * pools[pool].spec.price_per_hour for pool, taken in sizes.items() if pool in pools
+        whole_instances(occupied) * pools[pool].spec.price_per_hour for pool, occupied in sizes.items() if pool in pools
     )
 
 

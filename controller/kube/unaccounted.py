@@ -19,7 +19,7 @@ class UnaccountedReplicas:
 
     def __init__(self) -> None:
         self._valid: Mapping[str, PipelineSpec] = {}
-        self._taken: Mapping[tuple[str, PlacementKey], int] = {}
+        self._occupied: Mapping[tuple[str, PlacementKey], int] = {}
 
     def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
         """Return what the pipelines that are invalid now asked for last; `specs` are those of the valid ones."""
@@ -32,19 +32,19 @@ class UnaccountedReplicas:
     ) -> Mapping[PoolName, Mapping[int, int]]:
         """Return the strays of each pool, by how many of their kind fill an instance. `targets` has those of all."""
         unaccounted: dict[PoolName, Counter[int]] = {}
-        taken: dict[tuple[str, PlacementKey], int] = {}
+        occupied: dict[tuple[str, PlacementKey], int] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for stage in spec.stages:
                 for placement in stage.placements:
                     key = spec.uid, (stage.name, placement.pool)
                     target = targets[spec.key, key[1]]
                     if not isinstance(target, TargetMissing):
-                        taken[key] = target.taken
-                    elif target.unreadable and key in self._taken:
-                        taken[key] = self._taken[key]
+                        occupied[key] = target.occupied
+                    elif target.unreadable and key in self._occupied:
+                        occupied[key] = self._occupied[key]
                     else:
                         continue
                     if isinstance(target, TargetMissing) or not in_snapshot:
-                        unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += taken[key]
-        self._taken = taken
+                        unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += occupied[key]
+        self._occupied = occupied
         return unaccounted

@@ -158,20 +158,20 @@ class Fleet:
             composition=target.composition,
             percentile=pipeline.sla.percentile,
             latency_s=target.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
-            room=self.supply.limits,
+            capacity=self.supply.limits,
         )
 
-    def alone(self, pipeline: Pipeline, share: float, room: Counts, *, exact: bool = True) -> Answer | None:
-        """Return how `share` of the pipeline's demand is served within `room` and its own budget, or None."""
-        key = (pipeline.key, share, room.tobytes(), exact)
+    def alone(self, pipeline: Pipeline, share: float, capacity: Counts, *, exact: bool = True) -> Answer | None:
+        """Return how `share` of the pipeline's demand is served within `capacity` and its own budget, or None."""
+        key = (pipeline.key, share, capacity.tobytes(), exact)
         if key not in self._answers:
-            self._answers[key] = self._alone(pipeline, share, room, exact)
+            self._answers[key] = self._alone(pipeline, share, capacity, exact)
         return self._answers[key]
 
     def together(
-        self, shares: Mapping[PipelineKey, float], room: Counts, budget_per_hour: float, *, exact: bool = True
+        self, shares: Mapping[PipelineKey, float], capacity: Counts, budget_per_hour: float, *, exact: bool = True
     ) -> Answers | None:
-        """Return how all of `shares` are served within `room` and `budget_per_hour`, or None when no way was found.
+        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None when no way was found.
 
         `Problem.search_effort` bounds the sharing by prices, to within a hundred looks at each option. It does not
         count the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then,
@@ -180,17 +180,17 @@ class Fleet:
         asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: Answers | None = None
         if len(asked) <= _FEW:  # a few are asked one by one first, which also tells the steps of each
-            answers = self._each(asked, shares, room, exact)
+            answers = self._each(asked, shares, capacity, exact)
             if answers is None:
                 return None
-        if answers is None or not _within(answers, room):
-            answers = self._priced(asked, shares, room, budget_per_hour, exact)
+        if answers is None or not _within(answers, capacity):
+            answers = self._priced(asked, shares, capacity, budget_per_hour, exact)
         if answers is None:
-            answers = self._one_by_one(asked, shares, room, exact and self.problem.search_effort is None)
+            answers = self._one_by_one(asked, shares, capacity, exact and self.problem.search_effort is None)
         if answers is None:
             return None
         if _cost(answers) > budget_per_hour + TOLERANCE:
-            return self.together(shares, room, budget_per_hour) if not exact else None
+            return self.together(shares, capacity, budget_per_hour) if not exact else None
         return answers
 
     def lower_bound_per_hour(self, answers: Answers) -> float | None:
@@ -238,15 +238,15 @@ class Fleet:
         self,
         asked: Sequence[Pipeline],
         shares: Mapping[PipelineKey, float],
-        room: Counts,
+        capacity: Counts,
         budget_per_hour: float,
         exact: bool,
     ) -> Answers | None:
         """Return a way to share pools by prices on them, None where none was found."""
-        subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(room) for pipeline in asked]
+        subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(capacity) for pipeline in asked]
         shared = share_pools(
             subproblems,
-            room,
+            capacity,
             own_budgets=[own_budget(pipeline) for pipeline in asked],
             # Where prices are costs, the least price is the least money.
             budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
@@ -258,8 +258,8 @@ class Fleet:
         if choices is None:
             return None
         if exact and len(subproblems) <= _FEW and sum(map(_price, subproblems, choices)) > bound + TOLERANCE:
-            choices, bound = _settled(subproblems, choices, bound, room, asked)
-        if all(share == 1.0 for share in shares.values()) and np.array_equal(room, self.supply.limits):
+            choices, bound = _settled(subproblems, choices, bound, capacity, asked)
+        if all(share == 1.0 for share in shares.values()) and np.array_equal(capacity, self.supply.limits):
             self._bounds[*(pipeline.key for pipeline in asked),] = bound
             self.pool_prices = shared.unit_prices
         return {
@@ -268,34 +268,34 @@ class Fleet:
         }
 
     def _each(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
         """Return how each is served as if it were alone, None where one cannot be."""
         answers: dict[PipelineKey, Answer] = {}
         for pipeline in asked:
-            answer = self.alone(pipeline, shares[pipeline.key], room, exact=exact)
+            answer = self.alone(pipeline, shares[pipeline.key], capacity, exact=exact)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
         return answers
 
     def _one_by_one(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts, exact: bool
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
         """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
-        answers = self._each(asked, shares, room, exact)
-        if answers is None or _within(answers, room):
+        answers = self._each(asked, shares, capacity, exact)
+        if answers is None or _within(answers, capacity):
             return answers
-        if np.any(sum(_least(self.subproblem(pipeline, shares[pipeline.key])) for pipeline in asked) > room):
+        if np.any(sum(_least(self.subproblem(pipeline, shares[pipeline.key])) for pipeline in asked) > capacity):
             return None
-        return self._in_turn(self._by_need(asked, shares, room), shares, room)
+        return self._in_turn(self._by_need(asked, shares, capacity), shares, capacity)
 
-    def _alone(self, pipeline: Pipeline, share: float, room: Counts, exact: bool) -> Answer | None:
+    def _alone(self, pipeline: Pipeline, share: float, capacity: Counts, exact: bool) -> Answer | None:
         budget, subproblem = own_budget(pipeline), self.subproblem(pipeline, share)
         walk = serve(subproblem, budget, exact=exact)
-        if walk is not None and np.all(subproblem.use(walk.answer) <= room):
-            return Answer(subproblem=subproblem.within(room), walk=walk)
-        limited = subproblem.within(room)
+        if walk is not None and np.all(subproblem.use(walk.answer) <= capacity):
+            return Answer(subproblem=subproblem.within(capacity), walk=walk)
+        limited = subproblem.within(capacity)
         walk = serve(limited, budget, exact=exact)
         if walk is not None:
             return Answer(subproblem=limited, walk=walk)
@@ -305,27 +305,27 @@ class Fleet:
             return None
         if np.isfinite(budget) and serve(limited, np.inf, exact=False) is not None:
             return None
-        roomy = subproblem.within(np.full_like(room, np.iinfo(np.int64).max))
-        return None if serve(roomy, np.inf, exact=False) is None else self._mixed(pipeline, share, room, budget)
+        roomy = subproblem.within(np.full_like(capacity, np.iinfo(np.int64).max))
+        return None if serve(roomy, np.inf, exact=False) is None else self._mixed(pipeline, share, capacity, budget)
 
-    def _mixed(self, pipeline: Pipeline, share: float, room: Counts, budget: float) -> Answer | None:
+    def _mixed(self, pipeline: Pipeline, share: float, capacity: Counts, budget: float) -> Answer | None:
         if sum(comb(len(stage.placements), 2) for stage in pipeline.stages) > MIXED_PAIRS:
             return None
-        subproblem = self.subproblem(pipeline, share, Mixing.ANY).within(room)
+        subproblem = self.subproblem(pipeline, share, Mixing.ANY).within(capacity)
         walk = serve(subproblem, budget, exact=False)
         return None if walk is None else Answer(subproblem=subproblem, walk=walk, mixing=Mixing.ANY)
 
     def _by_need(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> Sequence[Pipeline]:
         """Return the pipelines, first the one that pays most for each unit of the contended pools it goes without."""
         wishes = {p.key: self._wish(p, shares[p.key]) for p in asked}
-        contended = np.sum([use for _, use in wishes.values()], axis=0) > room
+        contended = np.sum([use for _, use in wishes.values()], axis=0) > capacity
 
         def need(pipeline: Pipeline) -> float:
             price, use = wishes[pipeline.key]
             subproblem = self.subproblem(pipeline, shares[pipeline.key])
-            walk = search(subproblem.within(np.where(contended, np.minimum(_least(subproblem), room), room)))
+            walk = search(subproblem.within(np.where(contended, np.minimum(_least(subproblem), capacity), capacity)))
             units = int(use[contended].sum())
             if walk is None or units == 0:
                 return np.inf if units else 0.0
@@ -339,18 +339,18 @@ class Fleet:
         subproblem = self.subproblem(pipeline, share)
         walk = search(subproblem)
         if walk is None:
-            return 0.0, np.zeros_like(subproblem.room)
+            return 0.0, np.zeros_like(subproblem.capacity)
         return subproblem.price(walk.answer), subproblem.use(walk.answer)
 
     def _in_turn(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], room: Counts
+        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> dict[PipelineKey, Answer] | None:
         """Serve one after the other, leaving the next at least what they cannot do without."""
         least = {p.key: _least(self.subproblem(p, shares[p.key])) for p in asked}
         answers: dict[PipelineKey, Answer] = {}
         for position, pipeline in enumerate(asked):
-            later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(room))
-            answer = self.alone(pipeline, shares[pipeline.key], room - _use(answers, room) - later, exact=False)
+            later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(capacity))
+            answer = self.alone(pipeline, shares[pipeline.key], capacity - _use(answers, capacity) - later, exact=False)
             if answer is None:
                 return None
             answers[pipeline.key] = answer
@@ -382,16 +382,16 @@ def own_budget(pipeline: Pipeline) -> float:
 
 def _least(subproblem: Subproblem) -> Counts:
     if any(len(table) == 0 for table in subproblem.tables):
-        return np.zeros_like(subproblem.room)
+        return np.zeros_like(subproblem.capacity)
     return np.asarray(sum(table.use.min(axis=0) for table in subproblem.tables), dtype=np.int64)
 
 
-def _use(answers: Answers, room: Counts) -> Counts:
-    return np.asarray(sum((answer.use for answer in answers.values()), np.zeros_like(room)), dtype=np.int64)
+def _use(answers: Answers, capacity: Counts) -> Counts:
+    return np.asarray(sum((answer.use for answer in answers.values()), np.zeros_like(capacity)), dtype=np.int64)
 
 
-def _within(answers: Answers, room: Counts) -> bool:
-    return bool(np.all(_use(answers, room) <= room))
+def _within(answers: Answers, capacity: Counts) -> bool:
+    return bool(np.all(_use(answers, capacity) <= capacity))
 
 
 def _cost(answers: Answers) -> float:
@@ -406,13 +406,13 @@ def _settled(
     subproblems: Sequence[Subproblem],
     choices: tuple[Choice, ...],
     bound: float,
-    room: Counts,
+    capacity: Counts,
     asked: Sequence[Pipeline],
 ) -> tuple[tuple[Choice, ...], float]:
     """Return the best choices and the proof, by merging a few pipelines exactly where that is not too much."""
     price = sum(map(_price, subproblems, choices))
     try:
-        best = cheapest_together(subproblems, room, price, [own_budget(pipeline) for pipeline in asked])
+        best = cheapest_together(subproblems, capacity, price, [own_budget(pipeline) for pipeline in asked])
     except TooLarge:
         return choices, bound
     if best is None:

@@ -144,7 +144,7 @@ def _fronts(
     the bound at the latency price `theta`; `kept` are the options that may, by rising latency. `lists` (5, ·) is room
     to work in. Returns the work done; `front_size[0]` is 0 where the fronts were too large.
     """
-    stages, capacity, work, quickest = last - first, front.shape[1], 0, 0.0
+    stages, most_rows, work, quickest = last - first, front.shape[1], 0, 0.0
     front_size[0] = 0
     for stage in range(first, last):
         begin, least = start[stage], np.inf
@@ -167,7 +167,7 @@ def _fronts(
         stage, length, size, least, source = first + position, front_size[position + 1], 0, np.inf, 0
         tail += lists[4, position]
         quickest -= latency[kept[start[stage]]]
-        room = limit - quickest + 1e-12 * limit
+        capacity = limit - quickest + 1e-12 * limit
         for number in range(kept_size[stage]):
             option = kept[start[stage] + number]
             more_latency, more_price = latency[option], priced[option]
@@ -177,7 +177,7 @@ def _fronts(
             # Two lists, both by rising latency and falling price, become one.
             one, two, merged, lowest, into = 0, 0, 0, np.inf, 1 - source
             while one < size or two < length:
-                lat, price, taken = np.inf, np.inf, True
+                lat, price, occupied = np.inf, np.inf, True
                 if two < length:
                     lat = more_latency + front[2 * position + 2, two]
                     price = more_price + front[2 * position + 3, two]
@@ -186,13 +186,13 @@ def _fronts(
                 ):
                     lat, price = lists[source, one], lists[2 + source, one]
                     one += 1
-                elif lat > room:
-                    two, taken = length, False
+                elif lat > capacity:
+                    two, occupied = length, False
                 else:
                     two += 1
-                    taken = price + theta * lat - tail <= spread
-                if taken and price < lowest:
-                    if merged == capacity:
+                    occupied = price + theta * lat - tail <= spread
+                if occupied and price < lowest:
+                    if merged == most_rows:
                         return work
                     lowest = price
                     lists[into, merged], lists[2 + into, merged] = lat, price
@@ -212,7 +212,7 @@ def _extended(
     old: Array,
     new: Array,
     parent: Counts,
-    taken: Counts,
+    occupied: Counts,
     priced: Array,
     latency: Array,
     cost: Array,
@@ -237,15 +237,15 @@ def _extended(
     from the third on. `paths` are the numbers of the paths that the stage is `on`, which are all but those not there;
     where the plan `ends`, each must keep the limit. The least left out is the price of the best that found no room.
     """
-    held, left_out, work, capacity, end = 0, np.inf, 0, new.shape[0] - 1, 2 + judged
+    held, left_out, work, most_rows, end = 0, np.inf, 0, new.shape[0] - 1, 2 + judged
     for number in range(size):
         for option in options:
             lat, value = old[number, 1] + latency[option], old[number, 2] + priced[option]
             # The last of the front that is quick enough is the cheapest.
-            low, high, room = 0, rest_size, limit + 2e-12 * limit - lat
+            low, high, capacity = 0, rest_size, limit + 2e-12 * limit - lat
             while low < high:
                 middle = (low + high) // 2
-                if rest[0, middle] <= room:
+                if rest[0, middle] <= capacity:
                     low = middle + 1
                 else:
                     high = middle
@@ -287,11 +287,11 @@ def _extended(
                 for column in range(new.shape[1]):
                     new[other, column] = new[held, column]
                     new[held, column] = new[held + 1, column]
-                parent[other], taken[other] = parent[held], taken[held]
+                parent[other], occupied[other] = parent[held], occupied[held]
             if beaten:
                 continue
             at = held
-            if held == capacity:
+            if held == most_rows:
                 for other in range(held):
                     if new[other, 0] > new[at, 0]:
                         at = other
@@ -302,7 +302,7 @@ def _extended(
                     new[at, column] = new[held, column]
             else:
                 held += 1
-            parent[at], taken[at] = number, option
+            parent[at], occupied[at] = number, option
     return held, left_out, work
 
 
@@ -361,7 +361,7 @@ def _columns(
     best, other = np.empty(len(start), dtype=np.int64), np.empty(len(start), dtype=np.int64)
     old, new = np.empty((labels + 1, width)), np.empty((labels + 1, width))
     parent = np.empty((longest, labels + 1), dtype=np.int64)
-    taken = np.empty((longest, labels + 1), dtype=np.int64)
+    occupied = np.empty((longest, labels + 1), dtype=np.int64)
     for pipeline in range(len(limits)):
         first, last, limit, on = bounds[pipeline], bounds[pipeline + 1], limits[pipeline], path_count[pipeline]
         stages = last - first
@@ -410,7 +410,7 @@ def _columns(
                     old,
                     new,
                     parent[position],
-                    taken[position],
+                    occupied[position],
                     priced,
                     latency,
                     cost,
@@ -446,7 +446,7 @@ def _columns(
                     column = count[pipeline]
                     count[pipeline] += 1
                     for position in range(stages - 1, -1, -1):
-                        column_option[pipeline, column, position] = taken[position, this]
+                        column_option[pipeline, column, position] = occupied[position, this]
                         this = parent[position, this]
                     if count[pipeline] == column_option.shape[1]:
                         complete[pipeline] = complete[pipeline] and not listing
@@ -460,12 +460,12 @@ def _columns(
 
 
 @compiled
-def _worth(column_cost: Array, column_use: Array, count: Counts, room: Array, prices: Array, slope: Array) -> float:
+def _worth(column_cost: Array, column_use: Array, count: Counts, capacity: Array, prices: Array, slope: Array) -> float:
     """Return the bound at `prices` over the columns alone; `slope` (R,) becomes its derivative."""
     value = 0.0
     for resource in range(len(prices)):
-        slope[resource] = -room[resource]
-        value -= prices[resource] * room[resource]
+        slope[resource] = -capacity[resource]
+        value -= prices[resource] * capacity[resource]
     for pipeline in range(len(count)):
         least, column = np.inf, 0
         for number in range(count[pipeline]):
@@ -565,7 +565,7 @@ class Shared:
 
 def share_pools(
     subproblems: Sequence[Subproblem],
-    room: Counts,
+    capacity: Counts,
     *,
     own_budgets: Sequence[float] = (),
     budget_per_hour: float = np.inf,
@@ -573,17 +573,17 @@ def share_pools(
     search_effort: int | None = None,
     prove: bool = True,
 ) -> Shared:
-    """Return how `subproblems` share the `room` at least price.
+    """Return how `subproblems` share the `capacity` at least price.
 
     `start` are unit prices to begin with (K,): those of a similar question save most of the work. The work is counted
     in partial choices; once `search_effort` is spent the best found so far is returned. Without `prove` the first way
     that fits is returned, after one round of exchanges.
     """
-    nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(room)), money_price=0.0, work=0)
+    nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(capacity)), money_price=0.0, work=0)
     if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return nothing
     search_ = _Search(
-        subproblems, room, own_budgets, budget_per_hour, WORK_LIMIT if search_effort is None else search_effort
+        subproblems, capacity, own_budgets, budget_per_hour, WORK_LIMIT if search_effort is None else search_effort
     )
     return search_.run(start, prove)
 
@@ -594,15 +594,15 @@ class _Search:
     def __init__(
         self,
         subproblems: Sequence[Subproblem],
-        room: Counts,
+        capacity: Counts,
         own_budgets: Sequence[float],
         budget_per_hour: float,
         limit: int,
     ) -> None:
         self.subproblems = subproblems
         flats = [subproblem.flat for subproblem in subproblems]
-        self.pools = len(room)
-        self.room = np.append(room.astype(np.float64), budget_per_hour)
+        self.pools = len(capacity)
+        self.capacity = np.append(capacity.astype(np.float64), budget_per_hour)
         self.own = np.array(own_budgets or [np.inf] * len(subproblems))
         self.flats = flats
         sizes = np.array([flat.offsets[-1] for flat in flats], dtype=np.int64)
@@ -729,8 +729,8 @@ class _Search:
         """Return whether a choice keeps the latency, by the composition itself."""
         if self.joined[number]:
             return self.subproblems[number].latency(self._choice(number, options)) <= self.subproblems[number].latency_s
-        taken = options[: len(self.flats[number].stages)]
-        latency = self.mean[taken].sum() + np.sqrt((self.excess[taken] ** 2).sum())
+        occupied = options[: len(self.flats[number].stages)]
+        latency = self.mean[occupied].sum() + np.sqrt((self.excess[occupied] ** 2).sum())
         return bool(latency <= self.limits[number] * (1 + 1e-11))
 
     def _choice(self, number: int, options: Counts) -> Choice:
@@ -772,7 +772,7 @@ class _Search:
         """
         for number in np.nonzero(self.joined | (self.count == 0))[0].tolist():
             subproblem, flat = self.subproblems[number], self.flats[number]
-            key = id(flat), prices.tobytes(), subproblem.room.tobytes()
+            key = id(flat), prices.tobytes(), subproblem.capacity.tobytes()
             if key not in _SOLVED:
                 priced = [
                     np.asarray(own + table.use @ prices[:-1] + prices[-1] * table.cost_per_hour)
@@ -794,7 +794,7 @@ class _Search:
     def _bound_at(self, prices: Array) -> float:
         charged = prices > 0
         ranks = _RANK * float(np.diff(self.start).sum())  # at most what the ranks have added
-        return float(self.values.sum() - prices[charged] @ self.room[charged]) - ranks
+        return float(self.values.sum() - prices[charged] @ self.capacity[charged]) - ranks
 
     def _priced(self) -> Array:
         return self.column_cost + self.column_use @ self.prices
@@ -808,7 +808,7 @@ class _Search:
         return float(self.column_cost[np.arange(len(self.subproblems)), self.current].sum())
 
     def _over(self) -> Mask:
-        return np.asarray(self._used() > self.room + 1e-9 * np.maximum(1.0, np.abs(self.room)))
+        return np.asarray(self._used() > self.capacity + 1e-9 * np.maximum(1.0, np.abs(self.capacity)))
 
     # The search.
 
@@ -822,7 +822,7 @@ class _Search:
         at_least = max(at_least, self._ask_joined(self.prices))
         if not np.isfinite(at_least):
             return self._result(np.inf)
-        if np.isfinite(self.room[-1]) or np.isfinite(self.own).any():
+        if np.isfinite(self.capacity[-1]) or np.isfinite(self.own).any():
             options, count, _, _ = self._list(self.prices, 0.0, labels=_LABELS[2], cost=self.use[:, -1].copy())
             self._add(options[:, 0], count > 0)
         if (self.count == 0).any():
@@ -902,12 +902,12 @@ class _Search:
     def _polish(self, active: Mask) -> None:
         """Combine the plans that are nearly the best at the prices into one that fits at least price."""
         charged = np.nonzero(active)[0]
-        capacity = int(np.clip(20_000 // len(self.subproblems), _COLUMNS, 400))
+        most_rows = int(np.clip(20_000 // len(self.subproblems), _COLUMNS, 400))
         for _ in range(_POLISHES):
             gap, before = self._price() - self.bound, self._price()
             if gap <= _PRECISE * max(1.0, abs(self.bound)) or self.work > self.limit:
                 return
-            cost, use, options, count, complete = self._near(charged, gap, capacity)
+            cost, use, options, count, complete = self._near(charged, gap, most_rows)
             chosen, all_seen = self._combined(cost, use, count, charged, gap)
             rows = np.arange(len(count))
             last = np.full(len(count), _CAPACITY - 1, dtype=np.int64)
@@ -921,11 +921,11 @@ class _Search:
             if self._price() > before - _PRECISE * max(1.0, abs(before)):
                 return
 
-    def _near(self, charged: Counts, window: float, capacity: int) -> tuple[Array, Array, Counts, Counts, Counts]:
+    def _near(self, charged: Counts, window: float, most_rows: int) -> tuple[Array, Array, Counts, Counts, Counts]:
         """Return the columns within `window` of each pipeline's best, the present choice first."""
         prices = np.zeros(self.pools + 1)
         prices[charged] = self.prices[charged]
-        listed, count, complete, _ = self._list(prices, window, listed=capacity, labels=capacity)
+        listed, count, complete, _ = self._list(prices, window, listed=most_rows, labels=most_rows)
         most = int(count.max())
         within = np.arange(most) < count[:, None]
         rows = np.arange(len(self.subproblems))
@@ -951,11 +951,11 @@ class _Search:
         """Return the best combination of columns, the first of each the present one, and whether all were looked at."""
         steps = use[:, :, charged] - use[:, :1, charged]
         steps[np.arange(cost.shape[1]) >= count[:, None]] = 0
-        left, prices = (self.room - self._used())[charged], self.prices[charged]
+        left, prices = (self.capacity - self._used())[charged], self.prices[charged]
         unit = np.ones(len(charged))
         for axis, resource in enumerate(charged.tolist()):
             whole = resource < self.pools
-            unit[axis] = _divisor(steps[..., axis]) if whole else max(self.room[resource] / _MONEY_STEPS, TOLERANCE)
+            unit[axis] = _divisor(steps[..., axis]) if whole else max(self.capacity[resource] / _MONEY_STEPS, TOLERANCE)
         moved = np.ceil(steps / unit - 1e-9).astype(np.int64)
         slack = np.floor(left / unit + 1e-9).astype(np.int64)
         priced = cost + use[:, :, charged] @ prices
@@ -997,7 +997,7 @@ class _Search:
         """
         count = len(charged)
         use = np.ascontiguousarray(self.column_use[:, :, charged])
-        room = np.ascontiguousarray(self.room[charged])
+        capacity = np.ascontiguousarray(self.capacity[charged])
         shape, at = np.diag(radius**2 * count), centre.copy()
         best, best_at, slope = -np.inf, centre, np.empty(count)
         for _ in range(60 * count * count + 60):
@@ -1006,7 +1006,7 @@ class _Search:
                 slope = np.where(np.arange(count) == least, 1.0, 0.0)
                 depth = -at[least]
             else:
-                value = _worth(self.column_cost, use, self.count, room, at, slope)
+                value = _worth(self.column_cost, use, self.count, capacity, at, slope)
                 if value > best:
                     best, best_at = value, at.copy()
                 depth = best - value
@@ -1033,13 +1033,13 @@ class _Search:
         assert self.current is not None
         rows, priced = np.arange(len(self.subproblems)), self._priced()
         listed = np.arange(_CAPACITY) < self.count[:, None]
-        use, room = self.column_use[:, :, charged], self.room[charged]
-        scale = 1 / np.maximum(room, 1.0)
+        use, capacity = self.column_use[:, :, charged], self.capacity[charged]
+        scale = 1 / np.maximum(capacity, 1.0)
         for _ in range(4 * len(self.subproblems) + 100):
             used = self._used()[charged]
             more = use - use[rows, self.current][:, None]
-            over = (np.maximum(used + more - room, 0.0) * scale).sum(axis=2)
-            violation = float((np.maximum(used - room, 0.0) * scale).sum())
+            over = (np.maximum(used + more - capacity, 0.0) * scale).sum(axis=2)
+            violation = float((np.maximum(used - capacity, 0.0) * scale).sum())
             if violation > TOLERANCE:
                 useful = listed & (over < violation - TOLERANCE)
                 added = np.maximum(priced - priced[rows, self.current][:, None], TOLERANCE)
@@ -1052,7 +1052,7 @@ class _Search:
             if not np.isfinite(rate.ravel()[best]):
                 return violation <= TOLERANCE
             self.current[best // _CAPACITY] = best % _CAPACITY
-        return not (self._used()[charged] > room + TOLERANCE).any()
+        return not (self._used()[charged] > capacity + TOLERANCE).any()
 
     def _outside(self, active: Mask) -> Mask:
         """Return the resources without a price that the present choice exceeds."""

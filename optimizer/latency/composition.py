@@ -351,12 +351,12 @@ def _program(gates: Sequence[tuple[Chain, ...]], spine: Chain, exits: Sequence[C
 
 
 def _tree(gates: Sequence[tuple[Chain, ...]], spine: Chain, exits: Sequence[Chain]) -> Tree | None:
-    taken: set[int] = set()
+    occupied: set[int] = set()
 
     def stage(index: int) -> list[Tree] | None:
-        if index in taken:
+        if index in occupied:
             return None
-        taken.add(index)
+        occupied.add(index)
         if len(gates[index]) == 1:
             return [index]
         joined = parallel(gates[index])

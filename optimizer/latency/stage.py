@@ -519,11 +519,11 @@ class _Parts:
         # Service times that vary queue even when arrivals do not; what the phases add is on top.
         varied_mean, varied = self._regular(placement, utilization)
         streams = np.maximum(self.streams[at], 1.0)
-        room, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
+        capacity, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
         # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
         level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))
-        jobs = streams / 2 * (np.sqrt(room**2 + 4 * level / streams) - room)
-        steep = room * np.sqrt(streams / 2)
+        jobs = streams / 2 * (np.sqrt(capacity**2 + 4 * level / streams) - capacity)
+        steep = capacity * np.sqrt(streams / 2)
         on_average = chance * np.sqrt(streams / 2) / (steep + np.sqrt(steep**2 + 4 / np.pi))
         each_s = service_s / placement.concurrency
         return (

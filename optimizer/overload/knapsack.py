@@ -95,8 +95,8 @@ class _Normal:
             cost = self.need @ prices
             chosen = self._cheapest(cost)
             gain = 1 - cost[chosen]
-            taken = gain > 0
-            value = float(prices.sum() + gain[taken].sum())
+            occupied = gain > 0
+            value = float(prices.sum() + gain[occupied].sum())
             if value < least - 1e-9:
                 least, at = value, prices
             elif step % 20 == 19:
@@ -105,7 +105,7 @@ class _Normal:
                 filled = self.fill(prices)
                 if len(filled) > len(best):
                     best = filled
-            slope = 1 - self.need[chosen[taken]].sum(axis=0)
+            slope = 1 - self.need[chosen[occupied]].sum(axis=0)
             slope = np.where((prices <= 0) & (slope > 0), 0.0, slope)
             norm = float(slope @ slope)
             if norm < 1e-18 or floor_of(least) <= len(best):
@@ -148,10 +148,10 @@ class _Normal:
             return [*chosen, int(fitting[0])]
         cheaper: tuple[float, int, int] | None = None
         for gone in chosen:
-            room = left + self.need[gone]
+            capacity = left + self.need[gone]
             mine = order[(self.owner[order] == self.owner[gone]) & (order != gone)]
             one = np.concatenate((outside, mine))
-            one = one[np.all(self.need[one] <= room + _SLACK, axis=1)]
+            one = one[np.all(self.need[one] <= capacity + _SLACK, axis=1)]
             if not len(one):
                 continue
             saved = cost[gone] - cost[one]
@@ -159,7 +159,7 @@ class _Normal:
             if saved[at] > 1e-7 and (cheaper is None or saved[at] > cheaper[0]):
                 cheaper = float(saved[at]), gone, int(one[at])
             some = one[:_CANDIDATES]
-            both = np.all(self.need[some][:, None] + self.need[some][None] <= room + _SLACK, axis=2)
+            both = np.all(self.need[some][:, None] + self.need[some][None] <= capacity + _SLACK, axis=2)
             both &= self.owner[some][:, None] != self.owner[some][None]
             found = np.argwhere(both)
             if len(found):
@@ -184,18 +184,18 @@ class _Normal:
         target, nodes = len(best) + 1, 0
         stack: list[tuple[int, tuple[float, ...], tuple[int, ...]]] = [(0, (1.0,) * len(price), ())]
         while stack and nodes < _NODES:
-            depth, left, taken = stack.pop()
+            depth, left, occupied = stack.pop()
             nodes += 1
-            if len(taken) >= target:
-                return list(taken)
-            hope = len(taken) + hopes[depth] + sum(p * room for p, room in zip(price, left, strict=True))
-            if depth == len(order) or floor_of(hope) < target or len(taken) + len(order) - depth < target:
+            if len(occupied) >= target:
+                return list(occupied)
+            hope = len(occupied) + hopes[depth] + sum(p * capacity for p, capacity in zip(price, left, strict=True))
+            if depth == len(order) or floor_of(hope) < target or len(occupied) + len(order) - depth < target:
                 continue
-            stack.append((depth + 1, left, taken))
+            stack.append((depth + 1, left, occupied))
             for column in reversed(ways[order[depth]]):
-                rest = tuple(room - use for room, use in zip(left, need[column], strict=True))
+                rest = tuple(capacity - use for capacity, use in zip(left, need[column], strict=True))
                 if min(rest, default=0.0) >= -_SLACK:
-                    stack.append((depth + 1, rest, (*taken, column)))
+                    stack.append((depth + 1, rest, (*occupied, column)))
         return best
 
     def _cheapest(self, cost: Array) -> Counts:

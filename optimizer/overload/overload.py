@@ -77,14 +77,14 @@ class Share:
     limit: Limit | None
 
 
-def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[PipelineKey, Share]:
-    """Return who gets what of `room` (units of the supply) and money, by priority, and what limits those cut short.
+def share_out(fleet: Fleet, capacity: Counts, budget_per_hour: float) -> Mapping[PipelineKey, Share]:
+    """Return who gets what of `capacity` (units of the supply) and money, by priority, and what limits those cut short.
 
     Minimums come before anyone's SLA, those of the most important pipelines first. Within one priority as many
     pipelines as can be are served whole; the others get equal shares first, and what one cannot use goes to the rest.
     """
     pipelines = by_priority(fleet.problem.pipelines)
-    books = _Books(fleet=fleet, room=room, budget_per_hour=budget_per_hour)
+    books = _Books(fleet=fleet, capacity=capacity, budget_per_hour=budget_per_hour)
     shares: dict[PipelineKey, Share] = {}
     for pipeline in pipelines:
         minimum, limit = _minimum(books, pipeline)
@@ -114,9 +114,9 @@ def share_out(fleet: Fleet, room: Counts, budget_per_hour: float) -> Mapping[Pip
 
 
 def blame(
-    question: WhatIf, share: float, room: Counts, budget_per_hour: float, *, mixing: Mixing = Mixing.OVERFLOW
+    question: WhatIf, share: float, capacity: Counts, budget_per_hour: float, *, mixing: Mixing = Mixing.OVERFLOW
 ) -> Limit:
-    """Return the constraint that keeps `share` of the demand from being served within `room` and `budget_per_hour`.
+    """Return the constraint that keeps `share` of the demand from being served within `capacity` and `budget_per_hour`.
 
     One whose lifting alone would help, if there is: of the budgets, the pools by name, the bounds of the stages by
     name and the SLA the first. Otherwise the first, in the same order, of a smallest set that helps together: all
@@ -128,7 +128,7 @@ def blame(
 
     def servable(lifted: Collection[Limit]) -> bool:
         at_most = inf if BUDGET in lifted else money
-        return question.answer(share, room, at_most, lifted=lifted, mixing=mixing, exact=False) is not None
+        return question.answer(share, capacity, at_most, lifted=lifted, mixing=mixing, exact=False) is not None
 
     def first_that_helps(limits: Sequence[Limit]) -> Limit | None:
         """Return the first of `limits` that helps alone: none does where all of them together do not."""
@@ -140,7 +140,7 @@ def blame(
         return first_that_helps(limits[:half]) or first_that_helps(limits[half:])
 
     budget = [BUDGET] if isfinite(money) else []
-    short = question.short_alone(share, room, money)
+    short = question.short_alone(share, capacity, money)
     # A stage that is short even by itself needs its own bounds lifted: those of another are no help.
     bounds = [limit for limit in _bound_limits(pipeline) if all(limit.name == pipeline.stages[k].name for k in short)]
     for limits in (budget, [*_pool_limits(pipeline)], bounds, [SLA]):
@@ -162,10 +162,10 @@ def blame(
 
 @dataclass(slots=True, kw_only=True)
 class _Books:
-    """Who has what so far. `answers` together never take more than `room` and `budget_per_hour`."""
+    """Who has what so far. `answers` together never take more than `capacity` and `budget_per_hour`."""
 
     fleet: Fleet
-    room: Counts
+    capacity: Counts
     budget_per_hour: float
     answers: dict[PipelineKey, Answer] = field(default_factory=dict)
     served: dict[PipelineKey, float] = field(default_factory=dict)
@@ -179,8 +179,8 @@ class _Books:
     def left(self, *keys: PipelineKey) -> tuple[Counts, float]:
         """Return the room and money that all but `keys` leave."""
         others = [answer for key, answer in self.answers.items() if key not in keys]
-        use = sum((answer.use for answer in others), np.zeros_like(self.room))
-        return self.room - use, self.budget_per_hour - sum(answer.cost_per_hour for answer in others)
+        use = sum((answer.use for answer in others), np.zeros_like(self.capacity))
+        return self.capacity - use, self.budget_per_hour - sum(answer.cost_per_hour for answer in others)
 
     def ask(
         self,
@@ -198,11 +198,11 @@ class _Books:
         question = self.question(pipeline)
         if question.asked > _QUESTIONS:
             return None
-        room, money = self.left(pipeline.key)
+        capacity, money = self.left(pipeline.key)
         pool_prices, money_price = prices or (None, 1.0)
         return question.answer(
             share,
-            room,
+            capacity,
             min(money, own_budget(pipeline)),
             pool_prices=pool_prices,
             money_price=money_price,
@@ -218,9 +218,9 @@ class _Books:
         """Serve the pipeline's share at least cost in what the others leave, where that saves something."""
         if self.answers[pipeline.key].mixing is Mixing.ANY or self.served[pipeline.key] == 0:
             return
-        room, money = self.left(pipeline.key)
+        capacity, money = self.left(pipeline.key)
         better = self.question(pipeline).answer(
-            self.served[pipeline.key], room, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW
+            self.served[pipeline.key], capacity, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW
         )
         if better is not None:
             self.answers[pipeline.key] = better
@@ -267,20 +267,20 @@ def _serve_whole(books: _Books, group: Sequence[Pipeline]) -> None:
 def _frugal(books: _Books, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
     """Return other minimums that leave more of the pools there is not enough of for all; as they fit."""
     wishes = [(p, books.ask(p, 1.0)) for p in group]
-    room, money = books.left()
-    taken = np.zeros_like(room)
+    capacity, money = books.left()
+    occupied = np.zeros_like(capacity)
     for pipeline, wish in wishes:
         if wish is not None:
-            taken += wish.use - books.answers[pipeline.key].use
+            occupied += wish.use - books.answers[pipeline.key].use
     # One for which there is no way beside the minimums of the others may want any of what is gone.
-    contended = (taken > room) | ((room <= 0) & any(wish is None for _, wish in wishes))
+    contended = (occupied > capacity) | ((capacity <= 0) & any(wish is None for _, wish in wishes))
     frugal: dict[PipelineKey, Answer] = {}
-    weights = np.where(contended, 1.0 / np.maximum(books.room, 1), 0.0)
+    weights = np.where(contended, 1.0 / np.maximum(books.capacity, 1), 0.0)
     for pipeline in group if contended.any() else ():
         now = books.answers[pipeline.key]
         if not now.complete:
             continue
-        left, paid = room + now.use, min(money + now.cost_per_hour, own_budget(pipeline))
+        left, paid = capacity + now.use, min(money + now.cost_per_hour, own_budget(pipeline))
         subproblem = books.question(pipeline).minimum(left)
         choice = cheapest(
             subproblem.priced([table.use @ weights + 1e-9 * table.cost_per_hour for table in subproblem.tables])
@@ -289,13 +289,16 @@ def _frugal(books: _Books, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
             continue
         if subproblem.use(choice) @ weights < now.use @ weights - TOLERANCE:
             frugal[pipeline.key] = Answer(subproblem=subproblem, walk=Walk(visited=(choice,)))
-            room, money = left - subproblem.use(choice), money + now.cost_per_hour - subproblem.cost_per_hour(choice)
+            capacity, money = (
+                left - subproblem.use(choice),
+                money + now.cost_per_hour - subproblem.cost_per_hour(choice),
+            )
     return frugal
 
 
 def _selection(books: _Books, group: Sequence[Pipeline]) -> dict[int, Answer]:
     """Return who of `group` is served whole and how, by position: plans at several prices, and the most that fit."""
-    room, money = books.left()
+    capacity, money = books.left()
     minimums = [books.answers[p.key] for p in group]
     paid = isfinite(money)
 
@@ -309,20 +312,20 @@ def _selection(books: _Books, group: Sequence[Pipeline]) -> dict[int, Answer]:
         answer = books.ask(pipeline, 1.0, exact=True)
         if answer is not None:
             found.append((number, answer, need(number, answer)))
-    available = np.maximum(np.concatenate((room.astype(float), [money] if paid else [])), 0.0)
+    available = np.maximum(np.concatenate((capacity.astype(float), [money] if paid else [])), 0.0)
     able = [number for number, _, _ in found]
     best: dict[int, Answer] = {}
     for turn in range(_ROUNDS + 1 if found else 0):
         found.sort(key=lambda column: column[0])
         columns = Columns(
             owner=np.array([number for number, _, _ in found], dtype=np.int64),
-            need=np.array([taken for _, _, taken in found]),
+            need=np.array([occupied for _, _, occupied in found]),
             available=available,
         )
         selection = select(columns)
         if len(selection.columns) > len(best):
             best = {found[column][0]: found[column][1] for column in selection.columns}
-        pool_prices = selection.prices[: len(room)]
+        pool_prices = selection.prices[: len(capacity)]
         if turn == _ROUNDS or len(best) == len(able) or not pool_prices.any():
             break
         # A price on money however small, so that among equals the cheapest is taken.
@@ -332,10 +335,10 @@ def _selection(books: _Books, group: Sequence[Pipeline]) -> dict[int, Answer]:
             answer = books.ask(group[number], 1.0, prices=(pool_prices, money_price), exact=True)
             if answer is None:
                 continue
-            taken = need(number, answer)
-            hope += max(0.0, 1.0 - float(taken @ selection.prices))
-            if not any(other == number and np.allclose(taken, old) for other, _, old in found):
-                fresh.append((number, answer, taken))
+            occupied = need(number, answer)
+            hope += max(0.0, 1.0 - float(occupied @ selection.prices))
+            if not any(other == number and np.allclose(occupied, old) for other, _, old in found):
+                fresh.append((number, answer, occupied))
         if not fresh or floor_of(hope) <= len(best):
             break
         found += fresh
@@ -374,8 +377,8 @@ def _whole_together(
     books: _Books, chosen: Sequence[PipelineKey], others: Mapping[PipelineKey, Answer], keys: Sequence[PipelineKey]
 ) -> Mapping[PipelineKey, Answer] | None:
     """Return how `chosen` are served whole beside the minimums of `others`, which may move to other pools for it."""
-    room, money = books.left(*keys)
-    left = room - sum((answer.use for answer in others.values()), np.zeros_like(room))
+    capacity, money = books.left(*keys)
+    left = capacity - sum((answer.use for answer in others.values()), np.zeros_like(capacity))
     rest = money - sum(answer.cost_per_hour for answer in others.values())
     if np.all(left >= 0):
         answers = books.fleet.together(dict.fromkeys(chosen, 1.0), left, rest)
@@ -383,7 +386,7 @@ def _whole_together(
             return {**others, **answers}
     if not all(answer.complete for answer in others.values()):
         return None
-    return books.fleet.together({**dict.fromkeys(others, 0.0), **dict.fromkeys(chosen, 1.0)}, room, money)
+    return books.fleet.together({**dict.fromkeys(others, 0.0), **dict.fromkeys(chosen, 1.0)}, capacity, money)
 
 
 def _level(books: _Books, rest: Sequence[Pipeline]) -> None:
@@ -434,17 +437,17 @@ def _few_placements(pipeline: Pipeline) -> bool:
 def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tuple[int, bool]:
     """Raise all of `active` from `low` to the highest level they can have together; return it, and whether it rose."""
     found: dict[PipelineKey, Answer] = {}
-    room, money = books.left(*(p.key for p in active))
+    capacity, money = books.left(*(p.key for p in active))
 
     def reaches(level: int) -> bool:
-        answers = _together_at(books, active, level / RESOLUTION, room, money)
+        answers = _together_at(books, active, level / RESOLUTION, capacity, money)
         if answers is not None:
             found.clear()
             found.update(answers)
         return answers is not None
 
     def strain(level: int) -> float:
-        return _strain(books, active, level / RESOLUTION, room, money)
+        return _strain(books, active, level / RESOLUTION, capacity, money)
 
     level = _highest(low, RESOLUTION, reaches, strain)
     for pipeline in active if found else ():
@@ -452,11 +455,11 @@ def _raise_together(books: _Books, active: Sequence[Pipeline], low: int) -> tupl
     return level, bool(found)
 
 
-def _strain(books: _Books, active: Sequence[Pipeline], share: float, room: Counts, money: float) -> float:
+def _strain(books: _Books, active: Sequence[Pipeline], share: float, capacity: Counts, money: float) -> float:
     """Return about how many times what there is it would take to serve `share` of all of `active`."""
     total = 0.0
     for pipeline in active:
-        own = books.question(pipeline).strain(share, room, min(money, own_budget(pipeline)))
+        own = books.question(pipeline).strain(share, capacity, min(money, own_budget(pipeline)))
         total += own
         if not isfinite(total):
             return inf
@@ -464,7 +467,7 @@ def _strain(books: _Books, active: Sequence[Pipeline], share: float, room: Count
 
 
 def _together_at(
-    books: _Books, active: Sequence[Pipeline], share: float, room: Counts, money: float
+    books: _Books, active: Sequence[Pipeline], share: float, capacity: Counts, money: float
 ) -> Mapping[PipelineKey, Answer] | None:
     """Return how all of `active` get `share`: what each would take alone, or else a way around each other."""
     answers: dict[PipelineKey, Answer] = {}
@@ -473,24 +476,24 @@ def _together_at(
         answer = None
         if question.asked <= _QUESTIONS // 2:
             at_most = min(money, own_budget(pipeline))
-            answer = question.answer(share, room, at_most, mixing=Mixing.OVERFLOW, exact=False)
+            answer = question.answer(share, capacity, at_most, mixing=Mixing.OVERFLOW, exact=False)
         if answer is None:
             return None
         answers[pipeline.key] = answer
     use = np.sum([answer.use for answer in answers.values()], axis=0)
     cost = sum(answer.cost_per_hour for answer in answers.values())
-    if np.all(use <= room) and cost <= money + TOLERANCE:
+    if np.all(use <= capacity) and cost <= money + TOLERANCE:
         return answers
     if len(active) > _SMALL:
-        return _in_turn(books, active, share, room, money, answers)
-    return books.fleet.together({p.key: share for p in active}, room, money)
+        return _in_turn(books, active, share, capacity, money, answers)
+    return books.fleet.together({p.key: share for p in active}, capacity, money)
 
 
 def _in_turn(
     books: _Books,
     active: Sequence[Pipeline],
     share: float,
-    room: Counts,
+    capacity: Counts,
     money: float,
     wishes: Mapping[PipelineKey, Answer],
 ) -> Mapping[PipelineKey, Answer] | None:
@@ -500,12 +503,12 @@ def _in_turn(
     """
     least = {key: _least(answer.subproblem) for key, answer in wishes.items()}
     later = np.sum(list(least.values()), axis=0)
-    contended = np.sum([answer.use for answer in wishes.values()], axis=0) > room
-    if np.any(later > room):
+    contended = np.sum([answer.use for answer in wishes.values()], axis=0) > capacity
+    if np.any(later > capacity):
         return None
     order = sorted(active, key=lambda p: (-int(least[p.key][contended].sum()), p.key))
     answers: dict[PipelineKey, Answer] = {}
-    left = room
+    left = capacity
     for pipeline in order:
         later = later - least[pipeline.key]
         answer = wishes.get(pipeline.key)
@@ -528,7 +531,7 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float, *, below: int, mix: b
     """
     found: list[Answer] = []
     question = books.question(pipeline)
-    room, money = books.left(pipeline.key)
+    capacity, money = books.left(pipeline.key)
     money = min(money, own_budget(pipeline))
 
     def share(level: int) -> float:
@@ -540,7 +543,7 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float, *, below: int, mix: b
         return answer is not None
 
     def strain(level: int) -> float:
-        return question.strain(share(level), room, money)
+        return question.strain(share(level), capacity, money)
 
     low, high = floor(books.served[pipeline.key] / unit + _WHOLE), below
     guess = floor(books.fleet.shares_before.get(pipeline.key, 0.0) / unit + _WHOLE)
@@ -551,9 +554,9 @@ def _raise(books: _Books, pipeline: Pipeline, unit: float, *, below: int, mix: b
     elif low:
         low += 1
     if high - low > 1 and below >= RESOLUTION:
-        high = _alone(question, low, high, share, room, money)
+        high = _alone(question, low, high, share, capacity, money)
         if not _few_placements(pipeline):
-            low, high = _scouted(question, low, high, share, room, money, reaches, found)
+            low, high = _scouted(question, low, high, share, capacity, money, reaches, found)
     level = _highest(low, high, reaches, strain)
     if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
@@ -588,7 +591,7 @@ def _scouted(
     low: int,
     high: int,
     share: Callable[[int], float],
-    room: Counts,
+    capacity: Counts,
     money: float,
     reaches: Callable[[int], bool],
     found: Sequence[Answer],
@@ -597,7 +600,7 @@ def _scouted(
 
     What they say is asked of all options before it counts.
     """
-    whole = question.guide(share(high), room, money) or question.guide(share(high - 1), room, money)
+    whole = question.guide(share(high), capacity, money) or question.guide(share(high - 1), capacity, money)
     if whole is None or high - low <= 1:
         return low, high
     if low == 0:
@@ -607,17 +610,17 @@ def _scouted(
     for _ in range(_SCOUTS):
         if high - low <= 1:
             break
-        guides = [whole, *found[-1:], *filter(None, [question.guide(share(low), room, money)])]
+        guides = [whole, *found[-1:], *filter(None, [question.guide(share(low), capacity, money)])]
         scout = question.scout(guides)
 
         def seen(level: int, scout: WhatIf = scout) -> bool:
-            answer = scout.answer(share(level), room, money, mixing=Mixing.OVERFLOW, exact=False)
+            answer = scout.answer(share(level), capacity, money, mixing=Mixing.OVERFLOW, exact=False)
             return answer is not None
 
-        def taken(level: int, scout: WhatIf = scout) -> float:
-            return scout.strain(share(level), room, money)
+        def occupied(level: int, scout: WhatIf = scout) -> float:
+            return scout.strain(share(level), capacity, money)
 
-        level = _highest(low, high, seen, taken)
+        level = _highest(low, high, seen, occupied)
         if level > low and not reaches(level):
             high = level
             continue
@@ -630,16 +633,16 @@ def _scouted(
     return low, high
 
 
-def _alone(question: WhatIf, low: int, high: int, share: Callable[[int], float], room: Counts, money: float) -> int:
+def _alone(question: WhatIf, low: int, high: int, share: Callable[[int], float], capacity: Counts, money: float) -> int:
     """Return the level from `low` + 1 to `high` that a stage by itself does not reach, `high` if they all do below.
 
     One table of one stage for each look instead of those of all.
     """
-    for index in question.short_alone(share(high), room, money):
+    for index in question.short_alone(share(high), capacity, money):
         reached = low
         while high - reached > 1:
             middle = high - 1 if reached == low and high < RESOLUTION else (reached + high) // 2
-            if question.alone(index, share(middle), room, money):
+            if question.alone(index, share(middle), capacity, money):
                 reached = middle
             else:
                 high = middle
@@ -656,9 +659,9 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool], strain: Callab
     looks: list[tuple[int, float]] = []
 
     def look(level: int) -> None:
-        taken = inf if strain is None or high - low <= _NEAR else strain(level)
-        if isfinite(taken):
-            looks.append((level, taken))
+        occupied = inf if strain is None or high - low <= _NEAR else strain(level)
+        if isfinite(occupied):
+            looks.append((level, occupied))
 
     look(high)
     turn = 0
@@ -669,10 +672,10 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool], strain: Callab
             # Not for the room or the money: a stage that is short alone says how far, otherwise perhaps for any load.
             level = high - 1 if high < RESOLUTION else low + 1
         elif turn % 3 and looks and high - low > _NEAR:
-            at, taken = looks[-1]
+            at, occupied = looks[-1]
             before, took = looks[-2] if len(looks) > 1 else (0, 0.0)
-            if (taken - took) * (at - before) > 0:
-                guess = floor(at + (1 - taken) * (at - before) / (taken - took))
+            if (occupied - took) * (at - before) > 0:
+                guess = floor(at + (1 - occupied) * (at - before) / (occupied - took))
                 level = guess if low < guess < high else level
         if reaches(level):
             low = level
@@ -710,8 +713,8 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
 
 def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | None]:
     """Return the cheapest way to keep stages at their minimum, all that have room; or nothing, and what forbids it."""
-    room, money = books.left()
-    subproblem = books.question(pipeline).minimum(room)
+    capacity, money = books.left()
+    subproblem = books.question(pipeline).minimum(capacity)
     choice = cheapest(subproblem)
     if choice is None:
         subproblem = _those_with_room(subproblem)
@@ -720,7 +723,7 @@ def _minimum(books: _Books, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
     if subproblem.cost_per_hour(choice) > min(own_budget(pipeline), money) + TOLERANCE:
         return None, BUDGET
     if not subproblem.use(choice).any():
-        return None, blame(books.question(pipeline), 0.0, room, money)
+        return None, blame(books.question(pipeline), 0.0, capacity, money)
     return Answer(subproblem=subproblem, walk=Walk(visited=(choice,))), None
 
 
@@ -729,8 +732,8 @@ def _with_all_options(books: _Books, pipeline: Pipeline) -> None:
     answer = books.answers[pipeline.key]
     if not answer.complete:
         return
-    room, money = books.left(pipeline.key)
-    whole = books.fleet.subproblem(pipeline, 0.0).within(room)
+    capacity, money = books.left(pipeline.key)
+    whole = books.fleet.subproblem(pipeline, 0.0).within(capacity)
     subproblem = whole.priced([table.cost_per_hour for table in whole.tables])
     choice = cheapest(subproblem)
     if choice is not None and subproblem.cost_per_hour(choice) <= min(answer.cost_per_hour, money) + TOLERANCE:

@@ -39,25 +39,25 @@ class _Refusal:
     """What there was no way to serve: neither is there one for more, or with less."""
 
     share: float
-    room: Counts
+    capacity: Counts
     budget_per_hour: float
     mixing: Mixing
     exact: bool
     at_cost: bool
 
-    def covers(self, share: float, room: Counts, budget_per_hour: float, mixing: Mixing) -> bool:
+    def covers(self, share: float, capacity: Counts, budget_per_hour: float, mixing: Mixing) -> bool:
         """Return whether the refusal answers this question too."""
         return (
             share >= self.share
             and budget_per_hour <= self.budget_per_hour
             and (mixing is Mixing.OVERFLOW or self.mixing is Mixing.ANY)
-            and bool(np.all(room <= self.room))
+            and bool(np.all(capacity <= self.capacity))
         )
 
-    def repeated(self, share: float, room: Counts, budget_per_hour: float, exact: bool) -> bool:
+    def repeated(self, share: float, capacity: Counts, budget_per_hour: float, exact: bool) -> bool:
         """Return whether this very question was refused, perhaps with less mixing: overflow alone has no way again."""
         asked = self.share, self.budget_per_hour, self.exact
-        return self.at_cost and asked == (share, budget_per_hour, exact) and np.array_equal(room, self.room)
+        return self.at_cost and asked == (share, budget_per_hour, exact) and np.array_equal(capacity, self.capacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Asked:
     share: float
     stages: tuple[Stage, ...]
     supply: Supply
-    room: Counts
+    capacity: Counts
     latency_s: float
 
 
@@ -92,7 +92,7 @@ class WhatIf:
     def answer(
         self,
         share: float,
-        room: Counts,
+        capacity: Counts,
         budget_per_hour: float = inf,
         *,
         latency_s: float | None = None,
@@ -102,42 +102,44 @@ class WhatIf:
         mixing: Mixing = Mixing.ANY,
         exact: bool = True,
     ) -> Answer | None:
-        """Return the cheapest way to serve `share` of the demand within `room` and `budget_per_hour`, or None.
+        """Return the cheapest way to serve `share` of the demand within `capacity` and `budget_per_hour`, or None.
 
-        `room` is in the units of the fleet's supply. `latency_s` takes the place of the SLA's. `lifted` are limits of
-        pools and stages, and that of the SLA, which do not hold. Without `pool_prices` cheapest is what a plan counts:
-        money and switching. With them (per unit) it is `money_price` times the money plus the price of what is taken.
-        `mixing` says how far stages may run on several pools where overflow alone leaves no way. Not `exact`: the
-        cheapest that the search found.
+        `capacity` is in the units of the fleet's supply. `latency_s` takes the place of the SLA's. `lifted` are limits
+        of pools and stages, and that of the SLA, which do not hold. Without `pool_prices` cheapest is what a plan
+        counts: money and switching. With them (per unit) it is `money_price` times the money plus the price of what is
+        taken. `mixing` says how far stages may run on several pools where overflow alone leaves no way. Not `exact`:
+        the cheapest that the search found.
         """
         plain = not lifted and latency_s is None
-        if plain and any(no.covers(share, room, budget_per_hour, mixing) for no in self._refused):
+        if plain and any(no.covers(share, capacity, budget_per_hour, mixing) for no in self._refused):
             return None
         self.asked += 1
         at_cost = plain and pool_prices is None
         answer = self._answer(
-            self._asked(share, frozenset(lifted), room, latency_s),
+            self._asked(share, frozenset(lifted), capacity, latency_s),
             budget_per_hour,
             pool_prices=pool_prices,
             money_price=money_price,
             mixing=mixing,
             exact=exact,
-            overflow=not (at_cost and any(no.repeated(share, room, budget_per_hour, exact) for no in self._refused)),
+            overflow=not (
+                at_cost and any(no.repeated(share, capacity, budget_per_hour, exact) for no in self._refused)
+            ),
         )
         if plain and answer is None:
-            self._refused.append(_Refusal(share, room.copy(), budget_per_hour, mixing, exact, at_cost))
+            self._refused.append(_Refusal(share, capacity.copy(), budget_per_hour, mixing, exact, at_cost))
         return answer
 
-    def strain(self, share: float, room: Counts, budget_per_hour: float) -> float:
-        """Return about how many times `room` and the budget would have to be to serve `share`; infinite: no number.
+    def strain(self, share: float, capacity: Counts, budget_per_hour: float) -> float:
+        """Return about how many times `capacity` and the budget would have to be to serve `share`; infinite: no number.
 
         An estimate for a search to go by: of the scarcest of them, for an allocation that takes little of all.
         """
-        answer = self.guide(share, room, budget_per_hour)
+        answer = self.guide(share, capacity, budget_per_hour)
         if answer is None:
             return inf
-        taken = float((answer.use / np.maximum(room, 1e-3)).max(initial=0.0))
-        return max(taken, answer.cost_per_hour / max(budget_per_hour, 1e-9))
+        occupied = float((answer.use / np.maximum(capacity, 1e-3)).max(initial=0.0))
+        return max(occupied, answer.cost_per_hour / max(budget_per_hour, 1e-9))
 
     def scout(self, answers: Sequence[Answer]) -> "WhatIf":
         """Return the same question over fewer options, those like the ones of `answers`: quick, and good for a guess.
@@ -149,17 +151,17 @@ class WhatIf:
         fleet = Fleet(self._fleet.problem, self._fleet.supply, targets=self._fleet.targets)
         return WhatIf(fleet, replace(self.pipeline, stages=stages))
 
-    def guide(self, share: float, room: Counts, budget_per_hour: float) -> Answer | None:
+    def guide(self, share: float, capacity: Counts, budget_per_hour: float) -> Answer | None:
         """Return a way to serve `share` that takes little of all, were there no end of room and money."""
-        asked = self._asked(share, frozenset(), np.full_like(room, np.iinfo(np.int64).max), None)
+        asked = self._asked(share, frozenset(), np.full_like(capacity, np.iinfo(np.int64).max), None)
         if self._stuck(asked, inf):
             return None
         subproblem = self._subproblem(asked, Mixing.OVERFLOW)
-        weights = 1.0 / np.maximum(room, 1e-3)
+        weights = 1.0 / np.maximum(capacity, 1e-3)
         walk = _serve(_priced(subproblem, weights, 1.0 / max(budget_per_hour, 1e-9)), inf, exact=False)
         return None if walk is None else Answer(subproblem=subproblem, walk=walk)
 
-    def minimum(self, room: Counts) -> Subproblem:
+    def minimum(self, capacity: Counts) -> Subproblem:
         """Return the question to run what must run at least, with no load: no placement needs more than the floor."""
         pipeline, fleet = self.pipeline, self._fleet
         stages = tuple(
@@ -179,19 +181,19 @@ class WhatIf:
         subproblem = Fleet(fleet.problem, fleet.supply, targets=fleet.targets).subproblem(
             replace(pipeline, stages=stages), 0.0
         )
-        return subproblem.within(room).priced([table.cost_per_hour for table in subproblem.tables])
+        return subproblem.within(capacity).priced([table.cost_per_hour for table in subproblem.tables])
 
-    def alone(self, index: int, share: float, room: Counts, budget_per_hour: float) -> bool:
+    def alone(self, index: int, share: float, capacity: Counts, budget_per_hour: float) -> bool:
         """Return whether the stage at `index` could be served, were it the only one: otherwise nothing can be."""
-        asked = self._asked(share, frozenset(), room, None)
+        asked = self._asked(share, frozenset(), capacity, None)
         return self._first_row(asked, index, budget_per_hour) is not None
 
-    def short_alone(self, share: float, room: Counts, budget_per_hour: float) -> list[int]:
+    def short_alone(self, share: float, capacity: Counts, budget_per_hour: float) -> list[int]:
         """Return the positions of the stages that could not be served even if there were no others.
 
         First those that carry the least share of their load at best.
         """
-        asked = self._asked(share, frozenset(), room, None)
+        asked = self._asked(share, frozenset(), capacity, None)
         short = [k for k in range(len(asked.stages)) if self._first_row(asked, k, budget_per_hour) is None]
         return sorted(short, key=lambda k: self._carried(asked, k))
 
@@ -264,12 +266,12 @@ class WhatIf:
         paid = isfinite(budget_per_hour) and not self._stuck(asked, inf)
         if paid and _serve(self._subproblem(asked, Mixing.OVERFLOW), inf, exact=False) is not None:
             return False
-        roomy = replace(asked, room=np.full_like(asked.room, np.iinfo(np.int64).max))
+        roomy = replace(asked, capacity=np.full_like(asked.capacity, np.iinfo(np.int64).max))
         if self._stuck(roomy, budget_per_hour):
             return False
         return _serve(self._subproblem(roomy, Mixing.OVERFLOW), budget_per_hour, exact=False) is not None
 
-    def _asked(self, share: float, lifted: frozenset[Limit], room: Counts, latency_s: float | None) -> "_Asked":
+    def _asked(self, share: float, lifted: frozenset[Limit], capacity: Counts, latency_s: float | None) -> "_Asked":
         demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply
         if SLA in lifted or (latency_s is None and demand.entry_rate_rps <= 0):
             latency_s = inf
@@ -282,20 +284,20 @@ class WhatIf:
             free = np.array([Limit(kind=LimitKind.POOL, name=name) in lifted for name in supply.pools])
             ample = _ample(stages, supply)
             supply = replace(supply, limits=np.where(free, ample, supply.limits))
-            room = np.where(free, ample, room)
-        return _Asked(share=share, stages=stages, supply=supply, room=room, latency_s=latency_s)
+            capacity = np.where(free, ample, capacity)
+        return _Asked(share=share, stages=stages, supply=supply, capacity=capacity, latency_s=latency_s)
 
     def _stuck(self, asked: "_Asked", budget_per_hour: float) -> bool:
         """Return whether the stages cannot be served, as far as each by itself and their least needs tell.
 
         The stage that was in the way last time is looked at first: where it is again, no other table is needed.
         """
-        use, cost = np.zeros_like(asked.room), 0.0
+        use, cost = np.zeros_like(asked.capacity), 0.0
         for position, index in enumerate(self._order):
             least = self._first_row(asked, index, budget_per_hour)
             if least is not None:
                 use, cost = use + least[0], cost + least[1]
-            if least is None or np.any(use > asked.room) or cost > budget_per_hour + TOLERANCE:
+            if least is None or np.any(use > asked.capacity) or cost > budget_per_hour + TOLERANCE:
                 self._order.insert(0, self._order.pop(position))
                 return True
         return False
@@ -303,14 +305,14 @@ class WhatIf:
     def _first_row(self, asked: "_Asked", index: int, budget_per_hour: float) -> tuple[Counts, float] | None:
         """Return what a stage takes at least, of each pool and of money; None where it cannot be served by itself."""
         table = self._table(asked, index, Mixing.OVERFLOW)
-        use = np.empty_like(asked.room)
+        use = np.empty_like(asked.capacity)
         cost = _least(
             table.use,
             table.cost_per_hour,
             table.percentile_s,
             # With joins only the mean is sure to be no more than the whole.
             table.percentile_s if self._serial else table.mean_s,
-            asked.room,
+            asked.capacity,
             budget_per_hour + TOLERANCE,
             asked.latency_s * (1 + _SLACK),
             use,
@@ -325,7 +327,7 @@ class WhatIf:
             subproblem = replace(subproblem, tables=tables, prices=tuple(table.objective_per_hour for table in tables))
         if subproblem.latency_s != asked.latency_s:
             subproblem = subproblem.for_latency(asked.latency_s)
-        subproblem = subproblem.within(asked.room)
+        subproblem = subproblem.within(asked.capacity)
         if asked.stages is self.pipeline.stages:
             self._subproblems[key] = subproblem  # with its tables flat, once it is searched
         return subproblem
@@ -370,7 +372,7 @@ def _least(
     cost: Array,
     latency: Array,
     other_latency: Array,
-    room: Counts,
+    capacity: Counts,
     most_cost: float,
     most_latency: float,
     least_use: Counts,
@@ -382,12 +384,12 @@ def _least(
     least = np.inf
     for row in range(len(cost)):
         usable = cost[row] <= most_cost and min(latency[row], other_latency[row]) <= most_latency
-        for pool in range(len(room)):
-            usable = usable and use[row, pool] <= room[pool]
+        for pool in range(len(capacity)):
+            usable = usable and use[row, pool] <= capacity[pool]
         if usable:
-            for pool in range(len(room)):
-                taken = use[row, pool]
-                least_use[pool] = taken if least == np.inf else min(least_use[pool], taken)
+            for pool in range(len(capacity)):
+                occupied = use[row, pool]
+                least_use[pool] = occupied if least == np.inf else min(least_use[pool], occupied)
             least = min(least, cost[row])
     return least
 

@@ -404,20 +404,20 @@ def _serve_least_loaded(
                         break
                     while done[r, k] < np.inf:
                         k += 1
-                    taken = min(queued[r], batch[r])
-                    service = times[r, 1] + taken * times[r, 2]
+                    occupied = min(queued[r], batch[r])
+                    service = times[r, 1] + occupied * times[r, 2]
                     if times[r, 3] > 0.0:
                         service *= _drawn(draws[group[r]], times[r, 3], seed, head[r])
                     done[r, k] = time + service
-                    size[r, k] = taken
+                    size[r, k] = occupied
                     idle[r] -= 1
                     item = head[r]
-                    for _ in range(taken):
+                    for _ in range(occupied):
                         departures[item] = time + service
                         if len(starts) > 0:
                             starts[item] = time
                         item = link[item]
-                    queued[r] -= taken
+                    queued[r] -= occupied
                     head[r] = item
                 soonest = np.inf
                 if idle[r] > 0 and queued[r] > 0:

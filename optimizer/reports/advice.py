@@ -32,25 +32,27 @@ class Advice:
     best_latency_s: float | None
 
 
-def advise(fleet: Fleet, pipeline: Pipeline, room: Counts, budget_per_hour: float = inf) -> Advice:
-    """Return what a person asks about `pipeline`, with the `room` (units of the supply) and money others leave it."""
+def advise(fleet: Fleet, pipeline: Pipeline, capacity: Counts, budget_per_hour: float = inf) -> Advice:
+    """Return what a person asks about `pipeline`, with the `capacity` (units of the supply) and money others leave
+    it."""
     question = WhatIf(fleet, pipeline)
-    cheapest = question.answer(1.0, room, pool_prices=np.zeros(len(room)))
-    quickest = fastest(question, room, min(budget_per_hour, own_budget(pipeline)))
+    cheapest = question.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
+    quickest = fastest(question, capacity, min(budget_per_hour, own_budget(pipeline)))
     return Advice(
         required_budget_per_hour=None if cheapest is None else cheapest.cost_per_hour,
         best_latency_s=None if quickest is None else quickest.subproblem.latency(quickest.choice),
     )
 
 
-def fastest(question: WhatIf, room: Counts, budget_per_hour: float = inf) -> Answer | None:
-    """Return the quickest way to serve the whole demand within `room` and `budget_per_hour`, to `PRECISION`; or None.
+def fastest(question: WhatIf, capacity: Counts, budget_per_hour: float = inf) -> Answer | None:
+    """Return the quickest way to serve the whole demand within `capacity` and `budget_per_hour`, to `PRECISION`; or
+    None.
 
     It halves the span between a latency that is reached and one that is proven out of reach, so it takes some thirty
     answers at most.
     """
-    free = np.zeros(len(room))
-    best = question.answer(1.0, room, budget_per_hour, latency_s=inf, pool_prices=free)
+    free = np.zeros(len(capacity))
+    best = question.answer(1.0, capacity, budget_per_hour, latency_s=inf, pool_prices=free)
     if best is None:
         return None
     low, high = 0.0, best.subproblem.latency(best.choice)
@@ -58,7 +60,7 @@ def fastest(question: WhatIf, room: Counts, budget_per_hour: float = inf) -> Ans
         if high - low <= PRECISION * high:
             break
         middle = (low + high) / 2
-        answer = question.answer(1.0, room, budget_per_hour, latency_s=middle, pool_prices=free)
+        answer = question.answer(1.0, capacity, budget_per_hour, latency_s=middle, pool_prices=free)
         if answer is None:
             low = middle
         else:

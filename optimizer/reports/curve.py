@@ -62,21 +62,23 @@ def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_COR
     part, its percentile does. Empty when the load cannot be carried. Each corner is the cheapest plan that undercuts
     the latency of the one before, proven as a plan is. `KeyError` when there is no such pipeline.
     """
-    question, room = _alone(problem, key)
-    answer = question.answer(1.0, room, latency_s=inf, pool_prices=np.zeros(len(room)))
+    question, capacity = _alone(problem, key)
+    answer = question.answer(1.0, capacity, latency_s=inf, pool_prices=np.zeros(len(capacity)))
     if answer is None:
         return Frontier(corners=(), thinned=False)
-    quickest = fastest(question, room)
+    quickest = fastest(question, capacity)
     assert quickest is not None, "what carries the load has a latency"
-    every = _corners(question, room, answer, quickest, most_corners, cells=0)
+    every = _corners(question, capacity, answer, quickest, most_corners, cells=0)
     if len(every) <= most_corners:
         return Frontier(corners=tuple(every), thinned=False)
     cells = max(1, most_corners // 2 - 1)
-    return Frontier(corners=tuple(_corners(question, room, answer, quickest, most_corners, cells=cells)), thinned=True)
+    return Frontier(
+        corners=tuple(_corners(question, capacity, answer, quickest, most_corners, cells=cells)), thinned=True
+    )
 
 
 def _corners(
-    question: WhatIf, room: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
+    question: WhatIf, capacity: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
 ) -> list[Corner]:
     """Return the corners from `cheapest` to `quickest`; one more than `most` where there are more.
 
@@ -103,7 +105,7 @@ def _corners(
             if corner.latency_s <= quick:
                 break
             below = quick
-        answer = question.answer(1.0, room, latency_s=below, pool_prices=np.zeros(len(room)))
+        answer = question.answer(1.0, capacity, latency_s=below, pool_prices=np.zeros(len(capacity)))
     return corners
 
 

@@ -117,12 +117,14 @@ class _State:
     def of(pipelines: Sequence[Packable], pools: Pools, rows: Sequence[Rows] | None = None) -> "_State":
         """Return the sums of `rows`, one of each table of each pipeline; those the pipelines have by default."""
         chosen = tuple(p.rows for p in pipelines) if rows is None else tuple(rows)
-        taken = [(t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)]
-        use = np.sum([table.use[row] for table, row in taken], axis=0, initial=0) + np.zeros_like(pools.limits)
+        occupied = [
+            (t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)
+        ]
+        use = np.sum([table.use[row] for table, row in occupied], axis=0, initial=0) + np.zeros_like(pools.limits)
         return _State(
             rows=chosen,
             use=use,
-            cost_per_hour=float(sum(table.cost_per_hour[row] for table, row in taken)),
+            cost_per_hour=float(sum(table.cost_per_hour[row] for table, row in occupied)),
             billed_per_hour=float(pools.billed_per_hour(use)),
         )
 

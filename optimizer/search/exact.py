@@ -81,7 +81,7 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
         # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
         # least of what is scarce: it is found, or there is none, much sooner.
         thrifty = subproblem.priced([table.use @ proof.prices for table in subproblem.tables])
-        some = _solved(thrifty, float(proof.prices @ subproblem.room) * (1 + _RELATIVE), search_effort, lost=True)
+        some = _solved(thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, lost=True)
         if some.walk is not None:
             walk = _begun(subproblem, start, some.walk.answer, at_most)
         elif some.bound == np.inf:
@@ -140,21 +140,21 @@ class _Proof:
             self.latencies = [self._along(path, excess) for path in paths]
         self.latency = self.latencies[0]
         most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
-        self.pools = np.nonzero(most > subproblem.room)[0]
+        self.pools = np.nonzero(most > subproblem.capacity)[0]
         self.reduced = np.zeros(len(flat.price))
-        self.prices = np.zeros(len(subproblem.room))
+        self.prices = np.zeros(len(subproblem.capacity))
         self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
 
     def bound_by_prices(self) -> float:
         """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
         flat, subproblem = self.flat, self.subproblem
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
-        if np.any(least > subproblem.room):
+        if np.any(least > subproblem.capacity):
             return np.inf
         if any(np.minimum.reduceat(latency, self.starts).sum() > self.latency_s for latency in self.latencies):
             return np.inf
         columns = [latency / self.latency_s for latency in self.latencies] if self.latency_s < MOST else []
-        columns += [flat.use[:, pool] / max(subproblem.room[pool], 0.5) for pool in self.pools.tolist()]
+        columns += [flat.use[:, pool] / max(subproblem.capacity[pool], 0.5) for pool in self.pools.tolist()]
         if not columns:
             return self.bound
         weights = np.ascontiguousarray(np.column_stack(columns))
@@ -165,7 +165,7 @@ class _Proof:
         rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
-            subproblem.room[self.pools], 0.5
+            subproblem.capacity[self.pools], 0.5
         )
         if self.bound <= self.known and self.prices.any() and subproblem.shape.serial:
             guide = self._priced()
@@ -177,13 +177,13 @@ class _Proof:
     def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
         """Return what `merged` does, for a pipeline with joins."""
         flat, subproblem = self.flat, self.subproblem
-        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.room).sum()))
+        slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.capacity).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
         number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
         mean, excess = np.minimum(self._mean_and_excess(), NEVER_S)
         while True:
-            use, room = flat.use[:, pools], subproblem.room[pools]
-            keep = self._allowed(use, room, self.known + slack)
+            use, capacity = flat.use[:, pools], subproblem.capacity[pools]
+            keep = self._allowed(use, capacity, self.known + slack)
             if not np.logical_or.reduceat(keep, self.starts).all():
                 return None, np.inf
             rows = [np.nonzero(part)[0] + start for part, start in self._by_stage(keep)]
@@ -198,7 +198,7 @@ class _Proof:
                 for some in (rows[number[stage]] for stage in range(len(subproblem.tables)))
             ]
             limits = Limits(
-                price=self.known, reduced=self.known + slack - self.bound, latency_s=self.latency_s, room=room
+                price=self.known, reduced=self.known + slack - self.bound, latency_s=self.latency_s, capacity=capacity
             )
             squares, law = subproblem.composition is Composition.RSS, join_law(subproblem.percentile)
             try:
@@ -208,7 +208,7 @@ class _Proof:
             if found is None:
                 return None, np.inf
             position = np.array([rows[at][found[stage]] for at, stage in enumerate(flat.stages.tolist())])
-            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.room)[0]
+            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.capacity)[0]
             if not len(over):
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
@@ -221,11 +221,11 @@ class _Proof:
         pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
         while True:
             cost = self._priced()
-            free = float((self.prices * subproblem.room).sum())
+            free = float((self.prices * subproblem.capacity).sum())
             slack = 1e-11 * (1 + abs(self.known) + free)
             use = np.ascontiguousarray(flat.use[:, pools])
-            room = np.ascontiguousarray(subproblem.room[pools])
-            offsets, rows = self._kept(use, room, self.known + slack)
+            capacity = np.ascontiguousarray(subproblem.capacity[pools])
+            offsets, rows = self._kept(use, capacity, self.known + slack)
             if not len(rows):
                 return None, np.inf
             part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
@@ -247,7 +247,7 @@ class _Proof:
                     part[3],
                     self.weights[stages],
                     use[rows],
-                    room,
+                    capacity,
                     self.latency_s,
                     limit,
                     limit + free + slack,
@@ -266,7 +266,7 @@ class _Proof:
                 return None, np.inf
             position = np.empty(len(stages), dtype=np.int64)
             position[stages] = rows[at]
-            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.room)[0]
+            over = np.nonzero(flat.use[position].sum(axis=0) > subproblem.capacity)[0]
             if not len(over):
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
@@ -274,19 +274,19 @@ class _Proof:
     def _priced(self) -> Array:
         return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
 
-    def _kept(self, use: Counts, room: Counts, at_most: float) -> tuple[Counts, Counts]:
+    def _kept(self, use: Counts, capacity: Counts, at_most: float) -> tuple[Counts, Counts]:
         """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
 
         No rows at all when a stage has none.
         """
-        keep = self._allowed(use, room, at_most)
+        keep = self._allowed(use, capacity, at_most)
         counts = np.add.reduceat(keep.astype(np.int64), self.starts)
         if not counts.all():
             return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
         order = np.argsort(np.repeat(np.argsort(np.argsort(counts, kind="stable")), counts), kind="stable")
         return np.concatenate(([0], np.cumsum(np.sort(counts)))), np.nonzero(keep)[0][order]
 
-    def _allowed(self, use: Counts, room: Counts, at_most: float) -> Mask:
+    def _allowed(self, use: Counts, capacity: Counts, at_most: float) -> Mask:
         """Return which rows may be in a choice for `at_most`.
 
         A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
@@ -295,7 +295,7 @@ class _Proof:
         keep = self.reduced <= at_most - self.bound
         columns = [self.flat.price, *self.latencies, *use.T]
         for column, most in zip(
-            columns, [at_most, *[self.latency_s] * len(self.latencies), *room.tolist()], strict=True
+            columns, [at_most, *[self.latency_s] * len(self.latencies), *capacity.tolist()], strict=True
         ):
             least = np.minimum.reduceat(np.where(keep, column, np.inf), self.starts)
             total = least.sum()
@@ -360,18 +360,21 @@ def _fronts(
             # The two lists are merged, cheapest first; only what is faster than all before it stays.
             first, second, count, fastest = 0, 0, 0, latency_left
             while first < size or second < sizes[stage + 1]:
-                added, taken = np.inf, np.inf
+                added, occupied = np.inf, np.inf
                 if second < sizes[stage + 1]:
-                    added, taken = cost[row] + front[stage + 1, second, 0], latency[row] + front[stage + 1, second, 1]
-                if first < size and (one[first, 0] < added or (one[first, 0] == added and one[first, 1] <= taken)):
-                    added, taken = one[first, 0], one[first, 1]
+                    added, occupied = (
+                        cost[row] + front[stage + 1, second, 0],
+                        latency[row] + front[stage + 1, second, 1],
+                    )
+                if first < size and (one[first, 0] < added or (one[first, 0] == added and one[first, 1] <= occupied)):
+                    added, occupied = one[first, 0], one[first, 1]
                     first += 1
                 else:
                     second += 1
                 if added > cost_left:
                     break
-                if taken < fastest or (count == 0 and taken <= fastest):
-                    two[count, 0], two[count, 1], fastest = added, taken, taken
+                if occupied < fastest or (count == 0 and occupied <= fastest):
+                    two[count, 0], two[count, 1], fastest = added, occupied, occupied
                     count += 1
             size = count
             if size > most:
@@ -417,7 +420,7 @@ def _merged(
     excess: Array,
     weights: Array,
     use: Counts,
-    room: Counts,
+    capacity: Counts,
     latency_s: float,
     at_most: float,
     cost_at_most: float,
@@ -430,7 +433,7 @@ def _merged(
     """Set `at` to the cheapest choice of `at_most`; return what is left of `work`, negative if it was too much.
 
     Choices are put together stage by stage. A partial one is dropped when no rest of it can keep `at_most`,
-    `latency_s` or `room`, and when another is no worse in price, latency and what it leaves of the pools. The rest
+    `latency_s` or `capacity`, and when another is no worse in price, latency and what it leaves of the pools. The rest
     costs at least what `front` says, at the pool prices of `cost`; whole choices may cost `cost_at_most` there.
     `at[0]` is -1 when there is none.
     """
@@ -480,7 +483,7 @@ def _merged(
                     continue
                 fits = True
                 for pool in range(pools):
-                    if kept_use[state, pool] + use[row, pool] + least_use[stage + 1, pool] > room[pool]:
+                    if kept_use[state, pool] + use[row, pool] + least_use[stage + 1, pool] > capacity[pool]:
                         fits = False
                         break
                 if not fits:
@@ -522,7 +525,7 @@ def _merged(
                     beaten = True
                     for pool in range(pools):
                         # What is left is compared only as far as the rest could need it.
-                        enough = room[pool] - most_use[stage + 1, pool]
+                        enough = capacity[pool] - most_use[stage + 1, pool]
                         if kept_use[other, pool] > max(kept_use[state, pool], enough):
                             beaten = False
                             break
@@ -588,9 +591,9 @@ def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | 
 
 
 def cheapest_together(
-    subproblems: Sequence[Subproblem], room: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
+    subproblems: Sequence[Subproblem], capacity: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
 ) -> tuple[Choice, ...] | None:
-    """Return the choices that together are cheapest, each meeting its own latency, all within one `room`.
+    """Return the choices that together are cheapest, each meeting its own latency, all within one `capacity`.
 
     None when none cost `at_most` or less together and `each_at_most` each. Raises `TooLarge` like `cheapest_exact`.
     """
@@ -603,12 +606,12 @@ def cheapest_together(
     while True:
         # A pool counts only once it is seen to bind: every pool more multiplies the partial choices.
         choices = _merge_subproblems(
-            subproblems, room, pools, at_most, each_at_most or [np.inf] * len(subproblems), work
+            subproblems, capacity, pools, at_most, each_at_most or [np.inf] * len(subproblems), work
         )
         if choices is None:
             return None
         use = sum(subproblem.use(choice) for subproblem, choice in zip(subproblems, choices, strict=True))
-        over = np.nonzero(use > room)[0]
+        over = np.nonzero(use > capacity)[0]
         if not len(over):
             return choices
         pools = sorted({*pools, *(int(pool) for pool in over)})
@@ -667,7 +670,7 @@ class _Part:
 
 def _merge_subproblems(
     subproblems: Sequence[Subproblem],
-    room: Counts,
+    capacity: Counts,
     pools: Sequence[int],
     at_most: float,
     each_at_most: Sequence[float],
@@ -676,20 +679,20 @@ def _merge_subproblems(
     floors = [sum(float(prices.min()) for prices in subproblem.prices) for subproblem in subproblems]
     fronts: list[tuple[_Part, list[Choice]]] = []
     for subproblem, floor, most in zip(subproblems, floors, each_at_most, strict=True):
-        front = _front(subproblem, room[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
+        front = _front(subproblem, capacity[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
         if front is None:
             return None
         fronts.append(front)
     if len(fronts) == 1:
         return (fronts[0][1][0],)
-    states = _merge([part for part, _ in fronts], room[list(pools)], np.inf, at_most, work)
+    states = _merge([part for part, _ in fronts], capacity[list(pools)], np.inf, at_most, work)
     if states is None:
         return None
     return tuple(choices[int(row)] for (_, choices), row in zip(fronts, states.rows[0], strict=True))
 
 
 def _front(
-    subproblem: Subproblem, room: Counts, pools: Sequence[int], work: _Work, at_most: float
+    subproblem: Subproblem, capacity: Counts, pools: Sequence[int], work: _Work, at_most: float
 ) -> tuple[_Part, list[Choice]] | None:
     """Return the choices that meet the latency and that no other beats in price and use of `pools`, cheapest first."""
     order = sorted(range(len(subproblem.tables)), key=lambda stage: subproblem.tables[stage].stage.name)
@@ -701,7 +704,7 @@ def _front(
         )
         for stage in order
     ]
-    states = _merge(parts, room, subproblem.latency_s, at_most, work)
+    states = _merge(parts, capacity, subproblem.latency_s, at_most, work)
     if states is None:
         return None
     states = _undominated(replace(states, latency=np.zeros((len(states), 1))))
@@ -709,12 +712,12 @@ def _front(
     return _Part(price=states.price, latency=states.latency, use=states.use), choices
 
 
-def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: float, work: _Work) -> _States | None:
+def _merge(parts: Sequence[_Part], capacity: Counts, latency_s: float, at_most: float, work: _Work) -> _States | None:
     """Return the undominated sums of one row of each part, cheapest first, or None when none is allowed."""
     states = _States(
         price=np.zeros(1),
         latency=np.zeros((1, parts[0].latency.shape[1])),
-        use=np.zeros_like(room)[None],
+        use=np.zeros_like(capacity)[None],
         rows=np.zeros((1, 0), dtype=np.int64),
     )
     for position, part in enumerate(parts):
@@ -733,7 +736,7 @@ def _merge(parts: Sequence[_Part], room: Counts, latency_s: float, at_most: floa
         possible = (
             (states.price + sum(float(later.price.min()) for later in rest) <= at_most + TOLERANCE)
             & (_latency(least_latency) <= latency_s * (1 + _SLACK))
-            & np.all(least_use <= room, axis=1)
+            & np.all(least_use <= capacity, axis=1)
         )
         states = _undominated(states.take(possible))
         if not len(states):

@@ -50,7 +50,7 @@ class Limits:
     price: float
     reduced: float
     latency_s: float
-    room: Counts
+    capacity: Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +164,10 @@ class _Search:
         """Return the undominated choices made of one of `first` and one of `second`."""
         others = np.ones(len(self.parts), dtype=bool)
         others[list(stages)] = False
-        room = self.limits.room - self.least_use[others].sum(axis=0)
+        capacity = self.limits.capacity - self.least_use[others].sum(axis=0)
         most = min(len(first.values) * len(second.values), _MOST_KEPT) if not last else 1
         values = np.empty((most, 5))
-        use = np.empty((most, len(room)), dtype=np.int64)
+        use = np.empty((most, len(capacity)), dtype=np.int64)
         pair = np.empty((most, 2), dtype=np.int64)
         count, self.work = _paired(
             first.values,
@@ -182,7 +182,7 @@ class _Search:
             self.limits.price - self.least_price[others].sum(),
             self.limits.reduced,
             self.limits.latency_s,
-            room,
+            capacity,
             self.work,
             values,
             use,
@@ -192,7 +192,7 @@ class _Search:
             raise OutOfWork
         order = np.argsort(values[:count, 0], kind="stable")
         if not last:
-            enough = self.limits.room - self.most_use[others].sum(axis=0)
+            enough = self.limits.capacity - self.most_use[others].sum(axis=0)
             size, self.work = _undominated(values, use, order, enough, inside, self.squares, self.work)
             if size < 0:
                 raise OutOfWork
@@ -285,7 +285,7 @@ def _paired(
     price: float,
     reduced: float,
     latency_s: float,
-    room: Counts,
+    capacity: Counts,
     work: int,
     values: Array,
     use: Counts,
@@ -296,7 +296,7 @@ def _paired(
     The number is -1 when there were too many. Only the cheapest is written when it is the `last`. What lies `around`
     is taken at its best.
     """
-    count, found, pools = 0, 0, len(room)
+    count, found, pools = 0, 0, len(capacity)
     longest_s = latency_s if last else latency_s * (1.0 + _SLACK)
     for one in range(len(first)):
         for two in range(len(second)):
@@ -307,7 +307,7 @@ def _paired(
                 continue
             fits = True
             for pool in range(pools):
-                if first_use[one, pool] + second_use[two, pool] > room[pool]:
+                if first_use[one, pool] + second_use[two, pool] > capacity[pool]:
                     fits = False
                     break
             if not fits:

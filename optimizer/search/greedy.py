@@ -74,10 +74,10 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
         flat.mean_s,
         flat.excess_s,
         flat.use,
-        subproblem.room,
+        subproblem.capacity,
         latency_s,
         min(at_most, MOST),
-        np.empty_like(subproblem.room),
+        np.empty_like(subproblem.capacity),
         np.empty_like(at),
         at,
         moves,
@@ -92,10 +92,10 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
         flat.mean_s,
         flat.excess_s,
         flat.use,
-        subproblem.room,
+        subproblem.capacity,
         latency_s,
         exchanges,
-        np.empty_like(subproblem.room),
+        np.empty_like(subproblem.capacity),
         at,
     )
     return True, moves[:count]
@@ -107,7 +107,12 @@ def began(subproblem: Subproblem, guide: Array) -> Counts | None:
     return (
         at
         if _began(
-            subproblem.flat.offsets, guide, subproblem.flat.use, subproblem.room, np.empty_like(subproblem.room), at
+            subproblem.flat.offsets,
+            guide,
+            subproblem.flat.use,
+            subproblem.capacity,
+            np.empty_like(subproblem.capacity),
+            at,
         )
         else None
     )
@@ -130,25 +135,25 @@ def steepest(subproblem: Subproblem, choice: Choice) -> Choice | None:
 
 
 @compiled
-def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, taken: Counts, at: Counts) -> bool:
-    """Set `at` to the cheapest rows that fit `room`; return whether there is a way to it by changes that free room.
+def _began(offsets: Counts, guide: Array, use: Counts, capacity: Counts, occupied: Counts, at: Counts) -> bool:
+    """Set `at` to the cheapest rows that fit `capacity`; return whether there is a way to it by changes that free room.
 
     Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
     """
     stages, pools = len(offsets) - 1, use.shape[1]
     for pool in range(pools):
-        taken[pool] = 0
+        occupied[pool] = 0
     for stage in range(stages):
         at[stage] = offsets[stage]
         for row in range(offsets[stage], offsets[stage + 1]):
             if guide[row] < guide[at[stage]]:
                 at[stage] = row
         for pool in range(pools):
-            taken[pool] += use[at[stage], pool]
+            occupied[pool] += use[at[stage], pool]
     while True:
         excess = 0
         for pool in range(pools):
-            excess += max(taken[pool] - room[pool], 0)
+            excess += max(occupied[pool] - capacity[pool], 0)
         if excess == 0:
             return True
         best, best_stage, best_row = np.inf, -1, -1
@@ -156,7 +161,7 @@ def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, taken: Coun
             for row in range(offsets[stage], offsets[stage + 1]):
                 left = 0
                 for pool in range(pools):
-                    left += max(taken[pool] - use[at[stage], pool] + use[row, pool] - room[pool], 0)
+                    left += max(occupied[pool] - use[at[stage], pool] + use[row, pool] - capacity[pool], 0)
                 if left < excess:
                     value = max(guide[row] - guide[at[stage]], 0.0) / (excess - left)
                     if value < best:
@@ -164,7 +169,7 @@ def _began(offsets: Counts, guide: Array, use: Counts, room: Counts, taken: Coun
         if best_stage < 0:
             return False
         for pool in range(pools):
-            taken[pool] += use[best_row, pool] - use[at[best_stage], pool]
+            occupied[pool] += use[best_row, pool] - use[at[best_stage], pool]
         at[best_stage] = best_row
 
 
@@ -176,10 +181,10 @@ def _descended(
     mean: Array,
     excess: Array,
     use: Counts,
-    room: Counts,
+    capacity: Counts,
     latency_s: float,
     at_most: float,
-    taken: Counts,
+    occupied: Counts,
     answer: Counts,
     at: Counts,
     moves: Counts,
@@ -193,11 +198,11 @@ def _descended(
     stages, pools = len(offsets) - 1, use.shape[1]
     means, squares, paid = 0.0, 0.0, 0.0
     for pool in range(pools):
-        taken[pool] = 0
+        occupied[pool] = 0
     for stage in range(stages):
         answer[stage] = at[stage]
         for pool in range(pools):
-            taken[pool] += use[at[stage], pool]
+            occupied[pool] += use[at[stage], pool]
     count, answer_count = 0, -1
     while True:
         means, squares, paid = 0.0, 0.0, 0.0
@@ -225,7 +230,7 @@ def _descended(
                     continue
                 fits = True
                 for pool in range(pools):
-                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                    if occupied[pool] - use[old, pool] + use[row, pool] > capacity[pool]:
                         fits = False
                         break
                 if not fits:
@@ -244,7 +249,7 @@ def _descended(
         if step_stage < 0 or count == len(moves):
             break
         for pool in range(pools):
-            taken[pool] += use[step_row, pool] - use[at[step_stage], pool]
+            occupied[pool] += use[step_row, pool] - use[at[step_stage], pool]
         at[step_stage] = step_row
         moves[count] = step_row
         count += 1
@@ -260,10 +265,10 @@ def _tightened(
     mean: Array,
     excess: Array,
     use: Counts,
-    room: Counts,
+    capacity: Counts,
     latency_s: float,
     exchanges: bool,
-    taken: Counts,
+    occupied: Counts,
     at: Counts,
 ) -> None:
     """Take back what `at` does not need, one stage and then two at a time, until nothing more is saved."""
@@ -271,12 +276,12 @@ def _tightened(
     while True:
         means, squares = 0.0, 0.0
         for pool in range(pools):
-            taken[pool] = 0
+            occupied[pool] = 0
         for stage in range(stages):
             means += mean[at[stage]]
             squares += excess[at[stage]] * excess[at[stage]]
             for pool in range(pools):
-                taken[pool] += use[at[stage], pool]
+                occupied[pool] += use[at[stage], pool]
         saved, one_best, two_best, first, second = -TOLERANCE, -1, -1, -1, -1
         for one in range(stages):
             old = at[one]
@@ -290,7 +295,7 @@ def _tightened(
                     continue
                 fits = True
                 for pool in range(pools):
-                    if taken[pool] - use[old, pool] + use[row, pool] > room[pool]:
+                    if occupied[pool] - use[old, pool] + use[row, pool] > capacity[pool]:
                         fits = False
                         break
                 if fits:
@@ -318,12 +323,12 @@ def _tightened(
                             fits = True
                             for pool in range(pools):
                                 if (
-                                    taken[pool]
+                                    occupied[pool]
                                     - use[old, pool]
                                     - use[other, pool]
                                     + use[row, pool]
                                     + use[partner, pool]
-                                    > room[pool]
+                                    > capacity[pool]
                                 ):
                                     fits = False
                                     break
@@ -418,7 +423,7 @@ def _exchange(subproblem: Subproblem, choice: Choice) -> Choice | None:
         others = subproblem.use(choice) - tables[0][choice[one]] - tables[1][choice[two]]
         for block in range(0, len(first), _EXCHANGE_BLOCK):
             rows = first[block : block + _EXCHANGE_BLOCK], second[block : block + _EXCHANGE_BLOCK]
-            fits = np.all(others + tables[0][rows[0]] + tables[1][rows[1]] <= subproblem.room, axis=1)
+            fits = np.all(others + tables[0][rows[0]] + tables[1][rows[1]] <= subproblem.capacity, axis=1)
             enough = np.nonzero(fits & (subproblem.exchanged(choice, (one, two), rows) <= subproblem.latency_s))[0]
             if len(enough):
                 pair = int(rows[0][enough[0]]), int(rows[1][enough[0]])

@@ -65,7 +65,7 @@ class Flat:
 class Subproblem:
     """One pipeline to serve at least cost: its tables, the latency allowed and the room in the pools.
 
-    `prices` are what each row costs the search (USD per hour); `room` is in the units of the pools.
+    `prices` are what each row costs the search (USD per hour); `capacity` is in the units of the pools.
     """
 
     tables: tuple[StageOptions, ...]
@@ -74,7 +74,7 @@ class Subproblem:
     composition: Composition
     percentile: float
     latency_s: float
-    room: Counts
+    capacity: Counts
     _flat: Flat | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -85,9 +85,9 @@ class Subproblem:
         assert self._flat is not None
         return self._flat
 
-    def within(self, room: Counts) -> "Subproblem":
+    def within(self, capacity: Counts) -> "Subproblem":
         """Return the same question with another room."""
-        subproblem = replace(self, room=room)
+        subproblem = replace(self, capacity=capacity)
         object.__setattr__(subproblem, "_flat", self._flat)
         return subproblem
 
@@ -115,7 +115,7 @@ class Subproblem:
 
     def fits(self, choice: Choice) -> bool:
         """Return whether `choice` fits the room."""
-        return bool(np.all(self.use(choice) <= self.room))
+        return bool(np.all(self.use(choice) <= self.capacity))
 
     def latency(self, choice: Choice) -> float:
         """Return the latency of the pipeline under `choice`, at its percentile, in seconds."""
@@ -137,7 +137,7 @@ class Subproblem:
     def fitting(self, choice: Choice, stage: int) -> Mask:
         """Return which rows of `stage` fit the room, the other stages as in `choice`."""
         others = self.use(choice) - self.tables[stage].use[choice[stage]]
-        return np.asarray(np.all(others + self.tables[stage].use <= self.room, axis=1))
+        return np.asarray(np.all(others + self.tables[stage].use <= self.capacity, axis=1))
 
     def _flattened(self) -> Flat:
         stages = self.by_name()

@@ -76,9 +76,9 @@ def measure(
     rows = 100 if stress else 20
     composition = Composition.RSS if rss else Composition.SUM
     subproblems = a_fleet(pipelines, seed, rows=rows, stress=stress, composition=composition, joins=joins)
-    room = cut(subproblems, share)
+    capacity = cut(subproblems, share)
     began, busy = time.perf_counter(), time.process_time()
-    shared = share_pools(subproblems, room)
+    shared = share_pools(subproblems, capacity)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - busy
     cost = cost_of(subproblems, shared)
 
@@ -88,16 +88,16 @@ def measure(
         *a_fleet(few, seed + 1000, rows=rows, stress=stress, composition=composition, joins=joins),
     ]
     began, busy = time.perf_counter(), time.process_time()
-    again = share_pools(changed, room, start=shared.unit_prices)
+    again = share_pools(changed, capacity, start=shared.unit_prices)
     again_seconds, again_cpu_seconds = time.perf_counter() - began, time.process_time() - busy
     again_gap = max(0.0, cost_of(changed, again) / again.bound - 1)
 
     bound, milp, same, spent = shared.bound, None, None, None
     if milp_seconds > 0:
-        brief = solved(subproblems, room, seconds=max(seconds, 0.05), gap=1e-6)
+        brief = solved(subproblems, capacity, seconds=max(seconds, 0.05), gap=1e-6)
         same = None if brief.cost is None else brief.cost / cost - 1
         began = time.perf_counter()
-        long = solved(subproblems, room, seconds=milp_seconds, gap=1e-6)
+        long = solved(subproblems, capacity, seconds=milp_seconds, gap=1e-6)
         spent = time.perf_counter() - began
         milp = None if long.cost is None else long.cost / cost - 1
         bound = max(bound, min(long.bound, cost))
@@ -171,10 +171,10 @@ def be_fresh(pipelines: int) -> None:
     before = peak_mib()
     began = time.perf_counter()
     subproblems = a_fleet(pipelines, 0)
-    room = cut(subproblems, 0.7)
+    capacity = cut(subproblems, 0.7)
     made = time.perf_counter() - began
     began = time.perf_counter()
-    share_pools(subproblems, room)
+    share_pools(subproblems, capacity)
     print(
         json.dumps(
             {

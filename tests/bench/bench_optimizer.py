@@ -45,7 +45,7 @@ def by_milp(subproblem: Subproblem) -> float | None:
                 1e3,
             ),
             optimize.LinearConstraint(
-                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.room
+                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.capacity
             ),
         ],
         options={"mip_rel_gap": 0},
@@ -126,21 +126,21 @@ def by_steps(steps: int) -> Callable[[Subproblem], float | None]:
     def plan(subproblem: Subproblem) -> float | None:
         best, chosen = np.zeros(steps + 1), []
         for table, prices in zip(subproblem.tables, subproblem.prices, strict=True):
-            taken = np.ceil(table.percentile_s / subproblem.latency_s * steps - 1e-9).astype(np.int64)
+            occupied = np.ceil(table.percentile_s / subproblem.latency_s * steps - 1e-9).astype(np.int64)
             after, rows = np.full(steps + 1, np.inf), np.full(steps + 1, -1)
-            for row in np.nonzero(taken <= steps)[0].tolist():
-                sums = best[: steps + 1 - taken[row]] + prices[row]
-                better = sums < after[taken[row] :]
-                after[taken[row] :][better] = sums[better]
-                rows[taken[row] :][better] = row
-            chosen.append((taken, rows))
+            for row in np.nonzero(occupied <= steps)[0].tolist():
+                sums = best[: steps + 1 - occupied[row]] + prices[row]
+                better = sums < after[occupied[row] :]
+                after[occupied[row] :][better] = sums[better]
+                rows[occupied[row] :][better] = row
+            chosen.append((occupied, rows))
             best = after
         if not np.isfinite(best[steps]):
             return None
         left, choice = steps, []
-        for taken, rows in reversed(chosen):
+        for occupied, rows in reversed(chosen):
             choice.append(int(rows[left]))
-            left -= int(taken[rows[left]])
+            left -= int(occupied[rows[left]])
         answer = tuple(reversed(choice))
         return subproblem.price(answer) if subproblem.fits(answer) else None
 

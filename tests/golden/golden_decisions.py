@@ -3,12 +3,13 @@
 import re
 from typing import Any
 
+from golden_conversion import converted
 from golden_files import parted, plain, read
 
 from controller.core.codec import encode
 from controller.core.cycle import decide
-from controller.core.decision import Decision
 from controller.core.record import decision_record, policy_from_record, snapshot_from_record
+from controller.core.state.decision import Decision
 
 NAME, TEXTS = "decisions", "decisions-texts"
 
@@ -20,7 +21,7 @@ _MORE = ("memory", "metrics", "admitted_meanwhile")
 
 def load_records() -> dict[str, Record]:
     """Return the records by name; where fields of the stored values have been renamed, this is where to convert."""
-    records: dict[str, Record] = read(NAME)
+    records: dict[str, Record] = converted(read(NAME))
     return records
 
 

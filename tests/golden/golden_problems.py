@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-SEARCH_EFFORT_OPTION = "--work-limit"
+SEARCH_EFFORT_OPTION = "--search-effort"
 SEARCH_EFFORT = "1000"
 
 COUNTS = {

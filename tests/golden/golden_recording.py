@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controller.core.cycle import decide
-from controller.core.decision import Decision, PipelineDecision
-from controller.core.memory import PipelineMemory, PoolMemory
-from controller.core.policy import Policy
-from controller.core.snapshot import (
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import (
     PendingReplica,
     PipelineState,
     PoolState,
@@ -19,12 +19,12 @@ from controller.core.snapshot import (
     TargetMissing,
     TargetState,
 )
-from controller.core.spec import PlacementKey
+from controller.core.state.spec import PlacementKey
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Composition
 from profiler.samples import MISSING, PlacementSamples, Quantity
 from simulations.cluster.simulated import SimulatedCluster
-from simulations.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 INTERVAL_S = 5.0
@@ -254,7 +254,7 @@ def large_fleet() -> Iterator[Pair]:
 def _runs() -> Sequence[_Run]:
     capped = Policy(interval_s=INTERVAL_S, budget_per_hour=9.0)
     careful = Policy(interval_s=INTERVAL_S, composition=Composition.SUM, latency_headroom=0.2)
-    hasty = Policy(interval_s=INTERVAL_S, work_limit=50, switching_cost_per_hour=0.0)
+    hasty = Policy(interval_s=INTERVAL_S, search_effort=50, switching_cost_per_hour=0.0)
     return (
         _Run(name="load", faults=_LOAD_FAULTS),
         _Run(name="load-streams", faults=_LOAD_FAULTS, streams=True),
@@ -409,7 +409,7 @@ _CHANGES: Sequence[Change] = (
             ),
         )
     ),
-    _on_a_pipeline(lambda state, key, now_s: replace(state, rivals={key: "HorizontalPodAutoscaler/asr"})),
+    _on_a_pipeline(lambda state, key, now_s: replace(state, autoscalers={key: "HorizontalPodAutoscaler/asr"})),
     _on_a_pipeline(lambda state, key, now_s: replace(state, written={key: state.desired(*key) + 1})),
     _on_a_pipeline(lambda state, key, now_s: replace(state, refused={key: "admission webhook denied the request"})),
     _on_a_pipeline(lambda state, key, now_s: replace(state, demand=MISSING)),
@@ -422,7 +422,7 @@ _CHANGES: Sequence[Change] = (
     _on_a_pipeline(_pressed),
     _on_a_pool(lambda pool: None),
     _on_a_pool(lambda pool: replace(pool, leaving_instances=2)),
-    _on_a_pool(lambda pool: replace(pool, strays={1: 1, 2: 3})),
+    _on_a_pool(lambda pool: replace(pool, unaccounted={1: 1, 2: 3})),
     _on_a_pool(lambda pool: replace(pool, unread="forbidden", zones=3)),
     _on_a_pool(lambda pool: replace(pool, spec=replace(pool.spec, instances=None), ready_instances=2)),
     _on_a_pool(lambda pool: replace(pool, spec=replace(pool.spec, price_per_hour=7.5))),

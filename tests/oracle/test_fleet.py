@@ -22,13 +22,13 @@ def price(subproblems: list[Subproblem], shared: Shared) -> float:
     return sum(subproblem.price(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True))
 
 
-def check(subproblems: list[Subproblem], room: np.ndarray, shared: Shared) -> float:
+def check(subproblems: list[Subproblem], capacity: np.ndarray, shared: Shared) -> float:
     """Return what the choice costs, which keeps every promise."""
     assert shared.choices is not None
     used = np.sum(
         [subproblem.use(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True)], axis=0
     )
-    assert np.all(used <= room)
+    assert np.all(used <= capacity)
     for subproblem, choice in zip(subproblems, shared.choices, strict=True):
         assert subproblem.latency(choice) <= subproblem.latency_s * (1 + 1e-9)
     return price(subproblems, shared)
@@ -40,14 +40,14 @@ def test_small_fleets_are_optimal_and_mostly_proven_so(share: float, stress: boo
     gaps, certificates = [], []
     for seed in range(5):
         subproblems = a_fleet(2 + seed, seed, rows=10, stress=stress)
-        room = cut(subproblems, share)
-        shared, best = share_pools(subproblems, room), solved(subproblems, room)
+        capacity = cut(subproblems, share)
+        shared, best = share_pools(subproblems, capacity), solved(subproblems, capacity)
         if best.cost is None:
             assert best.infeasible
             assert shared.choices is None
             continue
         assert shared.choices is not None
-        cost = check(subproblems, room, shared)
+        cost = check(subproblems, capacity, shared)
         assert cost >= best.cost - 1e-6 * best.cost
         assert shared.bound <= best.cost * (1 + 1e-6)
         gaps.append(cost / best.cost - 1)
@@ -67,19 +67,19 @@ def test_what_cannot_fit_is_proven_not_to() -> None:
             [np.sum([table.use.min(axis=0) for table in subproblem.tables], axis=0) for subproblem in subproblems],
             axis=0,
         )
-        room = cut(subproblems, 0.02, pools=5)
-        if np.all(least <= room):
+        capacity = cut(subproblems, 0.02, pools=5)
+        if np.all(least <= capacity):
             continue
-        assert share_pools(subproblems, room).choices is None
-        assert solved(subproblems, room).infeasible
+        assert share_pools(subproblems, capacity).choices is None
+        assert solved(subproblems, capacity).infeasible
 
 
 def test_many_pipelines_come_within_a_hundredth_of_a_percent_of_the_bound() -> None:
     for seed in range(2):
         subproblems = a_fleet(60, seed)
-        room = cut(subproblems, 0.7)
-        shared = share_pools(subproblems, room)
-        assert check(subproblems, room, shared) <= shared.bound * 1.0005
+        capacity = cut(subproblems, 0.7)
+        shared = share_pools(subproblems, capacity)
+        assert check(subproblems, capacity, shared) <= shared.bound * 1.0005
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -88,15 +88,15 @@ def test_composed_pipelines_keep_their_latency_at_least_cost_and_the_bound_holds
     for seed in range(3 if joins else 6):
         subproblems = a_fleet(2, seed, rows=2 if joins else 5, composition=Composition.RSS, joins=joins)
         subproblems = [_shortened(subproblem, 4 if joins else 3) for subproblem in subproblems]
-        room = cut(subproblems, 0.8, pools=1)
-        best = _everything(subproblems, room)
-        shared = share_pools(subproblems, room)
+        capacity = cut(subproblems, 0.8, pools=1)
+        best = _everything(subproblems, capacity)
+        shared = share_pools(subproblems, capacity)
         if best is None:
             assert shared.choices is None
             continue
         assert shared.bound <= best + 1e-6
         assert shared.choices is not None
-        cost = check(subproblems, room, shared)
+        cost = check(subproblems, capacity, shared)
         assert cost >= best - 1e-6
         assert cost <= best * (1.02 if joins else 1 + 1e-9)  # what joins may cost more has no bound that is proven
         proven.append(shared.bound >= cost - 1e-6)
@@ -107,17 +107,17 @@ def test_composed_pipelines_keep_their_latency_at_least_cost_and_the_bound_holds
 def test_fleets_composed_by_rss_come_within_a_hundredth_of_a_percent_of_the_bound() -> None:
     for seed in range(2):
         subproblems = a_fleet(60, seed, composition=Composition.RSS)
-        room = cut(subproblems, 0.7)
-        shared = share_pools(subproblems, room)
-        assert check(subproblems, room, shared) <= shared.bound * 1.0005
+        capacity = cut(subproblems, 0.7)
+        shared = share_pools(subproblems, capacity)
+        assert check(subproblems, capacity, shared) <= shared.bound * 1.0005
 
 
 def test_the_work_goes_beyond_its_limit_by_a_few_looks_at_the_options_at_most() -> None:
     subproblems = a_fleet(20, 1, composition=Composition.RSS)
-    room = cut(subproblems, 0.7)
+    capacity = cut(subproblems, 0.7)
     options = sum(len(table) for subproblem in subproblems for table in subproblem.tables)
     for limit in (0, 30_000, 100_000, 300_000):
-        assert share_pools(subproblems, room, search_effort=limit).work <= limit + 100 * options
+        assert share_pools(subproblems, capacity, search_effort=limit).work <= limit + 100 * options
 
 
 def a_problem_of(seed: int, count: int, share: float) -> Problem:
@@ -174,24 +174,24 @@ def test_the_budget_that_is_advised_in_a_fleet_is_the_least_that_does(compositio
 
 def test_a_search_effort_leaves_a_plan_and_a_bound() -> None:
     subproblems = a_fleet(20, 1)
-    room = cut(subproblems, 0.7)
-    whole = share_pools(subproblems, room)
+    capacity = cut(subproblems, 0.7)
+    whole = share_pools(subproblems, capacity)
     costs = []
     for limit in (0, 20_000, 10_000_000):
-        shared = share_pools(subproblems, room, search_effort=limit)
-        costs.append(check(subproblems, room, shared))
+        shared = share_pools(subproblems, capacity, search_effort=limit)
+        costs.append(check(subproblems, capacity, shared))
         assert shared.bound <= price(subproblems, whole) * (1 + 1e-6)
     assert costs[0] >= costs[-1] - 1e-9
-    assert share_pools(subproblems, room, search_effort=0).work < whole.work
+    assert share_pools(subproblems, capacity, search_effort=0).work < whole.work
 
 
 def test_prices_of_a_similar_fleet_save_work_and_cost_nothing() -> None:
     subproblems = a_fleet(40, 2)
-    room = cut(subproblems, 0.7)
-    first = share_pools(subproblems, room)
+    capacity = cut(subproblems, 0.7)
+    first = share_pools(subproblems, capacity)
     changed = [*subproblems[:38], *a_fleet(2, 99)]
-    again, anew = share_pools(changed, room, start=first.unit_prices), share_pools(changed, room)
-    assert check(changed, room, again) <= check(changed, room, anew) * 1.0005
+    again, anew = share_pools(changed, capacity, start=first.unit_prices), share_pools(changed, capacity)
+    assert check(changed, capacity, again) <= check(changed, capacity, anew) * 1.0005
 
 
 def _shortened(subproblem: Subproblem, stages: int) -> Subproblem:
@@ -206,11 +206,11 @@ def _shortened(subproblem: Subproblem, stages: int) -> Subproblem:
         composition=subproblem.composition,
         percentile=subproblem.percentile,
         latency_s=fast + 0.35 * (slow - fast),
-        room=subproblem.room,
+        capacity=subproblem.capacity,
     )
 
 
-def _everything(subproblems: list[Subproblem], room: np.ndarray) -> float | None:
+def _everything(subproblems: list[Subproblem], capacity: np.ndarray) -> float | None:
     """Return the least price of all combinations of all rows of two cases, or None when none fits."""
     lists = []
     for subproblem in subproblems:
@@ -225,5 +225,5 @@ def _everything(subproblems: list[Subproblem], room: np.ndarray) -> float | None
     if any(len(rows) == 0 for rows in lists):
         return None
     total = prices[0][:, None] + prices[1][None]
-    fits = np.all(uses[0][:, None] + uses[1][None] <= room, axis=2)
+    fits = np.all(uses[0][:, None] + uses[1][None] <= capacity, axis=2)
     return float(total[fits].min()) if fits.any() else None

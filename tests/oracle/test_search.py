@@ -23,7 +23,7 @@ def enumerated(subproblem: Subproblem) -> float:
     rows = [some.ravel() for some in np.indices([len(table) for table in subproblem.tables])]
     use = sum(table.use[some] for table, some in zip(subproblem.tables, rows, strict=True))
     price = sum(prices[some] for prices, some in zip(subproblem.prices, rows, strict=True))
-    allowed = np.all(use <= subproblem.room, axis=1) & (subproblem._latency(rows) <= subproblem.latency_s)
+    allowed = np.all(use <= subproblem.capacity, axis=1) & (subproblem._latency(rows) <= subproblem.latency_s)
     return float(np.min(np.asarray(price)[allowed], initial=np.inf))
 
 
@@ -40,7 +40,7 @@ def by_milp(subproblem: Subproblem) -> float:
                 np.concatenate([table.percentile_s for table in subproblem.tables])[None], -np.inf, subproblem.latency_s
             ),
             optimize.LinearConstraint(
-                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.room
+                np.concatenate([table.use for table in subproblem.tables]).T, -np.inf, subproblem.capacity
             ),
         ],
         options={"mip_rel_gap": 0},

@@ -273,8 +273,8 @@ def test_shares_of_the_rest_leave_no_room_for_the_smallest_to_rise() -> None:
             share = shares[pipeline.key]
             if share.answer is None or share.served >= 1:
                 continue
-            room = supply.limits - use + share.answer.use
-            more = fleet.alone(pipeline, share.served + 1 / RESOLUTION, room, exact=False)
+            capacity = supply.limits - use + share.answer.use
+            more = fleet.alone(pipeline, share.served + 1 / RESOLUTION, capacity, exact=False)
             assert more is None or more.cost_per_hour > budget - cost + share.answer.cost_per_hour
             risen += 1
     assert risen >= 10

@@ -176,8 +176,8 @@ def test_our_changes_never_ask_for_more_of_a_pool_than_there_is(snapshot: Snapsh
     before, after = ledger_after(snapshot, policy)
     for pool in snapshot.pools:
         assert not after.overfull(pool) or after.instances(pool) <= before.instances(pool)
-        taken = [books.after.taken.instances(pool) for books in (before, after)]
-        assert not after.crowded(pool) or taken[1] <= taken[0], "what leaves is there until it has left"
+        occupied = [books.after.occupied.instances(pool) for books in (before, after)]
+        assert not after.crowded(pool) or occupied[1] <= occupied[0], "what leaves is there until it has left"
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -41,7 +41,7 @@ def a_subproblem(
         composition=composition,
         percentile=95.0,
         latency_s=np.inf,
-        room=np.full(len(PRICES), PLENTY),
+        capacity=np.full(len(PRICES), PLENTY),
     )
     if joins:
         fast = subproblem.latency(tuple(int(np.argmin(table.percentile_s)) for table in tables))
@@ -100,15 +100,15 @@ def a_fleet(
 
 def cut(subproblems: Sequence[Subproblem], share: float, *, pools: int = 2) -> Counts:
     """Return a room in which the most used `pools` hold only `share` of what the unconstrained optimum wants."""
-    room = np.full(len(PRICES), PLENTY)
-    free = share_pools(subproblems, room)
+    capacity = np.full(len(PRICES), PLENTY)
+    free = share_pools(subproblems, capacity)
     assert free.choices is not None
     used = np.sum(
         [subproblem.use(choice) for subproblem, choice in zip(subproblems, free.choices, strict=True)], axis=0
     )
     most = np.argsort(-used, kind="stable")[:pools]
-    room[most] = (used[most] * share).astype(np.int64)
-    return room
+    capacity[most] = (used[most] * share).astype(np.int64)
+    return capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Solved:
     infeasible: bool
 
 
-def solved(subproblems: Sequence[Subproblem], room: Counts, *, seconds: float = 60.0, gap: float = 0.0) -> Solved:
+def solved(subproblems: Sequence[Subproblem], capacity: Counts, *, seconds: float = 60.0, gap: float = 0.0) -> Solved:
     """Return the answer of HiGHS to the same question, over the same tables, latencies added up."""
     from scipy import optimize, sparse  # not where the memory of a plan is measured
 
@@ -140,7 +140,7 @@ def solved(subproblems: Sequence[Subproblem], room: Counts, *, seconds: float = 
     late = sparse.csr_matrix(
         (np.concatenate(latency), (np.concatenate(pipeline_of), columns)), shape=(len(subproblems), len(cost))
     )
-    scarce = room < PLENTY
+    scarce = capacity < PLENTY
     answer = optimize.milp(
         cost,
         integrality=np.ones(len(cost)),
@@ -148,7 +148,7 @@ def solved(subproblems: Sequence[Subproblem], room: Counts, *, seconds: float = 
         constraints=[
             optimize.LinearConstraint(choose, 1, 1),
             optimize.LinearConstraint(late, -np.inf, [subproblem.latency_s for subproblem in subproblems]),
-            optimize.LinearConstraint(np.concatenate(use)[:, scarce].T.astype(float), -np.inf, room[scarce]),
+            optimize.LinearConstraint(np.concatenate(use)[:, scarce].T.astype(float), -np.inf, capacity[scarce]),
         ],
         options={"mip_rel_gap": gap, "time_limit": seconds},
     )

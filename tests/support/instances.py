@@ -58,7 +58,7 @@ def tables_of(problem: Problem) -> Subproblem:
         composition=problem.composition,
         percentile=pipeline.sla.percentile,
         latency_s=pipeline.sla.latency_s,
-        room=supply.limits,
+        capacity=supply.limits,
     )
 
 
@@ -126,7 +126,7 @@ def _stress(rng: random.Random) -> Subproblem:
         composition=Composition.SUM,
         percentile=95.0,
         latency_s=np.inf,
-        room=np.full(kinds, _PLENTY),
+        capacity=np.full(kinds, _PLENTY),
     )
 
 
@@ -141,10 +141,10 @@ def _with_limits(subproblem: Subproblem, rng: random.Random) -> Subproblem:
     solution = solve(subproblem)
     assert solution.walk is not None
     use = subproblem.use(solution.walk.answer)
-    room = subproblem.room.copy()
+    capacity = subproblem.capacity.copy()
     for pool in np.argsort(-use, kind="stable")[: rng.randint(1, 2)]:
-        room[pool] = int(use[pool] * rng.uniform(0.5, 0.95))
-    for pool in range(len(room)):
-        if room[pool] == _PLENTY and rng.random() < 0.5:
-            room[pool] = int(use[pool] + 1 + rng.randint(0, 6))
-    return subproblem.within(room)
+        capacity[pool] = int(use[pool] * rng.uniform(0.5, 0.95))
+    for pool in range(len(capacity)):
+        if capacity[pool] == _PLENTY and rng.random() < 0.5:
+            capacity[pool] = int(use[pool] + 1 + rng.randint(0, 6))
+    return subproblem.within(capacity)

@@ -201,8 +201,8 @@ def _lifted(
         missing = floors(assessment.rules).get(stage.name, 0) - sum(
             lifted[(stage.name, placement.pool)] for placement in stage.placements
         )
-        for key, price, room in _rooms(assessment, stage, lifted, prices):
-            affordable = room if price <= 0 else min(room, math.floor((left + EPSILON) / price))
+        for key, price, capacity in _rooms(assessment, stage, lifted, prices):
+            affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
             added = max(0, min(missing, affordable))
             lifted[key] += added
             left -= added * price

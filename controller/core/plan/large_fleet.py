@@ -59,7 +59,7 @@ def plan_in_turns(
         if (own := assessment.state.planned) is not None and _same_placements(own.question, questions[assessment.key])
     }
     turn = choose(assessments, questions, planned, pools)
-    room = Room(assessments, planned, pools)
+    capacity = Capacity(assessments, planned, pools)
 
     def take(question: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(question, pools)
@@ -67,9 +67,9 @@ def plan_in_turns(
 
     for key in turn.now:
         assessment = by_key[key]
-        room.release(assessment)
-        take(questions[key], _planned_alone(questions[key], room, pools, policy))
-        room.hold(assessment, planned[key].plan.replicas())
+        capacity.release(assessment)
+        take(questions[key], _planned_alone(questions[key], capacity, pools, policy))
+        capacity.hold(assessment, planned[key].plan.replicas())
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
         problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
@@ -86,12 +86,12 @@ def plan_in_turns(
 
 
 def _planned_alone(
-    question: Pipeline, room: "Room", pools: Mapping[PoolName, PoolState], policy: Policy
+    question: Pipeline, capacity: "Capacity", pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> PipelinePlan:
     problem = Problem(
         pipelines=(question,),
-        pools={name: pool_problem(pools[name].spec, room.left(name)) for name in terms_of(question, pools)},
-        budget_per_hour=room.money_left(policy.budget_per_hour),
+        pools={name: pool_problem(pools[name].spec, capacity.left(name)) for name in terms_of(question, pools)},
+        budget_per_hour=capacity.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -287,7 +287,7 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
     )
 
 
-class Room:
+class Capacity:
     """What is held of pools and money, so that one pipeline can be planned in what the others leave."""
 
     def __init__(

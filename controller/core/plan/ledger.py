@@ -44,7 +44,7 @@ class PoolTotals:
 class Replicas(MutableMapping[K, int]):
     """Replicas by placement, with the totals of the pools that follow from them.
 
-    `totals` are of the replicas themselves, `taken` of those that are there while they change.
+    `totals` are of the replicas themselves, `occupied` of those that are there while they change.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Replicas(MutableMapping[K, int]):
         replicas: Mapping[K, int],
         where: Mapping[K, tuple[PoolName, int]],
         *,
-        taken: Mapping[K, Callable[[int], int]],
+        occupied: Mapping[K, Callable[[int], int]],
     ) -> None:
         """`where` has the pool and the size (replicas per instance) of every placement.
 
-        `taken` has how many replicas are there once so many are asked for.
+        `occupied` has how many replicas are there once so many are asked for.
         """
         self._where = where
-        self._taken = taken
+        self._occupied = occupied
         self._replicas: dict[K, int] = {}
         self.totals = PoolTotals()
-        self.taken = PoolTotals()
+        self.occupied = PoolTotals()
         self.update(replicas)
 
     def __getitem__(self, name: K) -> int:
@@ -71,15 +71,15 @@ class Replicas(MutableMapping[K, int]):
     def __setitem__(self, name: K, count: int) -> None:
         before = self._replicas.get(name)
         self.totals.move(*self._where[name], before or 0, count)
-        self.taken.move(
-            *self._where[name], 0 if before is None else self._taken[name](before), self._taken[name](count)
+        self.occupied.move(
+            *self._where[name], 0 if before is None else self._occupied[name](before), self._occupied[name](count)
         )
         self._replicas[name] = count
 
     def __delitem__(self, name: K) -> None:
         before = self._replicas.pop(name)
         self.totals.move(*self._where[name], before, 0)
-        self.taken.move(*self._where[name], self._taken[name](before), 0)
+        self.occupied.move(*self._where[name], self._occupied[name](before), 0)
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._replicas)
@@ -108,9 +108,9 @@ class Entry:
 
     def spend_per_hour(self, desired: int) -> float:
         """Return the most that is spent once `desired` is asked for: what leaves costs until it has left."""
-        return self.taken(desired) * self.price_per_hour
+        return self.occupied(desired) * self.price_per_hour
 
-    def taken(self, desired: int) -> int:
+    def occupied(self, desired: int) -> int:
         """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
         return most_replicas(desired, self.existing, self.terminating)
 
@@ -148,7 +148,7 @@ class Ledger:
         self.after = Replicas(
             {name: entry.desired for name, entry in self._entries.items()},
             {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
-            taken={name: entry.taken for name, entry in self._entries.items()},
+            occupied={name: entry.occupied for name, entry in self._entries.items()},
         )
 
     def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
@@ -205,7 +205,7 @@ class Ledger:
 
         A pool without one is as large as what is ready there, which what leaves a lost node takes nothing of.
         """
-        return pool in self._ceilings and self.after.taken.instances(pool) > self._limits[pool]
+        return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
 
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
         """Return what one replica of a placement costs."""

@@ -50,7 +50,7 @@ class TargetState:
     serving: tuple[ServingReplica, ...] = ()
 
     @property
-    def taken(self) -> int:
+    def occupied(self) -> int:
         """Return the most replicas that are there while nothing else is asked for."""
         return most_replicas(self.desired, self.existing, self.terminating)
 

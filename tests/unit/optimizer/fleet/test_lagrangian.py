@@ -30,14 +30,14 @@ def forked(subproblem: Subproblem) -> Subproblem:
         composition=subproblem.composition,
         percentile=subproblem.percentile,
         latency_s=fast + 0.2 * (slow - fast),
-        room=subproblem.room,
+        capacity=subproblem.capacity,
     )
 
 
 def test_without_scarcity_everyone_gets_its_own_best_and_prices_are_nothing() -> None:
     subproblems = a_fleet(6, 0, rows=10)
     shared = share_pools(subproblems, np.full(len(PRICES), PLENTY))
-    alone = [share_pools([subproblem], subproblem.room) for subproblem in subproblems]
+    alone = [share_pools([subproblem], subproblem.capacity) for subproblem in subproblems]
     assert np.isclose(
         price(subproblems, shared),
         sum(price([subproblem], one) for subproblem, one in zip(subproblems, alone, strict=True)),
@@ -48,46 +48,46 @@ def test_without_scarcity_everyone_gets_its_own_best_and_prices_are_nothing() ->
 
 def test_scarce_pools_have_a_price_and_are_not_overdrawn() -> None:
     subproblems = a_fleet(12, 0, rows=12)
-    room = cut(subproblems, 0.7)
-    shared = share_pools(subproblems, room)
+    capacity = cut(subproblems, 0.7)
+    shared = share_pools(subproblems, capacity)
     assert shared.choices is not None
     used = np.sum(
         [subproblem.use(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True)], axis=0
     )
-    assert np.all(used <= room)
-    assert (shared.unit_prices[room < PLENTY] > 0).all()
-    assert not shared.unit_prices[room == PLENTY].any()
+    assert np.all(used <= capacity)
+    assert (shared.unit_prices[capacity < PLENTY] > 0).all()
+    assert not shared.unit_prices[capacity == PLENTY].any()
 
 
 def test_four_scarce_pools_are_shared_as_well() -> None:
     subproblems = a_fleet(15, 1, rows=12)
-    room = cut(subproblems, 0.85, pools=4)
-    shared = share_pools(subproblems, room)
+    capacity = cut(subproblems, 0.85, pools=4)
+    shared = share_pools(subproblems, capacity)
     assert shared.choices is not None
     used = np.sum(
         [subproblem.use(choice) for subproblem, choice in zip(subproblems, shared.choices, strict=True)], axis=0
     )
-    assert np.all(used <= room)
+    assert np.all(used <= capacity)
     assert price(subproblems, shared) <= shared.bound * 1.01
 
 
 def test_a_pipelines_own_budget_holds_while_others_pay_for_scarcity() -> None:
     subproblems = a_fleet(8, 3, rows=12)
-    room = cut(subproblems, 0.7)
-    free = share_pools(subproblems, room)
+    capacity = cut(subproblems, 0.7)
+    free = share_pools(subproblems, capacity)
     assert free.choices is not None
     paid = [subproblem.cost_per_hour(choice) for subproblem, choice in zip(subproblems, free.choices, strict=True)]
-    alone = [price([subproblem], share_pools([subproblem], subproblem.room)) for subproblem in subproblems]
+    alone = [price([subproblem], share_pools([subproblem], subproblem.capacity)) for subproblem in subproblems]
     who = int(np.argmax(np.array(paid) - np.array(alone)))
     assert paid[who] > alone[who]
     budgets = [np.inf] * len(subproblems)
     budgets[who] = alone[who]
-    shared = share_pools(subproblems, room, own_budgets=budgets)
+    shared = share_pools(subproblems, capacity, own_budgets=budgets)
     assert shared.choices is not None
     assert subproblems[who].cost_per_hour(shared.choices[who]) <= alone[who] + 1e-9
     assert price(subproblems, shared) >= price(subproblems, free) - 1e-9
     budgets[who] = alone[who] - 0.01
-    assert share_pools(subproblems, room, own_budgets=budgets).choices is None
+    assert share_pools(subproblems, capacity, own_budgets=budgets).choices is None
 
 
 def test_money_of_the_whole_fleet_is_kept_where_the_search_has_other_prices() -> None:
@@ -97,14 +97,14 @@ def test_money_of_the_whole_fleet_is_kept_where_the_search_has_other_prices() ->
         subproblem.priced([table.cost_per_hour + 3.0 * (np.arange(len(table)) < 3) for table in subproblem.tables])
         for subproblem in plain
     ]
-    room = np.full(len(PRICES), PLENTY)
-    least = price(plain, share_pools(plain, room))
-    free = share_pools(subproblems, room)
+    capacity = np.full(len(PRICES), PLENTY)
+    least = price(plain, share_pools(plain, capacity))
+    free = share_pools(subproblems, capacity)
     assert free.choices is not None
     spent = sum(subproblem.cost_per_hour(choice) for subproblem, choice in zip(subproblems, free.choices, strict=True))
     budget = (least + spent) / 2
     assert least < budget < spent
-    kept = share_pools(subproblems, room, budget_per_hour=budget)
+    kept = share_pools(subproblems, capacity, budget_per_hour=budget)
     assert kept.choices is not None
     assert (
         sum(subproblem.cost_per_hour(choice) for subproblem, choice in zip(subproblems, kept.choices, strict=True))
@@ -123,8 +123,8 @@ def test_branches_that_join_keep_their_latency() -> None:
         used = np.sum(
             [subproblem.use(choice) for subproblem, choice in zip(subproblems, free.choices, strict=True)], axis=0
         )
-        room = np.where(used == used.max(), (0.8 * used).astype(np.int64), PLENTY)
-        shared = share_pools(subproblems, room)
+        capacity = np.where(used == used.max(), (0.8 * used).astype(np.int64), PLENTY)
+        shared = share_pools(subproblems, capacity)
         assert shared.choices is not None
         for subproblem, choice in zip(subproblems, shared.choices, strict=True):
             assert subproblem.latency(choice) <= subproblem.latency_s
@@ -149,7 +149,7 @@ def test_of_equals_the_row_listed_first_is_taken() -> None:
     doubled = replace(
         subproblem, tables=(twice, *subproblem.tables[1:]), prices=(twice.cost_per_hour, *subproblem.prices[1:])
     )
-    shared = share_pools([doubled], subproblem.room)
+    shared = share_pools([doubled], subproblem.capacity)
     assert shared.choices is not None
     assert shared.choices[0][0] % 2 == 0
     assert table.stage.name == StageName("s0")

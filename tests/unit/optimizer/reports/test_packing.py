@@ -118,12 +118,12 @@ def random_tables(seed: int, stages: int, rows: int) -> list[Rows]:
 @pytest.mark.parametrize("seed", range(40))
 def test_of_few_combinations_the_one_billed_least_is_found(seed: int) -> None:
     tables = random_tables(seed, 3, 6)
-    room = pools(cpu=2, gpu=2)
+    capacity = pools(cpu=2, gpu=2)
     possible = [
         (billed(total), rows)
         for rows in product(range(6), repeat=3)
         for total in [sum(t.replicas[r] for t, r in zip(tables, rows, strict=True))]
-        if np.all(total <= room.limits) and sum(t.latency_s[r] for t, r in zip(tables, rows, strict=True)) <= 0.6
+        if np.all(total <= capacity.limits) and sum(t.latency_s[r] for t, r in zip(tables, rows, strict=True)) <= 0.6
     ]
     if not possible:
         pytest.skip("nothing keeps the promises")
@@ -131,7 +131,7 @@ def test_of_few_combinations_the_one_billed_least_is_found(seed: int) -> None:
     cost = {rows: sum(t.cost_per_hour[r] for t, r in zip(tables, rows, strict=True)) for _, rows in possible}
     start = min(cost, key=lambda rows: (cost[rows], rows))
     now = next(bill for bill, rows in possible if rows == start)
-    packing = cheaper_packing([packable("a/b", *tables, sla_s=0.6, rows=start)], room)
+    packing = cheaper_packing([packable("a/b", *tables, sla_s=0.6, rows=start)], capacity)
     if now <= 1.05 * cost[start] or now == least:
         assert packing is None
     else:

@@ -169,7 +169,7 @@ class TestFragmented:
         assert most(planner) == [2, 20]
 
     @pytest.mark.parametrize(
-        ("ready", "leaving", "strays"),
+        ("ready", "leaving", "unaccounted"),
         [
             (2, 0, 0),  # full, and no more nodes come
             (3, 1, 0),  # the room is on a node that takes no more

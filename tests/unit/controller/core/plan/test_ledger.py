@@ -79,20 +79,20 @@ def test_counted_change_by_change_is_counted_whole(
     replicas = Replicas(
         {index: count for index, (_, count) in enumerate(placements)},
         where,
-        taken={index: partial(_draining, index) for index in where},
+        occupied={index: partial(_draining, index) for index in where},
     )
     for index, count in changes:
         if index in replicas:
             replicas[index] = count
     asked = [(size, replicas[index]) for index, (size, _) in enumerate(placements)]
-    taken = [(size, _draining(index, replicas[index])) for index, (size, _) in enumerate(placements)]
+    occupied = [(size, _draining(index, replicas[index])) for index, (size, _) in enumerate(placements)]
     assert replicas.totals.instances(GPU) == whole_instances(asked)
-    assert replicas.taken.instances(GPU) == whole_instances(taken)
+    assert replicas.occupied.instances(GPU) == whole_instances(occupied)
     assert replicas.totals.instances(CPU) == 0
 
 
 def test_what_is_taken_out_is_not_counted() -> None:
-    replicas = Replicas({"a": 4, "b": 2}, {"a": (GPU, 4), "b": (GPU, 1)}, taken=dict.fromkeys("ab", int))
+    replicas = Replicas({"a": 4, "b": 2}, {"a": (GPU, 4), "b": (GPU, 1)}, occupied=dict.fromkeys("ab", int))
     del replicas["b"]
-    assert replicas.totals.instances(GPU) == replicas.taken.instances(GPU) == 1
+    assert replicas.totals.instances(GPU) == replicas.occupied.instances(GPU) == 1
     assert dict(replicas) == {"a": 4}

@@ -1,0 +1,21 @@
+from golden_conversion import RENAMED_FIELDS, converted
+from golden_files import read
+
+
+def test_renamed_fields_are_converted_at_any_depth_and_all_else_is_kept() -> None:
+    before = {"pools": [{"strays": [[1, 2]], "name": "strays"}], "policy": {"work_limit": 7}}
+    assert converted(before) == {"pools": [{"unaccounted": [[1, 2]], "name": "strays"}], "policy": {"search_effort": 7}}
+
+
+def test_every_conversion_is_needed_by_a_stored_record() -> None:
+    names: set[str] = set()
+    stack = [read("decisions")]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            names |= value.keys()
+            stack += value.values()
+        elif isinstance(value, list):
+            stack += value
+    assert names >= RENAMED_FIELDS.keys()
+    assert not names & set(RENAMED_FIELDS.values())
