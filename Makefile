@@ -21,6 +21,10 @@ $(STAMP): requirements-dev.lock pyproject.toml
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
+.PHONY: try
+try: $(STAMP) ## a recorded day of load, simulated: Sluice beside two other autoscalers (half a minute, builds nothing)
+	@$(BIN)/sluice simulate simulations/scenarios/daily/scenario.yaml --policy sluice --policy hpa --policy static-peak --seeds 1 --out reports/try
+
 .PHONY: demo
 demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernetes (first time: builds it, ~8 min)
 	@$(BIN)/sluice demo $(ARGS)

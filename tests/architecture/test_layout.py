@@ -89,6 +89,13 @@ def test_every_unit_test_mirrors_a_module() -> None:
     assert not unaccounted
 
 
+def test_the_architecture_names_every_folder_with_code() -> None:
+    described = (ROOT / "ARCHITECTURE.md").read_text()
+    folders = {str(path.parent.relative_to(ROOT)) for path in modules(*PACKAGES)} - {"simulations/scenarios/daily"}
+    unnamed = sorted(folder for folder in folders if f"`{folder}/`" not in described and folder != "simulations/lab")
+    assert not unnamed
+
+
 def test_no_package_below_tests_can_shadow_ours() -> None:
     assert not list((ROOT / "tests").rglob("__init__.py"))
 
