@@ -1,4 +1,4 @@
-"""What a watch makes of what the server answers; the answers are scripted, and time passes when the script says so."""
+"""A watch against a scripted server and clock."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -172,7 +172,7 @@ def test_a_server_that_has_fallen_silent_is_not_relied_on() -> None:
     script.now_s += 49.0
     assert watch.objects()
     script.now_s += 2.0
-    with pytest.raises(Unavailable, match="nothing has been heard about deployments for 51 s"):
+    with pytest.raises(Unavailable, match="the watch of deployments has received nothing for 51 s"):
         watch.objects()
 
 
