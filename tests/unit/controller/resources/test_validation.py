@@ -61,9 +61,8 @@ def test_targets_of_one_name_in_two_namespaces_are_two() -> None:
 
 def test_a_resource_is_declared_once() -> None:
     (finding,) = rules(PIPELINE, PIPELINE)
-    assert finding.endswith(
-        'metadata.name: "everything": must be declared only once; SpeechPipeline everything (0.yaml:1) has the same name'
-    )
+    rule = "must be declared only once; SpeechPipeline everything (0.yaml:1) has the same name"
+    assert finding.endswith(f'metadata.name: "everything": {rule}')
 
 
 def test_a_node_belongs_to_one_pool() -> None:
