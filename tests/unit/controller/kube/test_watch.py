@@ -9,7 +9,6 @@ import pytest
 
 from controller.kube.gateway import (
     DEPLOYMENTS,
-    EventStream,
     Expired,
     Forbidden,
     Gateway,
@@ -185,37 +184,3 @@ def test_a_refusal_is_told_until_it_ends() -> None:
         watch.objects()
     watch.follow(script.stop)
     assert list(watch.objects().values()) == ["asr"]
-
-
-class Response:
-    """The body of an answer, line by line."""
-
-    def __init__(self, *lines: bytes) -> None:
-        self._lines = lines
-        self.closed = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._lines)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        (b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}', Expired),
-        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd leader changed"}}', Unavailable),
-        (b'{"type": "ADDED", "obj', Unavailable),
-        (b"[1]", Unavailable),
-        (b'{"object": {}}', Unavailable),
-    ],
-)
-def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeError]) -> None:
-    response = Response(b'{"type": "ADDED", "object": {"a": 1}}', line)
-    events = iter(EventStream(response, "GET /pods"))
-    assert next(events) == WatchEvent(kind="ADDED", object={"a": 1})
-    with pytest.raises(error, match="GET /pods") as raised:
-        next(events)
-    assert type(raised.value) is error
-    assert response.closed
