@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from controller.resources.fields import PATTERN_RULES, Label, PositiveDuration, Subdomain, duration_s
+from controller.resources.fields import Label, PositiveDuration, Subdomain, Url, duration_s
+from controller.resources.parsing import rule_text
 
 
 class InvalidSettings(ValueError):
@@ -29,9 +31,9 @@ class OperatorSettings(BaseSettings):
 
     metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
     """Metric sources in order of preference, comma-separated: prometheus, direct (scrapes the pods' own endpoints)."""
-    prometheus_url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    prometheus_url: Url | None = None
     """URL of Prometheus."""
-    scrape_endpoints: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://\S+$")], ...], NoDecode] = ()
+    scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
     """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must be one
     process, not a Service in front of several."""
     restrict_queries: bool = False
@@ -120,11 +122,11 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
     try:
         settings = OperatorSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        raise InvalidSettings("; ".join(_message(dict(problem)) for problem in error.errors())) from None
+        raise InvalidSettings("; ".join(map(_message, error.errors()))) from None
     if len(set(settings.metrics)) < len(settings.metrics):
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
-        raise InvalidSettings(f"{_flag('prometheus_url')} is required")
+        raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
     return settings
 
 
@@ -132,13 +134,5 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')} (SLUICE_{name.upper()})"
 
 
-def _message(problem: dict[str, object]) -> str:
-    location = problem["loc"]
-    assert isinstance(location, tuple)
-    setting = _flag(str(location[0]))
-    if problem["type"] == "missing":
-        return f"{setting} is required"
-    context = problem.get("ctx")
-    pattern = context.get("pattern") if isinstance(context, dict) else None
-    rule = PATTERN_RULES.get(pattern, problem["msg"]) if isinstance(pattern, str) else problem["msg"]
-    return f"{setting}: {problem['input']!r}: {rule}"
+def _message(problem: ErrorDetails) -> str:
+    return f"{_flag(str(problem['loc'][0]))}: {problem['input']!r}: {rule_text(problem)}"

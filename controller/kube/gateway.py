@@ -40,7 +40,7 @@ _SILENCE_S = 1.0
 _LONGEST_WAIT_S = 30.0
 """Upper limit for the server's Retry-After."""
 _SILENT = "the API server did not answer the previous request in time"
-PAGE = 200  # objects per answer of a list: bounds memory on both sides
+PAGE = 200  # objects per page of a list, which bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
 _Answer = TypeVar("_Answer")

@@ -22,6 +22,7 @@ API_VERSION_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
+URL_PATTERN = r"^https?://\S+$"
 
 PATTERN_RULES = {
     DURATION_PATTERN: "must be a duration such as 160ms or 1m30s (units us, ms, s, m, h)",
@@ -34,6 +35,7 @@ PATTERN_RULES = {
     KIND_PATTERN: "must be a Kubernetes kind such as Deployment",
     API_VERSION_PATTERN: "must be an API version such as apps/v1",
     NUMBER_PATTERN: "must be a decimal number in quotes",
+    URL_PATTERN: "must be a URL such as http://prometheus:9090",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
@@ -100,3 +102,4 @@ Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""
 Text = Annotated[str, Field(max_length=4096)]
+Url = Annotated[str, Field(pattern=URL_PATTERN)]

@@ -20,7 +20,10 @@ _RULES = {
     "missing": "required",
     "int_type": "must be an integer",
     "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "finite_number": "must be a finite number",
     "model_type": "must be a mapping of fields",
     "dict_type": "must be a mapping of fields",
     "list_type": "must be a list",
@@ -80,7 +83,9 @@ def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unu
         found = []
     except ValidationError as error:
         resource = model.model_validate(data, context=LENIENT)
-        found = [Breach(path=tuple(detail["loc"]), rule=_rule(detail)) for detail in error.errors(include_url=False)]
+        found = [
+            Breach(path=tuple(detail["loc"]), rule=rule_text(detail)) for detail in error.errors(include_url=False)
+        ]
     if isinstance(resource, Part):
         found += breaches(resource)
     return resource, found
@@ -90,7 +95,8 @@ def _without_status(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "status"}
 
 
-def _rule(detail: ErrorDetails) -> str:
+def rule_text(detail: ErrorDetails) -> str:
+    """Return the rule that a value breaks, from pydantic's details of the error."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "string_type":
