@@ -65,7 +65,7 @@ def a_replica(server: Server, ended: list[str] | None = None) -> Leadership:
         identity="a_1",
         terms=TERMS,
         beat=lambda _: None,
-        ended=[].append if ended is None else ended.append,
+        ended=(lambda _: None) if ended is None else ended.append,
     )
 
 
