@@ -83,8 +83,6 @@ class Quantity(Enum):
     """Items waiting, over all pods."""
     SESSIONS = "sessions"
     """Streams that hold a slot, over all pods."""
-    MEMORY_USE = "memoryUse"
-    """Share of the session slots or the KV cache in use, 0–1."""
     RX_QUEUE_PRESSURE = "rxQueuePressure"
     """Receive pressure of the network queues, 0–1, the worst pod."""
 

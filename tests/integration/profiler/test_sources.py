@@ -306,10 +306,8 @@ class TestEveryPreset:
         # What waits is a gauge too: the means of thirty samples are an item off now and then.
         assert readings[Quantity.QUEUE_DEPTH] == pytest.approx(waiting, rel=0.5, abs=1.25)
 
-    def test_slots_in_use_are_a_share_of_all(self, settled: Settled, preset: Preset) -> None:
-        readings = settled[preset]
-        assert 0 <= readings[Quantity.SESSIONS] <= 2 * SLOTS
-        assert 0 <= readings[Quantity.MEMORY_USE] < 0.5
+    def test_sessions_are_at_most_the_slots(self, settled: Settled, preset: Preset) -> None:
+        assert 0 <= settled[preset][Quantity.SESSIONS] <= 2 * SLOTS
 
     def test_a_pod_that_was_never_scraped_makes_sums_partial(
         self, stand: Stand, settled: Settled, source: str, preset: Preset
@@ -353,7 +351,7 @@ def test_a_users_own_query_is_one_number_or_says_why_not(
 def test_the_sources_agree(everything: dict[str, Settled]) -> None:
     """Rates agree within 5 %, though each visits at its own moments; what comes from gauges is as far apart as means of
     thirty samples, or is of one moment and cannot be compared."""
-    of_a_moment = {Quantity.SESSIONS, Quantity.MEMORY_USE, Quantity.RX_QUEUE_PRESSURE}
+    of_a_moment = {Quantity.SESSIONS, Quantity.RX_QUEUE_PRESSURE}
     bounds = {Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING}
     apart = {
         (preset, what): (value, everything["direct"][preset].get(what))
