@@ -23,7 +23,7 @@ from simulations.results.histogram import TRITON_SUMMARY_S
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
 """The counters whose rates tell of a replica."""
-_NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+_NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 
 
 class Metrics:

@@ -258,7 +258,7 @@ BROKEN: Mapping[str, tuple[Callable[[BaseHTTPRequestHandler, Pod], bool], str]] 
     "no text": (lambda handler, _: send(handler, b"\xff\xfe\n"), "not UTF-8"),
     "cut": (lambda handler, _: send(handler, b"speech_stage_capacity 1\nspeech_sta"), "cut off"),
     "cut body": (lambda handler, _: send(handler, b"a 1\n", Content_Length="100"), "ClientPayloadError"),
-    "nonsense": (lambda handler, _: send(handler, b"speech_stage_capacity one\n"), "cannot be read"),
+    "nonsense": (lambda handler, _: send(handler, b"speech_stage_capacity one\n"), "cannot be parsed"),
     "many series": (lambda handler, _: send(handler, MANY), "more than 10000 series"),
     "long labels": (lambda handler, _: send(handler, LONG), "more than 4096 bytes of labels"),
 }
@@ -460,7 +460,7 @@ class TestTheUsersOwnQueries:
         target = a_target(pods)
         whole(source, target)
         reading = self.scalar(source, "sum(speech_stage_queue_depth)", target)
-        assert reading == Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+        assert reading == Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 
     @pytest.mark.parametrize("query", ["sum(streams) offset 5m", "topk(1, streams)", "sum(", "a / on(b) c"])
     def test_what_takes_a_prometheus_is_unsupported_and_named(self, source: DirectSource, query: str) -> None:

@@ -45,7 +45,7 @@ def test_a_new_server_needs_only_a_data_file() -> None:
         (("[arrivalRate]", "[arrivals]"), "mine.toml: [arrivals]: 'arrivals': must be one of arrivalRate, "),
         (('"sum"\n', '"average"\n'), "mine.toml: arrivalRate.combine: 'average': must be one of sum, mean, max, "),
         (('combine = "sum"', ""), "mine.toml: arrivalRate.combine: None: must be one of sum, "),
-        (("$pods", ""), "must be PromQL that selects by $pods"),
+        (("$pods", ""), "must be PromQL that contains $pods"),
         (('combine = "sum"', 'combine = "ratio"'), "mine.toml: arrivalRate.over: None: belongs to combine = ratio"),
         (('"sum"\n', '"sum"\nover = "x{$pods}"\n'), "arrivalRate.over: 'x{$pods}': belongs to combine = ratio"),
         (('"sum"\n', '"sum"\nquantile = 0.5\n'), "arrivalRate.quantile: 0.5: belongs to combine = quantile"),

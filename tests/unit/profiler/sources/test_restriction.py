@@ -69,7 +69,7 @@ def read(scalars: dict[str, str], overrides: dict[Quantity, str]) -> tuple[ReadR
             placements=(target,),
             scalars=dict[Hashable, str](scalars.items()),
             deadline_s=1.0,
-            asked_by={key: KEY[0] for key in scalars if key != "nobody's"},
+            scalar_owners={key: KEY[0] for key in scalars if key != "nobody's"},
         )
     )
     assert recorder.request is not None

@@ -44,7 +44,7 @@ class Told:
                 (target.pipeline, target.stage, target.pool): PlacementSamples(readings=readings)
                 for target in request.placements
             },
-            scalars={key: self.own.get(request.asked_by[key], self.demand) for key in request.scalars},
+            scalars={key: self.own.get(request.scalar_owners[key], self.demand) for key in request.scalars},
             problems=tuple(each.detail for each in (self.demand,) if isinstance(each, Absence)),
         )
 
@@ -66,7 +66,7 @@ def request() -> ReadRequest:
         for key in (CAPTIONS, NOTES)
     )
     keys: dict[Hashable, PipelineKey] = {(key, "demand"): key for key in (CAPTIONS, NOTES)}
-    return ReadRequest(placements=targets, scalars=dict.fromkeys(keys, "q"), deadline_s=1.0, asked_by=keys)
+    return ReadRequest(placements=targets, scalars=dict.fromkeys(keys, "q"), deadline_s=1.0, scalar_owners=keys)
 
 
 def a_ladder(prometheus: Told, direct: Told) -> TieredSource:
