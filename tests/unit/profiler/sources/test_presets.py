@@ -18,7 +18,7 @@ def test_the_bundled_presets_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["generic", "triton", "vllm"])
-def test_a_bundled_preset_tells_every_quantity_of_a_stage(name: str) -> None:
+def test_a_bundled_preset_has_every_quantity_of_a_stage(name: str) -> None:
     edges = {Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING}  # only histograms have them
     formulas = load_presets()[name].formulas
     assert set(Quantity) - set(formulas) <= {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, *edges}

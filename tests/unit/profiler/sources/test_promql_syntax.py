@@ -1,4 +1,4 @@
-"""What the operator can evaluate by itself, and that it says so of all else."""
+"""The part of PromQL that the operator can evaluate, and that the rest is refused."""
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_anything_else_is_refused(query: str) -> None:
 
 
 @pytest.mark.parametrize("inside", ["max_over_time(a[1h:9s])", "sum(-max_over_time(a[1h:9s]) * 2)"])
-def test_a_subquery_of_a_subquery_is_refused_and_where_it_stands_is_told(inside: str) -> None:
+def test_a_subquery_of_a_subquery_is_refused_with_its_position(inside: str) -> None:
     query = f"max_over_time({inside}[24h:9s])"
     with pytest.raises(UnsupportedQuery, match=rf"'\[' at {query.rindex('[')}: is a subquery of a subquery"):
         parse(query)

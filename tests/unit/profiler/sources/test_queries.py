@@ -1,4 +1,4 @@
-"""The sessions of single pods, from the queries that are asked for the placement's anyway."""
+"""The sessions of single pods, from the queries of the placement's sessions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,17 +41,17 @@ def answers(found: QueryPlan) -> dict[str, Any]:
     return {**{key: [] for key in found.pod_queries()}, ages: series(AGES_S), sessions: series(SESSIONS)}
 
 
-def test_they_are_told_of_pods_with_fresh_numbers_the_young_ones_too() -> None:
+def test_pods_with_recent_samples_have_sessions_and_so_have_young_ones() -> None:
     found = planned()
     answer = found.answer(answers(found), {}, {})
     assert answer.placements[PLACEMENT].sessions == {"old": 7.0, "young": 2.0}
 
 
-def test_a_back_end_that_does_not_answer_tells_nothing_of_single_pods() -> None:
+def test_a_back_end_that_does_not_answer_has_no_sessions_of_single_pods() -> None:
     found = planned()
     gone = dict.fromkeys(found.pod_queries(), Absence(reason=AbsenceReason.UNAVAILABLE))
     assert found.answer(gone, {}, {}).placements[PLACEMENT].sessions == {}
 
 
-def test_a_query_of_the_users_own_tells_them_all_together_only() -> None:
+def test_an_override_has_no_sessions_of_single_pods() -> None:
     assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}
