@@ -110,11 +110,6 @@ class Cursor:
         return self._tokens[self._index]
 
     @property
-    def after_next(self) -> Token:
-        """The token behind `next`, or the END."""
-        return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
-
-    @property
     def word(self) -> str:
         """The text of `next` in lower case."""
         return self.next.text.lower()

@@ -12,7 +12,7 @@ from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 from profiler.sources.promql import fill, pod_matcher
-from profiler.sources.promql_selectors import selector_places
+from profiler.sources.promql_syntax import selector_places
 from profiler.sources.promql_tokens import UnsupportedQuery
 
 
