@@ -1,10 +1,10 @@
-"""The demand to expect. Pure.
+"""The forecast of the demand. Pure.
 
-Three simple forecasts are made: the last value; the recent mean, which is right for a noisy level; the last value
-carried on along the recent slope, damped, which is right for a ramp. Each is tried on the samples themselves, from
-every past moment to the present, and counts by the inverse square of the squared error it would have made there. So
-noise is smoothed and ramps are followed without a setting; `tests/bench/bench_forecast.py` prints the errors. With too
-few samples for that the last value stands, or what has begun to rise is carried on.
+Three forecasts are combined: the last value; the recent mean, which suits a noisy level; the last value extrapolated
+along the recent slope, damped, which suits a ramp. Each is tried from every past sample, and is weighted by the inverse
+square of its mean squared error there. So noise is smoothed and ramps are followed without a setting;
+`tests/bench/bench_forecast.py` prints the errors. With too few samples for that, the last value is used, extrapolated
+if it has begun to rise.
 """
 
 import math
@@ -16,22 +16,23 @@ Samples = Sequence[tuple[float, float]]
 MEAN_TIME_CONSTANT_S = 120.0
 SLOPE_WINDOW_S = 120.0
 SLOPE_DAMPING = 0.8
-"""Share of the slope that is believed to last: ramps end. Of 0.7 to 1 the cheapest on the training scenarios
+"""Share of the slope that is extrapolated, because ramps end. Of 0.7 to 1 it costs least on the training scenarios
 (`simulations/scenarios/README.md`) with 99.5 % of the windows within the SLA on each."""
 ENVELOPE = 2.5
-"""A forecast is at most this many times the highest load among the samples. By the same rule, of 1.5 to 6: more changes
-nothing, and with less a load that comes up is followed late."""
+"""A forecast is at most this many times the highest load among the samples. Chosen by the same rule from 1.5 to 6: a
+larger value changes nothing, and with a smaller one a starting load is followed late."""
 GROWTH_SHARE = 0.9
 CHANCES = 2.0
-"""By the same rule, of 0 to 4."""
+"""Standard deviations. Chosen by the same rule from 0 to 4."""
 MIN_TRIALS = 4
-"""With fewer past moments to try on, nothing is known of the load but its last steps."""
+"""Past samples that forecasts must be tried on; with fewer, only the last samples are used."""
 
 
 def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
-    """Return the load to expect at `now_s` + `horizon_s`, in the unit of the samples, which are best five minutes.
+    """Return the load expected at `now_s` + `horizon_s`, in the unit of the samples.
 
-    `samples` must be some, none later than `now_s`; `horizon_s` ≥ 0. Raises `ValueError`.
+    Samples of the last five minutes work best. Raises `ValueError` if there are none, if one is later than `now_s`, or
+    if `horizon_s` < 0.
     """
     if not samples:
         raise ValueError("samples: (): must not be empty")
@@ -43,8 +44,8 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     highest = max(load for _, load in samples)
     ahead_s = now_s + horizon_s - samples[-1][0]
     if len(trials) < MIN_TRIALS:
-        return min(ENVELOPE * highest, _begun(samples, ahead_s))
-    # Keeps the weights finite where a method was never wrong.
+        return min(ENVELOPE * highest, _extrapolated_start(samples, ahead_s))
+    # Keeps the weights finite if a method had no error.
     least_error = (1e-6 * highest) ** 2 + 1e-12
     weights = [(least_error + _squared_error(method, samples, trials)) ** -2 for method in _METHODS]
     expected = math.fsum(
@@ -54,20 +55,20 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
 
 
 def _without_rounding_errors(load: float) -> float:
-    """A load that stays the same is expected to be the very same: in words, what is next to 15.45 is 15.4 or 15.5."""
+    """Round to ten digits, so that a constant load is forecast exactly and rounds the same in messages."""
     return float(f"{load:.10g}")
 
 
 def growth(samples: Samples, horizon_s: float, chance: float, share: float = GROWTH_SHARE) -> float:
-    """Return by how much the load may rise within `horizon_s`, at most, in `share` of the cases among the samples.
+    """Return the rise of the load within `horizon_s` that a `share` of the past rises did not exceed.
 
-    A forecast is the load to expect, and is exceeded half of the time; whoever must not be short adds this. It is an
-    empirical quantile (nearest rank) of the highest rise after each past moment, so it is small for a steady load and
-    large for a bursty one. 0 with fewer than `MIN_TRIALS` past moments.
+    A forecast is exceeded half of the time; this is the headroom to add to it. It is the empirical quantile (nearest
+    rank) of the highest rise after each past sample: small for a steady load, large for a bursty one, and 0 with fewer
+    than `MIN_TRIALS` past samples.
 
-    A load at its highest is not expected to rise once more as it did on its way there: it may come back to the highest
-    of the samples, or exceed it by `CHANCES` times `chance`, the standard deviation of the load in its unit. Where it
-    goes on to rise, the slope that `forecast` follows says so.
+    It is limited to the rise back to the highest sample, or to `CHANCES` times `chance`, the standard deviation of the
+    load in its unit, if that is more: a load at its highest is not expected to repeat its rise. `forecast` follows a
+    load that keeps rising.
     """
     trials = _trials(samples, horizon_s)
     if len(trials) < MIN_TRIALS:
@@ -81,7 +82,7 @@ def growth(samples: Samples, horizon_s: float, chance: float, share: float = GRO
 
 
 def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:
-    """Return pairs of a past moment and the first sample at least `horizon_s` after it, as indices."""
+    """Return pairs of indices: a past sample, and the first sample at least `horizon_s` after it."""
     trials = []
     target = 0
     for origin in range(2, len(samples)):
@@ -123,10 +124,10 @@ def _slope(samples: Samples, ahead_s: float) -> float:
     return samples[-1][1] + SLOPE_DAMPING * slope * ahead_s
 
 
-def _begun(samples: Samples, ahead_s: float) -> float:
-    """The last value; where it has risen twice in a row, as while a load comes up, carried on along these rises.
+def _extrapolated_start(samples: Samples, ahead_s: float) -> float:
+    """Return the last value, extrapolated along its last two steps if it rose in both.
 
-    A step rises once.
+    A load that starts rises several times in a row; a step rises once and is not extrapolated.
     """
     if len(samples) < 3 or not samples[-3][1] < samples[-2][1] < samples[-1][1]:
         return samples[-1][1]

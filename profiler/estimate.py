@@ -290,7 +290,6 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,
     Quantity.SESSIONS: _total,
-    Quantity.MEMORY_USE: _mean,
     Quantity.RX_QUEUE_PRESSURE: _worst,
 }
 

@@ -1,6 +1,6 @@
-"""Readings as they come from a source, before any conclusion: a number, or why there is none.
+"""The types of metrics as a source returns them: each reading is a number, or an `Absence` with the reason.
 
-Nothing here queries a source or estimates anything.
+No I/O and no estimates.
 """
 
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from optimizer.model import PipelineKey, PoolName, StageName
 
 
 class AbsenceReason(Enum):
-    """Why there is no number. None of these means zero."""
+    """The reason why there is no number. None of them means zero."""
 
     MISSING = "Missing"
-    """No series answers the query."""
+    """The query returns no series."""
     STALE = "Stale"
-    """The newest sample is older than the window allows."""
+    """The newest sample is too old for the window."""
     PARTIAL = "Partial"
-    """Fewer pods report than serve."""
+    """Some of the ready pods do not report."""
     NOT_A_NUMBER = "NotANumber"
-    """The source answered NaN or an infinity."""
+    """The source returned NaN or an infinity."""
     UNAVAILABLE = "Unavailable"
-    """The source did not answer in time, or refused."""
+    """The source did not answer in time, or returned an error."""
     UNSUPPORTED = "Unsupported"
-    """The server behind the preset does not export this quantity."""
+    """The server does not export this quantity, or the query cannot be evaluated."""
     NO_TRAFFIC = "NoTraffic"
-    """A ratio per item, and there were no items."""
+    """A ratio per item, but there were no items in the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """No number, and why: `detail` is for a person."""
+    """There is no number, for this reason; `detail` is free text for messages."""
 
     reason: AbsenceReason
     detail: str = ""
@@ -42,66 +42,62 @@ Reading = float | Absence
 MISSING = Absence(reason=AbsenceReason.MISSING)
 
 ABSURD = 1e24
-"""No reading is above this, nor below the negative of it; sums and squares of what is would overflow."""
+"""Bound of the absolute value of a reading. Sums and squares of larger numbers could overflow."""
 
 
 def sane(value: float) -> bool:
-    """Whether a number from outside can be a reading: neither NaN nor infinite nor absurd."""
+    """Return whether a number can be a reading: it is not NaN and within ±`ABSURD`."""
     return -ABSURD <= value <= ABSURD
 
 
 class Quantity(Enum):
-    """What a stage's servers can tell about themselves, summed or averaged over the pods of one placement."""
+    """The metrics of a stage's servers, combined over the pods of one placement."""
 
     ARRIVAL_RATE = "arrivalRate"
     """Items offered to the stage, per second."""
     COMPLETION_RATE = "completionRate"
-    """Items answered, per second."""
+    """Items completed, per second."""
     LATENCY_MEAN = "latencyMean"
-    """Waiting and service, seconds."""
+    """Mean time of an item from arrival to completion, in seconds."""
     LATENCY_P95 = "latencyP95"
     LATENCY_P95_FLOOR = "latencyP95Floor"
-    """The lower bound of the histogram's bucket that LATENCY_P95 lies in: between its bounds a histogram tells nothing,
-    and LATENCY_P95 is a guess."""
+    """The lower bound of the histogram bucket that holds LATENCY_P95, which is interpolated within the bucket."""
     LATENCY_P95_CEILING = "latencyP95Ceiling"
-    """The upper bound of that bucket; the last finite one where it has none."""
+    """The upper bound of that bucket; the last finite bound for the bucket up to infinity."""
     LATENCY_P99 = "latencyP99"
     SERVICE_TIME = "serviceTime"
-    """Mean time of one batch in service, seconds."""
+    """Mean time of one batch in service, in seconds."""
     BATCH_SIZE = "batchSize"
     """Mean items per batch."""
     SERVED_BATCH = "servedBatch"
-    """The batch size that SERVICE_TIME belongs to, where it is not BATCH_SIZE: servers that add up durations per item
-    weight a batch by its items. As it were if all services were equally long: what their variation adds is the model's
-    to say."""
+    """The batch size that SERVICE_TIME belongs to, for servers that add up durations per item: each batch is weighted
+    by its items. It is computed as if all services took equally long; the model adds the effect of their variation."""
     PRESENT_BATCH = "presentBatch"
-    """The batch size that an item meets at any moment of its service, where only a gauge tells it: BATCH_SIZE is then
-    the mean over the time in which any item is served, and long batches count for more in both."""
+    """The mean batch size during the service of an item, for servers that export only a gauge of it. BATCH_SIZE is then
+    the mean over the time in which any item is in service; long batches weigh more in both."""
     UTILIZATION = "utilization"
-    """Busy share of the servers, 0–1."""
+    """Share of the time in which the servers are busy, 0–1."""
     QUEUE_DEPTH = "queueDepth"
     """Items waiting, over all pods."""
     SESSIONS = "sessions"
-    """Streams that hold a slot, over all pods."""
-    MEMORY_USE = "memoryUse"
-    """Share of the session slots or the KV cache in use, 0–1."""
+    """Streams that hold a session slot, over all pods."""
     RX_QUEUE_PRESSURE = "rxQueuePressure"
-    """Receive pressure of the network queues, 0–1, the worst pod."""
+    """Fill level of the network receive queues, 0–1, of the worst pod."""
 
 
 class MetricsTier(Enum):
-    """Where the numbers of a pipeline come from, best first: the ladder that is climbed down when metrics are lost."""
+    """Where the numbers of a pipeline come from, best first. A pipeline falls to a lower tier when metrics are lost."""
 
     PROMETHEUS = "Prometheus"
     DIRECT_SCRAPE = "DirectScrape"
-    """The pods' own endpoints, read by the operator itself."""
+    """The endpoints of the pods, scraped by the operator."""
     HOLDING = "Holding"
-    """Nowhere: the last plan is held, with a margin that grows."""
+    """No source has the demand. The last demand is used, with a safety factor that grows with time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the numbers of a pipeline come from, and why not from a better place, for a person."""
+    """Where the numbers of a pipeline come from; `because` says why not from a better tier."""
 
     tier: MetricsTier = MetricsTier.PROMETHEUS
     because: str = ""
@@ -109,7 +105,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoint:
-    """Where a pod says that it shows its metrics. Without a `port`, it is where its kind of server shows them."""
+    """The metrics endpoint that a pod's annotations name. Without a `port` it is at the default port of its preset."""
 
     host: str
     port: int | None = None
@@ -117,17 +113,17 @@ class PodEndpoint:
 
 
 THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
-"""What a stage's servers must tell for the stage to count as seen. Sums, so that a part of the pods is not enough."""
+"""The quantities that must be known for a stage to count as observed. They are sums, so they need every pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTarget:
-    """Whose metrics to read: the ready pods of one placement, in `namespace`, speaking `preset`.
+    """The pods of one placement whose metrics are read, with the queries of `preset`.
 
-    `pods` holds those that ought to have samples: not one that became ready a scrape ago. `endpoints` has all that
-    run, the young ones too, for who visits them himself. One replica serves `concurrency` batches of at most
-    `batch_limit` items at once. `overrides` replaces the preset's query of a quantity by the user's own PromQL, which
-    must give one series and may use `$pods` and `$window`.
+    `pods` are the ready pods that must have samples by now; pods that became ready within the last scrape are left out.
+    `endpoints` has all running pods, including those, for direct scrapes. One replica serves `concurrency` batches of
+    at most `batch_limit` items at once. `overrides` replaces the preset's query of a quantity by the user's PromQL,
+    which must return one series and may use `$pods` and `$window`.
     """
 
     pipeline: PipelineKey
@@ -145,16 +141,16 @@ class PlacementTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSamples:
-    """What the pods of one placement said: a reading for every quantity.
+    """The readings of one placement, one for every quantity.
 
-    `sessions` are those of single pods, by name; who does not tell is not there.
+    `sessions` are the sessions of single pods, by pod name; pods that do not report them are left out.
     """
 
     readings: Mapping[Quantity, Reading]
     sessions: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, quantity: Quantity) -> Reading:
-        """Return the reading of `quantity`, `Missing` when the source said nothing of it."""
+        """Return the reading of `quantity`; it is `Missing` if the source returned none."""
         return self.readings.get(quantity, MISSING)
 
 

@@ -285,16 +285,16 @@ class Reader:
             for placement in stage.placements
         )
         scalars: dict[Hashable, str] = {}
-        asked_by: dict[Hashable, PipelineKey] = {}
+        scalar_owners: dict[Hashable, PipelineKey] = {}
         for spec in specs:
             own = _user_queries(spec)
             scalars |= own
-            asked_by |= dict.fromkeys(own, spec.key)
+            scalar_owners |= dict.fromkeys(own, spec.key)
         return ReadRequest(
             placements=placements,
             scalars=scalars,
             deadline_s=_METRICS_SHARE * self._interval_s,
-            asked_by=asked_by,
+            scalar_owners=scalar_owners,
         )
 
     def _pipeline_state(

@@ -1,4 +1,4 @@
-"""The port through which metrics come in. `profiler.sources.prometheus` is its first adapter."""
+"""The port through which metrics come in; `profiler.sources.prometheus` and `profiler.sources.direct` implement it."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -12,24 +12,25 @@ PlacementId = tuple[PipelineKey, StageName, PoolName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What one cycle wants to know.
+    """The metrics that one cycle needs.
 
-    `placements` asks for every quantity of these pods; `scalars` are the users' own queries (demand, SLA, rules),
-    by an identity of the caller's choice, and `asked_by` says whose each is. The whole read may take `deadline_s`
+    Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules), by a
+    key of the caller's choice, and `scalar_owners` has the pipeline of each. The whole read may take `deadline_s`
     seconds.
     """
 
     placements: tuple[PlacementTarget, ...]
     scalars: Mapping[Hashable, str]
     deadline_s: float
-    asked_by: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
+    scalar_owners: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAnswer:
-    """An entry for every placement and every scalar of the request; `problems` are distinct, for a person.
+    """A reading for every placement and every scalar of the request.
 
-    `origins` says where the numbers of a pipeline come from; one that is not in it has them from Prometheus.
+    `problems` are distinct messages for a log. `origins` has the metrics tier of each pipeline; a pipeline that is not
+    in it was read from Prometheus.
     """
 
     placements: Mapping[PlacementId, PlacementSamples]
@@ -39,22 +40,23 @@ class ReadAnswer:
 
 
 class MetricSource(Protocol):
-    """A back end that knows what the pods measured.
+    """A back end for metrics.
 
-    Its promises, which `tests/contract` holds every adapter to:
+    `tests/contract` holds every adapter to these promises:
 
-    * `read` answers everything it was asked, within the deadline and half a second, and raises nothing for a failure
-      of the back end: what could not be read is an `Absence` that says why. One query's failure costs only the
-      readings made of it.
-    * No number is made up. A sum needs every pod of the placement; a mean, ratio, percentile or maximum needs at
-      least half of them; fewer is `PARTIAL`, none `MISSING`, old samples `STALE`, NaN and infinities `NOT_A_NUMBER`,
-      no items to take a ratio of `NO_TRAFFIC`, a quantity that the server never tells `UNSUPPORTED`.
+    * `read` returns a reading for everything in the request, within the deadline and half a second. It raises nothing
+      when the back end fails: a number that could not be read is an `Absence` with the reason. When one query fails,
+      only the readings that need it are absent.
+    * No number is invented. A sum needs every pod of the placement; a mean, ratio, percentile or maximum needs at
+      least half of them. Fewer pods are `PARTIAL`, none `MISSING`, old samples `STALE`, NaN and infinities
+      `NOT_A_NUMBER`, a ratio per item without items `NO_TRAFFIC`, a quantity that the server does not export
+      `UNSUPPORTED`.
     * A scalar is exactly one series; several are `NOT_A_NUMBER`, none is `MISSING`.
     * A process that restarts (its counters begin again at zero) yields no negative or huge rate.
 
-    It may block and is called from a thread of its own.
+    It may block, and is called from a thread of its own.
     """
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """Return what the back end knows now."""
+        """Return the readings of the back end's present."""
         ...

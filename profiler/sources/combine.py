@@ -1,7 +1,7 @@
-"""From what the pods said to the reading of a placement. Pure.
+"""Combines the values of the pods into the reading of a placement. Pure.
 
-The rule for pods that do not answer: a sum needs all of them; a mean, ratio, maximum or percentile at least half. A pod
-that says what cannot be (`ABSURD`) has not answered.
+A sum needs all pods; a mean, ratio, maximum or percentile needs at least half of them. A value outside ±`ABSURD` counts
+as not reported.
 """
 
 import math
@@ -19,17 +19,17 @@ Buckets = Mapping[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """Which of the `asked` pods have samples young enough (`fresh`), and which only older ones (`stale`)."""
+    """Which of the `expected` pods have recent samples (`fresh`), and which have only older ones (`stale`)."""
 
-    asked: Set[Pod]
+    expected: Set[Pod]
     fresh: Set[Pod]
     stale: Set[Pod]
 
 
-def reporting(asked: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) -> Reporting:
-    """Return who reports, given the age of each pod's newest sample."""
-    fresh = {pod for pod in asked if ages_s.get(pod, math.inf) <= max_age_s}
-    return Reporting(asked=asked, fresh=fresh, stale={pod for pod in asked - fresh if pod in ages_s})
+def reporting(expected: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) -> Reporting:
+    """Return which pods report, given the age in seconds of each pod's newest sample."""
+    fresh = {pod for pod in expected if ages_s.get(pod, math.inf) <= max_age_s}
+    return Reporting(expected=expected, fresh=fresh, stale={pod for pod in expected - fresh if pod in ages_s})
 
 
 def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
@@ -46,7 +46,7 @@ def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -
 
 
 def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Pod, float]) -> Reading:
-    """Return Σ above / Σ below, over the pods that tell both."""
+    """Return Σ above / Σ below over the pods that report both."""
     both = {pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))}
     absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
     if absence is not None:
@@ -63,7 +63,7 @@ def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buc
 
 
 def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets | Absence:
-    """Return the pods' buckets added up, over the bounds that all of them have."""
+    """Return the sum of the pods' buckets, for the bounds that all of them have."""
     finite = {
         pod: buckets[pod] for pod in pods.fresh if pod in buckets and all(sane(rate) for rate in buckets[pod].values())
     }
@@ -75,7 +75,7 @@ def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets |
 
 
 def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
-    """Return the formula's quantile of buckets that are added up, or why there are none."""
+    """Return the formula's quantile of summed buckets; an absence is returned as it is."""
     assert formula.quantile is not None
     reading = summed if isinstance(summed, Absence) else histogram_quantile(formula.quantile, summed, formula.edge)
     return reading if isinstance(reading, Absence) else _concluded(reading)
@@ -84,18 +84,18 @@ def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
     """Return the quantile as PromQL's histogram_quantile interpolates it: linearly, from zero, in the right bucket.
 
-    A quantile beyond the last finite bound is that bound: a lower limit. `edge` asks for a bound of the bucket instead.
+    A quantile above the last finite bound is reported as that bound. `edge` selects a bound of the bucket instead.
     """
     bounds = sorted(buckets)
     if len(bounds) < 2 or bounds[-1] != math.inf:
-        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram has no +Inf bucket or no other")
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram has no +Inf bucket, or only that one")
     total = buckets[math.inf]
     if total <= 0:
         return Absence(reason=AbsenceReason.NO_TRAFFIC)
     rank = quantile * total
     lower_bound, below = 0.0, 0.0
     for bound in bounds[:-1]:
-        # Rates of the single buckets are extrapolated one by one and may be off by a rounding.
+        # Each bucket's rate is extrapolated separately, so a cumulative rate may fall by a rounding error.
         up_to = max(below, buckets[bound])
         if up_to >= rank:
             if edge is not Edge.INSIDE:
@@ -106,27 +106,28 @@ def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSI
 
 
 def _concluded(value: float) -> Reading:
-    """Return `value`, unless it is absurd though what it was made of is not: nothing may fail on it further on."""
+    """Return `value`, or an absence if it is outside ±`ABSURD` although its parts are not."""
     if sane(value):
         return value
     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"{value:g}: must be at most {ABSURD:g}")
 
 
-def _too_few(pods: Reporting, usable: Set[Pod], told: Set[Pod], *, needs_all: bool) -> Absence | None:
-    asked = len(pods.asked)
-    needed = asked if needs_all else math.ceil(asked / 2)
+def _too_few(pods: Reporting, usable: Set[Pod], reported: Set[Pod], *, needs_all: bool) -> Absence | None:
+    """Return the absence if too few pods have a `usable` value; `reported` have any."""
+    expected = len(pods.expected)
+    needed = expected if needs_all else math.ceil(expected / 2)
     if usable and len(usable) >= needed:
         return None
-    silent = len(pods.asked - pods.fresh - pods.stale) + len(pods.fresh - told)
+    silent = len(pods.expected - pods.fresh - pods.stale) + len(pods.fresh - reported)
     if usable:
         reason = AbsenceReason.PARTIAL
-    elif pods.fresh & told:
+    elif pods.fresh & reported:
         reason = AbsenceReason.NOT_A_NUMBER
     elif pods.stale:
         reason = AbsenceReason.STALE
     else:
         reason = AbsenceReason.MISSING
-    parts = [f"{len(usable)} of {asked} pods"]
+    parts = [f"{len(usable)} of {expected} pods"]
     parts += [f"{len(pods.stale)} stale"] if pods.stale else []
     parts += [f"{silent} silent"] if silent else []
     return Absence(reason=reason, detail=", ".join(parts))

@@ -1,13 +1,12 @@
-"""Metrics that the operator reads off the endpoints itself: from the pods, and, for the users' own queries, from the
-endpoints it is told of, such as that of the ingress.
+"""Metrics that the operator scrapes itself: from the pods, and for users' queries from `--scrape-endpoints`.
 
-For small set-ups without Prometheus, and to fall back on when Prometheus is gone. The same presets and the same PromQL
-are evaluated over what was scraped, so that both answer alike; of PromQL only the part that
-`profiler.sources.promql_syntax` reads. The offered load is never the sum of the pods that happen to report: users'
-queries see the further endpoints only, and nothing at all while one of these does not answer.
+For set-ups without Prometheus, and as a fallback when Prometheus is not available. The same presets and the same PromQL
+are evaluated over the scraped samples, so both sources give the same numbers. Only the part of PromQL that
+`profiler.sources.promql_syntax` parses is supported. Users' queries are evaluated over the scrape endpoints only, never
+over the pods, and are absent while one endpoint does not answer: a sum over some of them is not the offered load.
 
-A rate needs two scrapes, so the endpoints are visited all the time, as often as Prometheus would, and a read answers
-from what is known: a fallback that begins when it is needed would be blind for a while.
+A rate needs two scrapes, so the endpoints are scraped all the time, as often as Prometheus would, and a read returns
+what is known already. A fallback that began when it is needed would have no rates at first.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,59 +21,58 @@ from profiler.sources.presets import load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
 from profiler.sources.promql_tokens import UnsupportedQuery
-from profiler.sources.queries import Questions, questions
+from profiler.sources.queries import QueryPlan, query_plan
 from profiler.sources.scraper import Identity, Scraper, ScrapeTarget
 
 _MISSED_VISITS = 3
-"""What was seen this many visits ago, and not since, is stale."""
+"""A sample older than this many visits is stale."""
 _LEAST_AGE_S = 2.0
 _LOOKBACK_S = 300.0
-"""For how long a sample stands for its series, as in Prometheus; whether it is too old is judged by target."""
+"""How long a sample is the value of its series, as in Prometheus. Staleness is judged by the age of a target."""
 _FIRST_SHARE = 0.8
-"""Of the deadline of the first read, to see every target twice: so that a restart is not blind."""
-_POD, _FURTHER = "pod", "further"
+"""Of the deadline of the first read: the time to scrape every target twice, so that there are rates after a restart."""
+_POD, _ENDPOINT = "pod", "endpoint"
 _Histories = Mapping[Identity, TargetHistory]
 
 
 class DirectSource:
-    """A `MetricSource` that visits every pod, and `endpoints`, every `cadence_s` from its first read on.
+    """A `MetricSource` that scrapes every pod and every URL of `endpoints` each `cadence_s`, from its first read on.
 
-    Each of `endpoints` (URLs) must be one process: a name that leads now to one replica and now to another gives
-    numbers that mean nothing.
+    Each of `endpoints` must be one process. The counters of several processes behind one URL give wrong rates.
     """
 
     def __init__(self, *, cadence_s: float, endpoints: Sequence[str] = ()) -> None:
         self._endpoints = tuple(dict.fromkeys(endpoints))
         self._presets = load_presets()
         self._max_age_s = max(_LEAST_AGE_S, _MISSED_VISITS * cadence_s)
-        self._seeing = False
+        self._has_read = False
         self._scraper = Scraper(cadence_s)
         self._scraper.start()
 
     def close(self) -> None:
-        """Stop visiting."""
+        """Stop scraping."""
         self._scraper.close()
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """See `MetricSource.read`. It answers at once, from what was seen before; the first one looks around."""
-        asked = questions(request, self._presets, max_age_s=self._max_age_s)
-        pods, nowhere = self._pods(request, asked)
-        self._scraper.follow({**pods, **self._further(asked)})
-        if not self._seeing:
+        """See `MetricSource.read`. It returns at once, from earlier scrapes; only the first read waits for scrapes."""
+        plan = query_plan(request, self._presets, max_age_s=self._max_age_s)
+        pods, without_port = self._pods(request, plan)
+        self._scraper.follow({**pods, **self._further_endpoints(plan)})
+        if not self._has_read:
             self._scraper.wait_for_visits(2, _FIRST_SHARE * request.deadline_s)
-            self._seeing = True
-        of_pods, of_users = self._scraper.look(lambda seen, now_s: self._evaluate(asked, seen, now_s))
+            self._has_read = True
+        pod_results, user_results = self._scraper.look(lambda seen, now_s: self._evaluate(plan, seen, now_s))
         origins = {target.pipeline: Origin(tier=MetricsTier.DIRECT_SCRAPE) for target in request.placements}
-        answer = asked.answer(of_pods, of_users, origins)
-        return replace(answer, problems=(*answer.problems, *self._scraper.problems(), *nowhere))
+        answer = plan.answer(pod_results, user_results, origins)
+        return replace(answer, problems=(*answer.problems, *self._scraper.problems(), *without_port))
 
-    def _pods(self, request: ReadRequest, asked: Questions) -> tuple[dict[Identity, ScrapeTarget], tuple[str, ...]]:
-        """Return the pods to visit, and what is to be said of those that nobody can visit."""
+    def _pods(self, request: ReadRequest, plan: QueryPlan) -> tuple[dict[Identity, ScrapeTarget], tuple[str, ...]]:
+        """Return the pods to scrape, and a message about pods whose port is not known."""
         found: dict[Identity, ScrapeTarget] = {}
         without: set[tuple[str, str]] = set()
         for target in request.placements:
-            own = asked.placements[target.pipeline, target.stage, target.pool]
-            names, window_s = _needs(query for question in own.values() for query in question.queries)
+            own = plan.placements[target.pipeline, target.stage, target.pool]
+            names, window_s = _needs(query for planned in own.values() for query in planned.queries)
             without |= {(target.namespace, pod) for pod in target.pods - target.endpoints.keys()}
             for pod, endpoint in target.endpoints.items():
                 url = self._url(target, endpoint)
@@ -87,8 +85,8 @@ class DirectSource:
                         names=names,
                         keep_s=window_s + self._max_age_s,
                     )
-        words = "direct scrape: pods do not say where their metrics are: annotate them with prometheus.io/port"
-        return found, (f"{words} ({len(without)} pods)",) if without else ()
+        message = "direct scrape: the port of the metrics is not known: annotate the pods with prometheus.io/port"
+        return found, (f"{message} ({len(without)} pods)",) if without else ()
 
     def _url(self, target: PlacementTarget, endpoint: PodEndpoint) -> str | None:
         preset = self._presets.get(target.preset)
@@ -96,10 +94,10 @@ class DirectSource:
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         return None if port is None else f"http://{host}:{port}{endpoint.path}"
 
-    def _further(self, asked: Questions) -> dict[Identity, ScrapeTarget]:
-        names, window_s = _needs(asked.of_users())
+    def _further_endpoints(self, plan: QueryPlan) -> dict[Identity, ScrapeTarget]:
+        names, window_s = _needs(plan.user_queries())
         return {
-            (_FURTHER, url): ScrapeTarget(
+            (_ENDPOINT, url): ScrapeTarget(
                 url=url,
                 labels=(("instance", url),),
                 names=names,
@@ -108,52 +106,51 @@ class DirectSource:
             for url in self._endpoints
         }
 
-    def _evaluate(
-        self, asked: Questions, seen: _Histories, now_s: float
-    ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        # A pod that shows more than is kept of it is missed, and blinds nobody who asks about others in one query.
+    def _evaluate(self, plan: QueryPlan, seen: _Histories, now_s: float) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        # Pods with more samples than are kept are left out: one query is over many pods, and would fail for all.
         pods = [history for (kind, *_), history in seen.items() if kind == _POD and not history.crowded]
-        further = [seen[_FURTHER, url] for url in self._endpoints]
+        endpoints = [seen[_ENDPOINT, url] for url in self._endpoints]
+        users = plan.user_queries()
         return (
-            self._answers(asked.of_pods(), pods, now_s),
-            self._further_absence(asked.of_users(), further, now_s) or self._answers(asked.of_users(), further, now_s),
+            self._results(plan.pod_queries(), pods, now_s),
+            self._endpoint_absences(users, endpoints, now_s) or self._results(users, endpoints, now_s),
         )
 
-    def _further_absence(
-        self, queries: Collection[str], further: Sequence[TargetHistory], now_s: float
+    def _endpoint_absences(
+        self, queries: Collection[str], endpoints: Sequence[TargetHistory], now_s: float
     ) -> Mapping[str, Absence] | None:
-        """Return why none of the users' queries can be answered, None where they can."""
-        if not further:
-            why = Absence(
+        """Return the absence of every users' query while an endpoint is missing, None if all of them answer."""
+        if not endpoints:
+            absence = Absence(
                 reason=AbsenceReason.UNSUPPORTED,
-                detail="direct scrape: no endpoint is known for the users' own queries: name them (--scrape-endpoints)",
+                detail="direct scrape: users' queries need --scrape-endpoints, which is not set",
             )
-            return dict.fromkeys(queries, why)
-        silent = sum(seen.scraped_s is None or seen.scraped_s < now_s - self._max_age_s for seen in further)
+            return dict.fromkeys(queries, absence)
+        silent = sum(seen.scraped_s is None or seen.scraped_s < now_s - self._max_age_s for seen in endpoints)
         if not silent:
             return None
-        # A part of what is offered is not what is offered.
-        why = Absence(
-            reason=AbsenceReason.UNAVAILABLE if silent == len(further) else AbsenceReason.PARTIAL,
-            detail=f"direct scrape: {silent} of {len(further)} endpoints for the users' own queries do not answer",
+        # A sum over some of the endpoints is not the offered load.
+        absence = Absence(
+            reason=AbsenceReason.UNAVAILABLE if silent == len(endpoints) else AbsenceReason.PARTIAL,
+            detail=f"direct scrape: {silent} of {len(endpoints)} scrape endpoints do not answer",
         )
-        return dict.fromkeys(queries, why)
+        return dict.fromkeys(queries, absence)
 
-    def _answers(self, queries: Iterable[str], targets: Sequence[TargetHistory], now_s: float) -> Mapping[str, Any]:
+    def _results(self, queries: Iterable[str], targets: Sequence[TargetHistory], now_s: float) -> Mapping[str, Any]:
         evaluation = Evaluation(targets, at_s=now_s, lookback_s=_LOOKBACK_S)
-        answers: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for query in queries:
             try:
-                answers[query] = evaluation.result(parse(query))
+                results[query] = evaluation.result(parse(query))
             except UnsupportedQuery as error:
-                answers[query] = Absence(
+                results[query] = Absence(
                     reason=AbsenceReason.UNSUPPORTED, detail=f"direct scrape: {error}, in: {query}"
                 )
-        return answers
+        return results
 
 
 def _needs(queries: Iterable[str]) -> tuple[frozenset[str], float]:
-    """Return the metrics that queries are made of, and how far back they look."""
+    """Return the names of the metrics that queries select, and how far back they look, in seconds."""
     needs = [_need(query) for query in queries]
     return frozenset().union(*(names for names, _ in needs)), max((window_s for _, window_s in needs), default=0.0)
 

@@ -1,5 +1,6 @@
-"""What a target shows at its endpoint, as samples: Prometheus' text format 0.0.4, and OpenMetrics' as far as it is the
-same. Pure. Only the metrics that somebody asks for are taken out of it, which is what makes it cheap.
+"""Parser of Prometheus' text format 0.0.4, and of OpenMetrics where it is the same. Pure.
+
+Only the lines of the requested metrics are parsed, which keeps it cheap.
 """
 
 import re
@@ -7,12 +8,12 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 Sample = tuple[str, Mapping[str, str], float]
-"""Metric, labels, value."""
+"""Metric name, labels, value."""
 
 MOST_SERIES = 10_000
-"""Of one target, among the metrics that are asked for."""
+"""Per target, counting the requested metrics only."""
 MOST_LABELS = 4096
-"""Bytes of the labels of one sample, with four for every character where one needs more than one."""
+"""Bytes of the labels of one sample. Text that is not ASCII counts four bytes per character."""
 
 _LABELS = r'\{(?:[^"{}\n]|"(?:[^"\\\n]|\\.)*")*\}'
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -20,17 +21,17 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 class InvalidExposition(ValueError):
-    """What came is no exposition, or too much of one: the message says why."""
+    """The text is not a valid exposition, or exceeds a limit; the message says why."""
 
 
 def samples(text: str, names: Collection[str]) -> list[Sample]:
     """Return the samples of the metrics `names` in `text`.
 
-    One with a time of its own is left out: whose time that is, nobody knows, so nobody knows how old it is.
+    Samples with a timestamp are left out: it is from a foreign clock, so their age is not known.
 
     Raises:
-        InvalidExposition: the text is cut off, a line of one of the metrics cannot be read or has too many labels, or
-            there are too many lines.
+        InvalidExposition: the text is cut off, a line of one of the metrics cannot be parsed or has too many labels,
+            or there are too many lines.
     """
     if text and not text.endswith("\n"):
         raise InvalidExposition("the last line is cut off")
@@ -40,13 +41,13 @@ def samples(text: str, names: Collection[str]) -> list[Sample]:
         if labels is not None and len(labels) * (1 if labels.isascii() else 4) > MOST_LABELS:
             raise InvalidExposition(f"{match.group()[:80]!r}: has more than {MOST_LABELS} bytes of labels")
         try:
-            value, *timestamp = rest.split("#", 1)[0].split()  # behind a hash OpenMetrics shows an example
+            value, *timestamp = rest.split("#", 1)[0].split()  # OpenMetrics: an exemplar follows the hash
             if not timestamp:
                 found.append((name, {} if labels is None else dict(_labels(labels)), float(value)))
         except ValueError:
-            raise InvalidExposition(f"{match.group()[:80]!r}: cannot be read") from None
+            raise InvalidExposition(f"{match.group()[:80]!r}: cannot be parsed") from None
         if len(found) > MOST_SERIES:
-            raise InvalidExposition(f"more than {MOST_SERIES} series of what is asked for")
+            raise InvalidExposition(f"more than {MOST_SERIES} series of the requested metrics")
     return found
 
 
@@ -58,7 +59,7 @@ def _lines(names: frozenset[str]) -> re.Pattern[str]:
 
 @lru_cache(maxsize=20_000)
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the labels of `{…}`. Raises `ValueError` where they are none."""
+    """Return the labels in `{…}`. Raises `ValueError` if the text is malformed."""
     inside = text[1:-1].strip()
     found: list[tuple[str, str]] = []
     at = 0

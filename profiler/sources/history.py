@@ -1,5 +1,6 @@
-"""What targets showed, scrape by scrape, for as long as somebody looks back on it, as far as there is room for it.
-Nothing is read here.
+"""The samples of scraped targets, kept as far back as the queries look, within a limit per target.
+
+No I/O.
 """
 
 import math
@@ -9,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, sorted by name; that of the metric is not among them."""
+"""Names and values, sorted by name, without the name of the metric."""
 
 MOST_SAMPLES = 200_000
-"""Of one target, in equal shares of its series."""
+"""Per target, divided equally among its series."""
 
 
 @dataclass(slots=True)
 class Series:
-    """The samples of one series, oldest first; times are seconds.
+    """The samples of one series, oldest first; times are in seconds.
 
-    Those up to `forgotten_s` had to make room: what they were is not known, which is not that there were none.
+    Samples up to `forgotten_s` were dropped because of the limit, so a query that looks back there cannot be answered.
     """
 
     labels: Labels
@@ -28,7 +29,7 @@ class Series:
     forgotten_s: float = -math.inf
 
     def add(self, at_s: float, value: float, keep_s: float, most: int) -> None:
-        """Add the newest sample and forget those older than `keep_s`, and all but the newest `most`."""
+        """Add the newest sample; drop samples older than `keep_s`, and all but the newest `most`."""
         self.times_s.append(at_s)
         self.values.append(value)
         old = bisect_right(self.times_s, at_s - keep_s)
@@ -40,41 +41,43 @@ class Series:
             del self.values[:old]
 
     def newest(self, at_s: float) -> int | None:
-        """Return the index of the newest sample at `at_s` or before."""
+        """Return the index of the newest sample at `at_s` or before, None if there is none."""
         index = bisect_right(self.times_s, at_s) - 1
         return index if index >= 0 else None
 
     def within(self, after_s: float, until_s: float) -> slice:
-        """Return which samples are in (after_s, until_s]."""
+        """Return the slice of the samples in (after_s, until_s]."""
         return slice(bisect_right(self.times_s, after_s), bisect_right(self.times_s, until_s))
 
 
 class TargetHistory:
-    """What one target showed, by metric. `labels` are those that say who it is; they win over what it says itself."""
+    """The samples of one target, by metric. `labels` identify the target and override labels that it exports."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.scraped_s: float | None = None
-        """When it was last read, None: never yet."""
+        """When it was last scraped, None: never."""
         self.crowded = False
-        """Whether samples that were to be kept have been forgotten for want of room."""
+        """Whether samples younger than `keep_s` were dropped because of `MOST_SAMPLES`."""
         self._labels = dict(labels)
         self._series: dict[str, dict[Labels, Series]] = {}
 
     def record(self, at_s: float, samples: Sequence[tuple[str, Mapping[str, str], float]], keep_s: float) -> None:
-        """Add a scrape: (metric, labels, value) each. A series that is not in it any more has ended."""
+        """Add one scrape at `at_s`: (metric, labels, value) each. Series that it does not have any more are dropped."""
         series: dict[str, dict[Labels, Series]] = {}
         most = MOST_SAMPLES // max(1, len(samples))
         self.crowded = False
-        for name, own, value in samples:
-            labels = tuple(sorted({**own, **self._labels}.items()))
+        for name, exported, value in samples:
+            labels = tuple(sorted({**exported, **self._labels}.items()))
             known = self._series.get(name, {}).get(labels)
             found = series.setdefault(name, {}).setdefault(labels, known or Series(labels=labels))
-            if not found.times_s or found.times_s[-1] < at_s:  # of two with one name and labels the first counts
+            if (
+                not found.times_s or found.times_s[-1] < at_s
+            ):  # of two samples with the same name and labels the first counts
                 found.add(at_s, value, keep_s, most)
             self.crowded |= found.forgotten_s > at_s - keep_s
         self._series = series
         self.scraped_s = at_s
 
     def of(self, name: str) -> Iterable[Series]:
-        """Return the series of a metric."""
+        """Return the series of the metric `name`."""
         return self._series.get(name, {}).values()

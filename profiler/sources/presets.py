@@ -1,4 +1,4 @@
-"""Presets: how to ask each kind of server for our quantities. They are data, in `profiler/presets/`."""
+"""Presets: the queries of our quantities for each kind of server. They are data, in `profiler/presets/*.toml`."""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from profiler.samples import Quantity
 
 
 class Combine(Enum):
-    """How the values of the pods make the number of the placement."""
+    """How the values of the pods are combined into the number of the placement."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -21,16 +21,16 @@ class Combine(Enum):
 
 
 class Edge(Enum):
-    """What of the bucket that a quantile lies in is the number."""
+    """Which point of the bucket that holds a quantile is reported."""
 
     INSIDE = "inside"
-    """Between its bounds, as PromQL's histogram_quantile interpolates."""
+    """Interpolated between its bounds, as PromQL's histogram_quantile does."""
     FLOOR = "floor"
     CEILING = "ceiling"
 
 
 class Divisor(Enum):
-    """What a pod's value may be divided by: a property of the placement that its server does not export."""
+    """A property of the placement that divides a pod's value, because the server does not export it."""
 
     ONE = "one"
     CONCURRENCY = "concurrency"
@@ -39,7 +39,7 @@ class Divisor(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """One quantity of one kind of server; `over` is set for a ratio and `quantile` for a quantile, only."""
+    """One quantity of one kind of server. `over` is set for ratios only, `quantile` for quantiles only."""
 
     combine: Combine
     value: str
@@ -53,7 +53,7 @@ class Formula:
 class Preset:
     """One kind of server. `freshness` names a metric that every pod exports from its start.
 
-    `port` is where it shows its metrics unless it is told otherwise, None where that is anybody's choice.
+    `port` is the server's default port for metrics, None where it has none.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Preset:
 
 
 class InvalidPreset(ValueError):
-    """A preset file cannot be meant: the message names file, field, value and rule."""
+    """A preset file is invalid; the message names the file, field, value and rule."""
 
 
 def load_presets() -> dict[str, Preset]:
@@ -123,7 +123,7 @@ def _formula(where: str, table: Mapping[str, object]) -> Formula:
 
 def _promql(where: str, value: object) -> str:
     if not isinstance(value, str) or "$pods" not in value:
-        raise _invalid(where, value, "must be PromQL that selects by $pods")
+        raise _invalid(where, value, "must be PromQL that contains $pods")
     return " ".join(value.split())
 
 

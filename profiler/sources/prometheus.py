@@ -1,4 +1,4 @@
-"""Metrics from Prometheus, or whatever speaks its query API. Queries are evaluated at the back end's own present."""
+"""Metrics from Prometheus, or from a back end with the same query API. Queries are evaluated at the back end's time."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from profiler.samples import Origin
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.presets import load_presets
 from profiler.sources.prometheus_api import PrometheusApi
-from profiler.sources.queries import questions
+from profiler.sources.queries import query_plan
 
 
 class PrometheusSource:
@@ -22,6 +22,6 @@ class PrometheusSource:
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`."""
-        asked = questions(request, self._presets)
-        answers = self._api.ask(sorted(asked.of_pods() | asked.of_users()), request.deadline_s)
-        return asked.answer(answers, answers, {target.pipeline: Origin() for target in request.placements})
+        plan = query_plan(request, self._presets)
+        results = self._api.ask(sorted(plan.pod_queries() | plan.user_queries()), request.deadline_s)
+        return plan.answer(results, results, {target.pipeline: Origin() for target in request.placements})

@@ -1,7 +1,14 @@
-"""Asking Prometheus' query API, or what speaks it, within a deadline.
+"""Instant queries to Prometheus' query API, many at a time, within one deadline.
 
-A thin layer on prometheus-api-client, of which only `custom_query` is used: its own retries multiply the timeout, it
-drops the warnings that mark a partial answer, and takes a login page for a crash.
+prometheus-api-client builds the request to /api/v1/query, keeps the connections, and takes `result` out of the answer
+(`custom_query`). This module adds what the library has no option for:
+
+* One deadline for all queries and attempts. The library's timeout is per attempt, so its own retries (switched off
+  here) multiply it.
+* A limit on the size of an answer, and on the time to read its body.
+* Checks before the library reads the answer: `warnings`, which mark a partial answer and which it drops; answers that a
+  cache has kept; pages that are not an answer of the API, on which it raises `KeyError` or `JSONDecodeError`.
+* A bearer token that is read from its file again for every query.
 """
 
 import io
@@ -27,25 +34,25 @@ _PAUSE_S = 0.1
 _CONNECT_S = 2.0
 _WORKERS = 4
 _MOST_BYTES = 64 * 2**20
-"""Of one answer: twenty thousand pods with a histogram each take about forty."""
+"""Per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
 _CHUNK = 2**16
 _MOST_OFF_S = 60.0
-"""That an answer may be evaluated before or after the moment at which it was sent."""
+"""Between the time at which a query was evaluated and the time at which its answer was sent."""
 _SHOWN = 200
-"""Characters of a foreign message that a person is shown."""
+"""Characters of a message of the back end that are shown."""
 
 
 class PrometheusApi:
-    """A back end at `url`.
+    """A client of the query API at `url`.
 
-    `token_file` holds a bearer token and is read again for every query, because it rotates; `ca_file` replaces the
+    `token_file` holds a bearer token; it is read again for every query because tokens rotate. `ca_file` replaces the
     system's trust store.
     """
 
     def __init__(self, url: str, *, token_file: Path | None = None, ca_file: Path | None = None) -> None:
         session = requests.Session()
         session.hooks["response"] += [self._read, _require_complete_answer]
-        self._asking = threading.local()
+        self._of_thread = threading.local()
         if token_file is not None:
             session.auth = _BearerToken(token_file)
         if ca_file is not None:
@@ -57,7 +64,7 @@ class PrometheusApi:
         self._client.close()
 
     def ask(self, queries: Collection[str], deadline_s: float) -> dict[str, Any]:
-        """Return for every query the API's `result`, or the `Absence` that stands for it, by the deadline."""
+        """Return the API's `result` for every query, or an `Absence` with the reason, within `deadline_s` seconds."""
         end_s = time.monotonic() + deadline_s
         pool = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="prometheus")
         try:
@@ -69,12 +76,12 @@ class PrometheusApi:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, response: requests.Response, **_: object) -> None:
-        """Read the body, within bounds of size and time: a server that never ends must hold neither."""
+        """Read the body within the limits of size and time: requests has none for a body that never ends."""
         body = bytearray()
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=True):
                 body += chunk
-                _require_an_end(len(body), self._asking.end_s)
+                _require_an_end(len(body), self._of_thread.end_s)
         except ReadTimeoutError as error:
             raise requests.Timeout from error
         except HTTPError as error:
@@ -85,8 +92,8 @@ class PrometheusApi:
         response.raw = HTTPResponse(io.BytesIO(body), preload_content=False)
 
     def _ask_one(self, query: str, end_s: float) -> Any:
-        self._asking.end_s = end_s
-        problem = "no time was left to ask"
+        self._of_thread.end_s = end_s
+        problem = "the deadline passed before the query was sent"
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE_S)
@@ -114,23 +121,23 @@ class PrometheusApi:
 
 
 class _PartialAnswer(Exception):
-    """The back end says itself that parts are missing."""
+    """The back end warns that parts of the answer are missing."""
 
 
 class _AnswerOfAnotherTime(Exception):
-    """What came may have been true once."""
+    """The answer was evaluated at another time: it comes from a cache."""
 
 
 class _NoAnswer(Exception):
-    """What came is not an answer, and asking again would not change it."""
+    """There is no usable answer, and another attempt would not change that."""
 
 
 class _BadQuery(Exception):
-    """The back end understands the query and refuses it."""
+    """The back end reports an error in the query."""
 
 
 class _Overloaded(Exception):
-    """The back end could not answer now."""
+    """The back end cannot answer now; another attempt may succeed."""
 
 
 class _BearerToken(AuthBase):
@@ -150,7 +157,7 @@ def _require_an_end(size: int, end_s: float) -> None:
     if size > _MOST_BYTES:
         raise _NoAnswer(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
     if time.monotonic() > end_s:
-        raise _NoAnswer("no end of the answer in time")
+        raise _NoAnswer("the answer did not end before the deadline")
 
 
 def _require_complete_answer(response: requests.Response, **_: object) -> None:
@@ -168,19 +175,20 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     data = document.get("data")
     if document.get("status") != "success" or not isinstance(data, dict) or not isinstance(data.get("result"), list):
         kind = response.headers.get("Content-Type", "no content type")
-        raise _NoAnswer(f"not an answer of the query API but {kind}: is the address right?")
+        raise _NoAnswer(f"not an answer of the query API but {kind}: check --prometheus-url")
     off_s = _off_s(data["result"], response.headers.get("Date"))
     if abs(off_s) > _MOST_OFF_S:
         when = "before" if off_s < 0 else "after"
         raise _AnswerOfAnotherTime(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent")
     if document.get("warnings"):
         raise _PartialAnswer("; ".join(str(warning) for warning in document["warnings"])[:_SHOWN])
+    response.json = lambda **_: document  # type: ignore[method-assign]  # custom_query would parse the body once more
 
 
 def _off_s(result: list[Any], sent: str | None) -> float:
-    """Return the time from when an answer was sent to when it was evaluated, 0 where it does not tell.
+    """Return the time of evaluation less the time of sending, in seconds; 0 where the answer does not have both.
 
-    Both are times of the back end: a cache in front of it, or one that lags behind, is found out without our clock.
+    Both are times of the back end, so an answer of a cache is detected whatever the operator's clock shows.
     """
     match result:
         case [{"value": [int() | float() as at_s, _]}, *_] | [int() | float() as at_s, str()]:
@@ -206,6 +214,6 @@ def _unavailable(detail: str) -> Absence:
 
 
 def _cause(error: requests.RequestException) -> str:
-    """Return what went wrong without the URL, which would make every query's problem a different one."""
+    """Return the cause without the URL, so that the same problem of many queries has one text."""
     inner = error.args[0] if error.args else error
     return str(getattr(inner, "reason", inner))[:_SHOWN]

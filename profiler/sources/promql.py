@@ -1,4 +1,4 @@
-"""PromQL: filling in templates, and reading what Prometheus' HTTP API answers. Pure."""
+"""Templates of PromQL, and results of Prometheus' HTTP API as numbers. Pure."""
 
 import math
 import re
@@ -9,16 +9,16 @@ from profiler.samples import Absence, AbsenceReason, Reading, sane
 from profiler.sources.combine import Pod
 
 _LONGEST_MATCHER = 2000
-"""Characters of a matcher beyond which proxies may refuse the URL."""
+"""Characters of a matcher. Proxies may refuse URLs with longer ones."""
 
 
 def fill(template: str, *, pods: str, window_s: float) -> str:
-    """Return `template` with the label matchers and the window in place."""
+    """Return `template` with `$pods` replaced by label matchers and `$window` by the window."""
     return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
 
 
 def namespace_matcher(namespaces: Iterable[str]) -> str:
-    """Return matchers for all pods of the namespaces; of every namespace when they are too many to list."""
+    """Return matchers for all pods of the namespaces, or of every namespace if the list would be too long."""
     matcher = f'namespace=~"{_alternatives(namespaces)}"'
     return matcher if len(matcher) <= _LONGEST_MATCHER else 'namespace!=""'
 
@@ -29,12 +29,12 @@ def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
 
 
 def pod_values(result: Any) -> dict[Pod, float]:
-    """Return the value of each series by its pod, NaN where it is no number. Series without a pod are not ours."""
+    """Return the value of each series by its pod, NaN where it is not a number. Series without a pod are left out."""
     return {pod: value for pod, _, value in _series(result)}
 
 
 def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:
-    """Return cumulative rates by pod and upper bound."""
+    """Return cumulative rates of a histogram by pod and upper bound."""
     buckets: dict[Pod, dict[float, float]] = {}
     for pod, labels, value in _series(result):
         buckets.setdefault(pod, {})[_number(labels.get("le"))] = value
@@ -42,19 +42,19 @@ def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:
 
 
 def scalar(result: Any) -> Reading:
-    """Return the number of a query that should give exactly one."""
+    """Return the number of a query that must give exactly one, or an `Absence` with the reason."""
     match result:
         case []:
-            return Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+            return Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
         case [{"value": [_, value]}] | [int() | float(), str() as value]:
             number = _number(value)
             if sane(number):
                 return number
-            return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"the query gives {value!r}")
+            return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"the query returns {value!r}")
         case [{"value": _}, *_]:
-            detail = f"the query finds {len(result)} series instead of one: sum() them"
+            detail = f"the query returns {len(result)} series instead of one: aggregate them, for example with sum()"
         case _:
-            detail = "the query gives neither one number nor one series with one"
+            detail = "the query returns neither a number nor one series with a number"
     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=detail)
 
 

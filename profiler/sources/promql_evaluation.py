@@ -1,8 +1,8 @@
-"""What a query gives for scraped samples, as Prometheus would answer it. Pure.
+"""Evaluates queries over scraped samples, with the same results as Prometheus. Pure.
 
-Rates are extrapolated to the ends of their window as Prometheus does it (`extrapolatedRate` in its
-promql/functions.go), so that a number does not depend on who reads it. But a series that is younger than the window is
-averaged over its own life: whoever has begun to look must not take the time before for idle.
+Rates are extrapolated to the ends of their window as in Prometheus (`extrapolatedRate` in its promql/functions.go), so
+both sources give the same number. One rule differs: a series younger than the window is averaged over its own life, so
+that the time before the first scrape does not count as idle.
 """
 
 import math
@@ -31,16 +31,19 @@ Vector = dict[Labels, float]
 Value = float | Vector
 
 _EXTRAPOLATION = 1.1
-"""Average scrape intervals that a window may be longer than its samples at either end."""
+"""Extrapolation covers a gap at either end of the window of up to this many average scrape intervals."""
 _MOST_LOOKS = 1_000_000
-"""Of the steps of one query's subqueries: at parts of the query, at series, and at samples in their windows.
+"""Per query, of the steps of its subqueries: parts of the query evaluated, series selected, and samples in windows.
 
-What is no step looks at what is kept once, which is bounded by itself.
+Evaluation outside of subqueries needs no limit: it looks at each stored sample once, and these are bounded.
 """
 
 
 class Evaluation:
-    """Queries about `targets` at `at_s`; a sample stands for `lookback_s`. What several queries need is made once."""
+    """Evaluates queries over `targets` at `at_s`. Parts that several queries share are evaluated once.
+
+    A sample is the value of its series for `lookback_s`.
+    """
 
     def __init__(self, targets: Sequence[TargetHistory], *, at_s: float, lookback_s: float) -> None:
         self._targets = targets
@@ -54,8 +57,8 @@ class Evaluation:
         """Return the `result` of Prometheus' query API: series with labels and value, or a time and a number.
 
         Raises:
-            UnsupportedQuery: the query has no meaning, its subqueries take too many steps, or it looks back to where
-                samples were forgotten for want of room.
+            UnsupportedQuery: the types of the query do not fit, its subqueries take too many steps, or it looks back
+                further than samples are kept.
         """
         self._looks = 0
         value = self._value(expression, self._at_s)
@@ -64,7 +67,7 @@ class Evaluation:
         return [{"metric": dict(labels), "value": [self._at_s, number]} for labels, number in value.items()]
 
     def _value(self, expression: Expression, at_s: float) -> Value:
-        if at_s != self._at_s:  # a step of a subquery: they are too many to be kept
+        if at_s != self._at_s:  # a step of a subquery: too many to store
             self._look(1, at_s)
             return self._evaluate(expression, at_s)
         if expression not in self._made:
@@ -72,7 +75,7 @@ class Evaluation:
         return self._made[expression]
 
     def _look(self, looks: int, at_s: float) -> None:
-        """Count what the steps of subqueries look at."""
+        """Count the work of the steps of subqueries. Raises `UnsupportedQuery` above `_MOST_LOOKS`."""
         if at_s != self._at_s:
             self._looks += looks
             if self._looks > _MOST_LOOKS:
@@ -91,7 +94,7 @@ class Evaluation:
             case Call():
                 return self._call(expression, at_s)
             case Subquery():
-                raise UnsupportedQuery("the samples of a window: are no numbers")
+                raise UnsupportedQuery("the samples of a window: must be inside of a function such as avg_over_time()")
 
     def _vector(self, expression: Expression, at_s: float) -> Vector:
         value = self._value(expression, at_s)
@@ -131,13 +134,13 @@ class Evaluation:
             case (("clamp_min" | "clamp_max"), (inside, bound)):
                 limit = self._value(bound, at_s)
                 if not isinstance(limit, float):
-                    raise UnsupportedQuery(f"{call.function}(): is by series instead of a number")
+                    raise UnsupportedQuery(f"{call.function}(): the bound must be a number, not series")
                 clamp = max if call.function == "clamp_min" else min
                 return {labels: clamp(value, limit) for labels, value in self._vector(inside, at_s).items()}
             case "histogram_quantile", (share, inside):
                 quantile = self._value(share, at_s)
                 if not isinstance(quantile, float):
-                    raise UnsupportedQuery("histogram_quantile(): is of series instead of a number")
+                    raise UnsupportedQuery("histogram_quantile(): the quantile must be a number, not series")
                 return _quantiles(quantile, self._vector(inside, at_s))
             case function, (inside,) if function in _OVER_TIME:
                 return self._over_time(function, inside, at_s)
@@ -168,7 +171,7 @@ class Evaluation:
         return found
 
     def _steps(self, subquery: Subquery, at_s: float) -> Mapping[Labels, tuple[list[float], list[float]]]:
-        """Return the samples of a subquery: its steps are at whole multiples of their length."""
+        """Return times and values of a subquery by series; steps are at whole multiples of their length."""
         samples: dict[Labels, tuple[list[float], list[float]]] = {}
         first = math.floor((at_s - subquery.window_s) / subquery.step_s) + 1
         for step in range(first, math.floor(at_s / subquery.step_s) + 1):
@@ -183,7 +186,7 @@ class Evaluation:
         left, right = self._value(expression.left, at_s), self._value(expression.right, at_s)
         if expression.operator == "or":
             if isinstance(left, float) or isinstance(right, float):
-                raise UnsupportedQuery("or: is between series")
+                raise UnsupportedQuery("or: both sides must be series, not numbers")
             return right | left
         compares = expression.operator in _COMPARE
         if compares and not expression.as_bool:
@@ -199,9 +202,9 @@ class Evaluation:
 
 
 def _require_known(series: Series, name: str, after_s: float) -> None:
-    """Refuse to take a part of the samples after `after_s` for all of them."""
+    """Raise `UnsupportedQuery` if samples after `after_s` were dropped."""
     if series.forgotten_s > after_s:
-        raise UnsupportedQuery(f"{name}: looks back further than the {MOST_SAMPLES} samples that are kept of a target")
+        raise UnsupportedQuery(f"{name}: looks back further than the {MOST_SAMPLES} samples kept per target")
 
 
 def _fits(labels: Labels, matchers: tuple[Matcher, ...]) -> bool:
@@ -259,7 +262,7 @@ def _quantiles(quantile: float, vector: Vector) -> Vector:
 def _filtered(holds: Callable[[float, float], bool], left: Value, right: Value) -> Value:
     if isinstance(left, float):
         if isinstance(right, float):
-            raise UnsupportedQuery("a comparison of two numbers: must be `bool`")
+            raise UnsupportedQuery("a comparison of two numbers: needs `bool`")
         return {labels: value for labels, value in right.items() if holds(left, value)}
     if isinstance(right, float):
         return {labels: value for labels, value in left.items() if holds(value, right)}
@@ -284,9 +287,9 @@ def _power(one: float, other: float) -> float:
 
 
 def increase(times_s: Sequence[float], values: Sequence[float], from_s: float, until_s: float) -> float | None:
-    """Return PromQL's increase() of a counter's samples in (from_s, until_s], None of less than two.
+    """Return PromQL's increase() of a counter's samples in (from_s, until_s], None for fewer than two samples.
 
-    A counter that falls began again at zero.
+    A counter that falls has restarted at zero.
     """
     if len(times_s) < 2:
         return None

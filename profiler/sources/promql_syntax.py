@@ -1,35 +1,69 @@
-"""The part of PromQL that the operator can evaluate by itself, as a tree. Pure.
+"""The parser of PromQL. Pure.
 
-It is what the presets and ordinary queries for load and latency are made of: selectors by name, rates and means over a
-window, sums, quotients and quantiles. Matching by `on` or `ignoring`, offsets and the like are refused.
+It reads all of PromQL, strictly: a query that is not understood to its last token is an error. `selector_places` finds
+every selector of a query. `parse` returns a tree, for the part that the operator can evaluate without Prometheus: what
+the presets and ordinary queries for load and latency use, such as selectors by name, rates and means over a window,
+sums, quotients and quantiles, but not matching by `on` or `ignoring`, offsets and the like.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from profiler.sources.promql_tokens import Kind, Token, UnsupportedQuery, seconds, tokens, unquoted
+from profiler.sources.promql_tokens import Cursor, Kind, UnsupportedQuery, seconds, unquoted
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 OVER_TIME = frozenset({"rate", "increase", "deriv", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time"})
 """Functions of the samples in a window."""
 OF_VALUES = frozenset({"clamp_min", "clamp_max", "histogram_quantile", "timestamp", "time"})
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count"})
 
-_PRECEDENCE = (("or",), ("==", "!=", "<", "<=", ">", ">="), ("+", "-"), ("*", "/"))
-_COMPARISONS = frozenset(_PRECEDENCE[1])
-_MATCHING = frozenset({"on", "ignoring", "group_left", "group_right", "without", "and", "unless", "atan2", "offset"})
+_ALL_AGGREGATIONS = _words(
+    "sum avg count min max group stddev stdvar topk bottomk count_values quantile limitk limit_ratio"
+)
+# All functions of PromQL except info(), which reads series that no selector of the query names.
+_ALL_FUNCTIONS = _words(
+    """abs absent absent_over_time avg_over_time ceil changes clamp clamp_max clamp_min count_over_time days_in_month
+    day_of_month day_of_week day_of_year delta deriv double_exponential_smoothing exp first_over_time floor
+    histogram_avg histogram_count histogram_fraction histogram_quantile histogram_stddev histogram_stdvar histogram_sum
+    holt_winters hour idelta increase irate label_join label_replace last_over_time ln log10 log2 mad_over_time
+    max_over_time min_over_time minute month pi predict_linear present_over_time quantile_over_time rate resets round
+    scalar sgn sort sort_by_label sort_by_label_desc sort_desc sqrt stddev_over_time stdvar_over_time sum_over_time time
+    timestamp ts_of_first_over_time ts_of_last_over_time ts_of_max_over_time ts_of_min_over_time vector year acos acosh
+    asin asinh atan atanh cos cosh deg rad sin sinh tan tanh"""
+)
+_COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
+_PRECEDENCE = (
+    frozenset({"or"}),
+    frozenset({"and", "unless"}),
+    _COMPARISONS,
+    frozenset({"+", "-"}),
+    frozenset({"*", "/", "%", "atan2"}),
+)
+_NOT_EVALUATED = frozenset({"and", "unless", "%", "atan2"})
+_GROUPINGS = frozenset({"by", "without"})
+_MODIFIERS = frozenset({"bool", "on", "ignoring", "group_left", "group_right"})
+_KEYWORDS = _MODIFIERS | {"without", "and", "unless", "atan2", "offset"}
+_RESERVED = _KEYWORDS | {"by", "or", "start", "end", "default", "if", "ifnot", "with"}
+"""Words that a query may use as names of metrics, though not every back end would read them so."""
+_NUMBERS = frozenset({"inf", "nan"})
 _DEEPEST = 40
 _MOST_OPERATORS = 100
-"""Of a query: each may be a level of the tree, and whoever walks it goes into every level."""
+"""Per query. Each operator may be a level of the tree, and functions over the tree recurse into every level."""
 _WILDCARDS = 2
-"""Of one alternative of a regular expression: each more may take its length longer to match."""
+"""Per alternative of a regular expression. Each further wildcard may multiply the time to match by the length."""
 _ALTERNATIVE = re.compile(r"(?:\\[^A-Za-z0-9\n]|[^\\.*+?()\[\]{}^$|\n]|(?P<wild>\.[*+]?))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matcher:
-    """A condition on a label: `operator` is =, !=, =~ or !~."""
+    """A condition on a label; `operator` is =, !=, =~ or !~."""
 
     label: str
     operator: str
@@ -45,7 +79,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """The series of one metric; with `window_s` the samples of that time, else the newest."""
+    """The series of one metric: their samples of the last `window_s`, or their newest samples where it is None."""
 
     name: str
     matchers: tuple[Matcher, ...]
@@ -54,7 +88,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subquery:
-    """The values of `inside` in the last `window_s`, every `step_s`."""
+    """The values of `inside` over the last `window_s`, one every `step_s`."""
 
     inside: "Expression"
     window_s: float
@@ -63,7 +97,7 @@ class Subquery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A function of OVER_TIME or OF_VALUES."""
+    """A call of a function in OVER_TIME or OF_VALUES."""
 
     function: str
     arguments: "tuple[Expression, ...]"
@@ -71,7 +105,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """One of AGGREGATIONS over the series that are alike in the labels `by`."""
+    """One of AGGREGATIONS over the series with the same values of the labels `by`."""
 
     operation: str
     by: tuple[str, ...]
@@ -80,7 +114,10 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """Arithmetic, a comparison (`as_bool`: 0 or 1 in place of a filter) or `or`, of series alike in all labels."""
+    """Arithmetic, a comparison or `or`, between series with the same labels.
+
+    With `as_bool` a comparison gives 0 or 1 instead of filtering.
+    """
 
     operator: str
     left: "Expression"
@@ -91,24 +128,50 @@ class Binary:
 Expression = Number | Selector | Subquery | Call | Aggregate | Binary
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorPlace:
+    """Where a condition can be added to a selector: at the index `at` of the query.
+
+    `braces` says whether the selector has braces; `at` is then behind the opening one, else behind the name.
+    `conditions` says whether there are conditions in them.
+    """
+
+    at: int
+    braces: bool
+    conditions: bool
+
+
 @lru_cache(maxsize=2048)
 def parse(query: str) -> Expression:
     """Return the tree of a query.
 
     Raises:
-        UnsupportedQuery: it is not PromQL, or beyond this part of it.
+        UnsupportedQuery: the query is not PromQL, or uses a part of it that cannot be evaluated here.
     """
-    reader = _Reader(tokens(query))
-    expression = reader.binary(0, 0)
-    if reader.next.kind is not Kind.END:
-        raise reader.refusal()
+    parser = _Parser(query)
+    expression = parser.whole()
+    if parser.not_evaluated is not None:
+        raise parser.not_evaluated
     if _is_range(expression):
-        raise UnsupportedQuery(f"{query!r}: gives the samples of a window instead of numbers")
+        raise UnsupportedQuery(f"{query!r}: must give numbers, not the samples of a window")
     return expression
 
 
+def selector_places(query: str) -> tuple[SelectorPlace, ...]:
+    """Return the places of all selectors of `query`, in its order.
+
+    Raises:
+        UnsupportedQuery: a token of the query is not understood where it stands, or can be read in two ways.
+    """
+    parser = _Parser(query)
+    parser.whole()
+    if parser.ambiguous is not None:
+        raise parser.ambiguous
+    return tuple(parser.places)
+
+
 def metric_names(expression: Expression) -> Iterator[str]:
-    """Yield the names of the metrics that an expression needs."""
+    """Yield the names of the metrics that an expression selects, in its order."""
     match expression:
         case Selector():
             yield expression.name
@@ -123,7 +186,7 @@ def metric_names(expression: Expression) -> Iterator[str]:
 
 
 def longest_window_s(expression: Expression) -> float:
-    """Return how far back an expression looks; 0 for one of the newest samples only."""
+    """Return how far back an expression looks, in seconds; 0 if it uses the newest samples only."""
     match expression:
         case Selector():
             return expression.window_s or 0.0
@@ -139,180 +202,231 @@ def longest_window_s(expression: Expression) -> float:
             return 0.0
 
 
-class _Reader:
-    """Reads tokens by recursive descent; `depth` bounds it."""
+class _Parser:
+    """Recursive descent over the tokens of a query; `depth` counts parentheses and signs, and is bounded.
 
-    def __init__(self, found: tuple[Token, ...]) -> None:
-        self._tokens = found
-        self._at = 0
+    A part that cannot be evaluated is noted in `not_evaluated`, and a token that other back ends may read in another
+    way in `ambiguous`, the first of each. The tree of a query with `not_evaluated` has no meaning.
+    """
+
+    def __init__(self, query: str) -> None:
+        self._cursor = Cursor(query)
+        self.places: list[SelectorPlace] = []
+        self.not_evaluated: UnsupportedQuery | None = None
+        self.ambiguous: UnsupportedQuery | None = None
         self._subqueries = 0
         self._operators = 0
 
-    @property
-    def next(self) -> Token:
-        return self._tokens[self._at]
+    def whole(self) -> Expression:
+        expression = self._binary(0, 0)
+        if self._cursor.next.kind is not Kind.END:
+            raise self._cursor.refusal()
+        return expression
 
-    def refusal(self) -> UnsupportedQuery:
-        shown = self.next.text or "the end"
-        return UnsupportedQuery(f"{shown!r} at {self.next.at}: is not understood there")
+    def _note_not_evaluated(self, error: UnsupportedQuery | str | None = None) -> None:
+        """Note that the query cannot be evaluated: because of `error`, or of the token at the cursor."""
+        if self.not_evaluated is None:
+            error = self._cursor.refusal() if error is None else error
+            self.not_evaluated = error if isinstance(error, UnsupportedQuery) else UnsupportedQuery(error)
 
-    def binary(self, level: int, depth: int) -> Expression:
+    def _note_ambiguous(self, error: UnsupportedQuery) -> None:
+        if self.ambiguous is None:
+            self.ambiguous = error
+
+    def _binary(self, level: int, depth: int) -> Expression:
         if depth > _DEEPEST:
             raise UnsupportedQuery(f"parentheses: more than {_DEEPEST} levels deep")
         if level == len(_PRECEDENCE):
             return self._unary(depth)
-        left = self.binary(level + 1, depth)
-        while (operator := self.next.text.lower()) in _PRECEDENCE[level]:
-            self._take()
-            as_bool = operator in _COMPARISONS and self._taken("bool")
-            self._no_matching()
-            right = self.binary(level + 1, depth)
+        left = self._binary(level + 1, depth)
+        while (operator := self._cursor.word) in _PRECEDENCE[level]:
+            if operator in _NOT_EVALUATED:
+                self._note_not_evaluated()
+            self._cursor.take()
+            as_bool = self._modifiers(operator)
+            right = self._binary(level + 1, depth)
             if _is_range(left) or _is_range(right):
-                raise UnsupportedQuery(f"{operator!r}: is between the samples of a window")
+                self._note_not_evaluated(f"{operator!r}: cannot be applied to the samples of a window")
             left = self._joined(operator, left, right, as_bool=as_bool)
-        self._no_matching()
         return left
+
+    def _modifiers(self, operator: str) -> bool:
+        """Take the modifiers of a binary operator; return whether `bool` is among them."""
+        cursor = self._cursor
+        as_bool = modified = False
+        while cursor.word in _MODIFIERS:
+            # A metric may have one of these names. Where a parenthesis or another operand follows, it has not.
+            if cursor.word != "bool" or operator not in _COMPARISONS:
+                self._note_not_evaluated()
+            modifier, modified = cursor.take().text.lower(), True
+            as_bool |= modifier == "bool"
+            if modifier != "bool" and cursor.next.text == "(":
+                cursor.labels()
+            elif modifier in {"on", "ignoring"}:
+                raise cursor.refusal()
+        if modified and cursor.next.text in {"+", "-"}:
+            self._note_ambiguous(cursor.refusal())
+        return as_bool
 
     def _unary(self, depth: int) -> Expression:
         if depth > _DEEPEST:
             raise UnsupportedQuery(f"signs: more than {_DEEPEST} in a row")
-        if self._taken("-"):
+        if self._cursor.take_if("-"):
             return self._joined("*", Number(value=-1.0), self._unary(depth + 1))
-        if self._taken("+"):
+        if self._cursor.take_if("+"):
             return self._unary(depth + 1)
         before = self._subqueries
         operand = self._operand(depth)
-        base = self._with_window(operand, nested=self._subqueries > before)
-        if self._taken("^"):
+        base = self._with_suffixes(operand, nested=self._subqueries > before)
+        if self._cursor.take_if("^"):
+            self._modifiers("^")
             return self._joined("^", base, self._unary(depth + 1))
         return base
 
     def _joined(self, operator: str, left: Expression, right: Expression, *, as_bool: bool = False) -> Binary:
         self._operators += 1
         if self._operators > _MOST_OPERATORS:
-            raise UnsupportedQuery(f"operators: more than {_MOST_OPERATORS}")
+            self._note_not_evaluated(f"operators: more than {_MOST_OPERATORS}")
         return Binary(operator=operator, left=left, right=right, as_bool=as_bool)
 
     def _operand(self, depth: int) -> Expression:
-        token = self.next
-        if self._taken("("):
-            inside = self.binary(0, depth + 1)
-            self._expect(")")
+        cursor = self._cursor
+        token, word, refusal = cursor.next, cursor.word, cursor.refusal()
+        if cursor.take_if("("):
+            inside = self._binary(0, depth + 1)
+            cursor.expect(")")
             return inside
         if token.kind is Kind.NUMBER:
-            self._take()
+            cursor.take()
             return Number(value=float(token.text))
-        if token.kind is not Kind.NAME:
-            raise self.refusal()
-        self._take()
-        word = token.text.lower()
-        if word in AGGREGATIONS and self.next.text.lower() in {"(", "by"}:
+        if token.kind is Kind.STRING:
+            self._note_not_evaluated()
+            cursor.take()
+            return Number(value=math.nan)
+        if token.text == "{":
+            self._note_not_evaluated()
+            return self._selector("")
+        cursor.expect_kind(Kind.NAME)
+        if cursor.next.text == "{":
+            return self._selector(token.text)
+        if word in _ALL_AGGREGATIONS and cursor.word in {"(", *_GROUPINGS}:
             return self._aggregate(word, depth)
-        if self.next.text == "(":
+        if cursor.next.text == "(":
             return self._call(word, depth)
-        return Selector(name=token.text, matchers=self._matchers())
+        if word in _RESERVED:
+            self._note_ambiguous(refusal)
+        if word in _KEYWORDS:
+            self._note_not_evaluated(refusal)
+        if word not in _NUMBERS:
+            self.places.append(SelectorPlace(at=token.at + len(token.text), braces=False, conditions=False))
+        return Selector(name=token.text, matchers=())
 
     def _aggregate(self, operation: str, depth: int) -> Expression:
-        by = self._labels() if self._taken("by") else None
-        self._expect("(")
-        inside = self.binary(0, depth + 1)
-        self._expect(")")
+        if operation not in AGGREGATIONS:
+            self._note_not_evaluated(f"{operation}(): must be one of {', '.join(sorted(AGGREGATIONS))}")
+        by = self._grouping()
+        if not (arguments := self._arguments(depth)):
+            raise UnsupportedQuery(f"{operation}(): takes other arguments")
         if by is None:
-            by = self._labels() if self._taken("by") else ()
-        if _is_range(inside):
-            raise UnsupportedQuery(f"{operation}: is of the samples of a window")
-        return Aggregate(operation=operation, by=by, inside=inside)
+            by = self._grouping()
+        if len(arguments) != 1:
+            self._note_not_evaluated(f"{operation}(): takes other arguments")
+            return Number(value=math.nan)
+        if _is_range(arguments[0]):
+            self._note_not_evaluated(f"{operation}: cannot be applied to the samples of a window")
+        return Aggregate(operation=operation, by=by or (), inside=arguments[0])
 
-    def _labels(self) -> tuple[str, ...]:
-        self._expect("(")
-        names: list[str] = []
-        while self.next.kind is Kind.NAME:
-            names.append(self._take().text)
-            if not self._taken(","):
-                break
-        self._expect(")")
-        return tuple(names)
+    def _grouping(self) -> tuple[str, ...] | None:
+        if self._cursor.word not in _GROUPINGS:
+            return None
+        if self._cursor.word == "without":
+            self._note_not_evaluated()
+        self._cursor.take()
+        return self._cursor.labels()
 
     def _call(self, function: str, depth: int) -> Expression:
+        if function not in _ALL_FUNCTIONS:
+            raise UnsupportedQuery(f"{function}(): is not a supported function")
         if function not in OVER_TIME | OF_VALUES:
-            raise UnsupportedQuery(f"{function}(): is none of {', '.join(sorted(OVER_TIME | OF_VALUES))}")
-        self._expect("(")
-        arguments: list[Expression] = []
-        while self.next.text != ")":
-            arguments.append(self.binary(0, depth + 1))
-            if not self._taken(","):
-                break
-        self._expect(")")
+            self._note_not_evaluated(f"{function}(): must be one of {', '.join(sorted(OVER_TIME | OF_VALUES))}")
+        arguments = self._arguments(depth)
         expected = {"time": 0, "timestamp": 1, "clamp_min": 2, "clamp_max": 2, "histogram_quantile": 2}.get(function, 1)
         ranges = [_is_range(argument) for argument in arguments]
         if len(arguments) != expected or any(is_range is not (function in OVER_TIME) for is_range in ranges):
-            raise UnsupportedQuery(f"{function}(): takes other arguments")
-        return Call(function=function, arguments=tuple(arguments))
+            self._note_not_evaluated(f"{function}(): takes other arguments")
+        return Call(function=function, arguments=arguments)
 
-    def _matchers(self) -> tuple[Matcher, ...]:
-        found: list[Matcher] = []
-        if self._taken("{"):
-            while self.next.kind is Kind.NAME:
-                label = self._take().text
-                operator, string = self._take().text, self._take()
-                if operator not in {"=", "!=", "=~", "!~"} or string.kind is not Kind.STRING:
-                    raise UnsupportedQuery(f"{label}: is not compared with a string")
+    def _arguments(self, depth: int) -> tuple[Expression, ...]:
+        self._cursor.expect("(")
+        if self._cursor.take_if(")"):
+            return ()
+        arguments = [self._binary(0, depth + 1)]
+        while self._cursor.take_if(","):
+            arguments.append(self._binary(0, depth + 1))
+        self._cursor.expect(")")
+        return tuple(arguments)
+
+    def _selector(self, name: str) -> Selector:
+        """Take the braces of a selector and its conditions."""
+        at = self._cursor.next.at + 1
+        conditions = self._cursor.matchers()
+        self.places.append(SelectorPlace(at=at, braces=True, conditions=bool(conditions)))
+        matchers = []
+        try:
+            for label, operator, string in conditions:
                 value = unquoted(string.text)
                 if operator in {"=~", "!~"}:
                     require_simple(value)
-                found.append(Matcher(label=label, operator=operator, value=value))
-                if not self._taken(","):
-                    break
-            self._expect("}")
-        return tuple(found)
+                matchers.append(Matcher(label=label, operator=operator, value=value))
+        except UnsupportedQuery as error:
+            self._note_not_evaluated(error)
+        return Selector(name=name, matchers=tuple(matchers))
+
+    def _with_suffixes(self, inside: Expression, *, nested: bool) -> Expression:
+        """Return `inside` with the windows, offsets and times behind it; `nested`: it contains a subquery."""
+        cursor = self._cursor
+        while True:
+            if cursor.next.text == "[":
+                inside = self._with_window(inside, nested=nested)
+                nested |= isinstance(inside, Subquery)
+                continue
+            if cursor.word not in {"offset", "@"}:
+                return inside
+            self._note_not_evaluated()
+            if cursor.take_if("offset"):
+                cursor.take_if("-")
+                cursor.expect_kind(Kind.DURATION)
+            else:
+                cursor.expect("@")
+                if cursor.take_if("start") or cursor.take_if("end"):
+                    cursor.expect("(")
+                    cursor.expect(")")
+                else:
+                    cursor.expect_kind(Kind.NUMBER)
 
     def _with_window(self, inside: Expression, *, nested: bool) -> Expression:
-        """Return `inside`, with a window where one follows; `nested` says that there is a subquery inside."""
-        at = self.next.at
-        if not self._taken("["):
-            return inside
-        if self.next.kind is not Kind.DURATION:
-            raise self.refusal()
-        window_s = seconds(self._take().text)
+        cursor = self._cursor
+        at = cursor.next.at
+        cursor.expect("[")
+        window_s = seconds(cursor.expect_kind(Kind.DURATION).text)
         if window_s <= 0:
-            raise UnsupportedQuery("the window: must be above 0")
-        if self._taken(":"):
-            if self.next.kind is not Kind.DURATION:
-                raise self.refusal()
-            step_s = seconds(self._take().text)
+            self._note_not_evaluated("the window: must be above 0")
+        if cursor.take_if(":"):
+            if cursor.next.kind is not Kind.DURATION:
+                self._note_not_evaluated()
+            step_s = seconds(cursor.take().text) if cursor.next.kind is Kind.DURATION else window_s
             if not 0 < window_s / 10_000 <= step_s:
-                raise UnsupportedQuery("the step of a subquery: must be a ten-thousandth of its window or more")
-            if nested:  # every step of it would be as many steps again
-                raise UnsupportedQuery(f"'[' at {at}: is a subquery of a subquery")
+                self._note_not_evaluated("the step of a subquery: must be at least a ten-thousandth of its window")
+            if nested:  # the numbers of steps would multiply
+                self._note_not_evaluated(f"'[' at {at}: is a subquery of a subquery")
             self._subqueries += 1
-            found: Expression = Subquery(inside=inside, window_s=window_s, step_s=step_s)
+            inside = Subquery(inside=inside, window_s=window_s, step_s=step_s)
         elif isinstance(inside, Selector) and inside.window_s is None:
-            found = Selector(name=inside.name, matchers=inside.matchers, window_s=window_s)
+            inside = Selector(name=inside.name, matchers=inside.matchers, window_s=window_s)
         else:
-            raise UnsupportedQuery("a window: must stand behind the name of a metric")
-        self._expect("]")
-        return found
-
-    def _no_matching(self) -> None:
-        if self.next.text.lower() in _MATCHING or self.next.text in {"@", "%"}:
-            raise self.refusal()
-
-    def _take(self) -> Token:
-        token = self.next
-        if token.kind is Kind.END:
-            raise self.refusal()
-        self._at += 1
-        return token
-
-    def _taken(self, text: str) -> bool:
-        if self.next.kind in {Kind.OPERATOR, Kind.NAME} and self.next.text.lower() == text:
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> None:
-        if not self._taken(text):
-            raise self.refusal()
+            self._note_not_evaluated("a window: must follow a selector")
+        cursor.expect("]")
+        return inside
 
 
 def _is_range(expression: Expression) -> bool:
@@ -320,10 +434,10 @@ def _is_range(expression: Expression) -> bool:
 
 
 def require_simple(pattern: str) -> None:
-    """Refuse a regular expression that could take long to match, or that means something else elsewhere.
+    """Accept only regular expressions that match fast, and that mean the same in Prometheus and here.
 
     Raises:
-        UnsupportedQuery: it is more than alternatives of letters and a few wildcards.
+        UnsupportedQuery: the expression is not alternatives of plain text with a few wildcards each.
     """
     for alternative in re.split(r"(?<!\\)\|", pattern):
         match = _ALTERNATIVE.fullmatch(alternative)

@@ -1,4 +1,7 @@
-"""PromQL as tokens. Pure. What is not known to be one is refused, so that nobody is led to misread a query."""
+"""PromQL split into tokens, and a cursor over them that all readers of queries share. Pure.
+
+Text that is not a known token is an error, so that no query is misread.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,11 +10,11 @@ from enum import Enum
 
 
 class UnsupportedQuery(ValueError):
-    """A query that is not understood here: the message names what of it, for whoever wrote it."""
+    """A query, or a part of it, that is not supported: the message names the part."""
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     STRING = "string"
     DURATION = "duration"
@@ -24,7 +27,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A piece of a query, which begins at `at`."""
+    """A piece of a query; `at` is the index of its first character."""
 
     kind: Kind
     text: str
@@ -32,9 +35,10 @@ class Token:
 
 
 _UNITS_S: Mapping[str, float] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_MATCH_OPERATORS = ("=", "!=", "=~", "!~")
 _SIMPLE_ESCAPES = {"\\": "\\", '"': '"', "'": "'", "n": "\n", "t": "\t", "r": "\r"}
 
-# No leading colon: it would be mistaken for that of a subquery. Comments, and names in quotes, are left out as well.
+# Names have no leading colon: it would be mistaken for that of a subquery. Comments and quoted names are not supported.
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
     |(?P<string>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*'|`[^`\\]*`)
@@ -49,10 +53,10 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def tokens(query: str) -> tuple[Token, ...]:
-    """Return the tokens of a query, an END last.
+    """Return the tokens of a query; the last one is an END.
 
     Raises:
-        UnsupportedQuery: something in it is none.
+        UnsupportedQuery: a part of the query is not a token.
     """
     found: list[Token] = []
     at = 0
@@ -67,15 +71,15 @@ def tokens(query: str) -> tuple[Token, ...]:
 
 
 def seconds(duration: str) -> float:
-    """Return the seconds of a DURATION's text."""
+    """Return the length in seconds of the text of a DURATION."""
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(duration))
 
 
 def unquoted(string: str) -> str:
-    r"""Return what a STRING's text stands for.
+    r"""Return the value of the text of a STRING, without its quotation marks and escapes.
 
     Raises:
-        UnsupportedQuery: it has another escape than ``\\``, a quotation mark, ``\n``, ``\t`` or ``\r``.
+        UnsupportedQuery: it has an escape other than ``\\``, a quotation mark, ``\n``, ``\t`` or ``\r``.
     """
     inside = string[1:-1]
     if string[0] == "`":
@@ -87,3 +91,84 @@ def unquoted(string: str) -> str:
         return _SIMPLE_ESCAPES[match[1]]
 
     return _ESCAPE.sub(plain, inside)
+
+
+class Cursor:
+    """A position in the tokens of a query, and the parts of PromQL that every reader of a query needs.
+
+    Keywords are compared in lower case, as in PromQL. Every method raises `UnsupportedQuery` where the query goes on
+    with another token than the one that the method takes.
+    """
+
+    def __init__(self, query: str) -> None:
+        self._tokens = tokens(query)
+        self._index = 0
+
+    @property
+    def next(self) -> Token:
+        """The token at the cursor."""
+        return self._tokens[self._index]
+
+    @property
+    def word(self) -> str:
+        """The text of `next` in lower case."""
+        return self.next.text.lower()
+
+    def refusal(self) -> UnsupportedQuery:
+        """Return the error that names the token at the cursor."""
+        shown = self.next.text or "the end"
+        return UnsupportedQuery(f"{shown!r} at {self.next.at}: is not understood there")
+
+    def take(self) -> Token:
+        """Return the token at the cursor and move on."""
+        token = self.next
+        if token.kind is Kind.END:
+            raise self.refusal()
+        self._index += 1
+        return token
+
+    def take_if(self, text: str) -> bool:
+        """Move on and return True if the token at the cursor is the operator or keyword `text`."""
+        if self.next.kind in {Kind.OPERATOR, Kind.NAME} and self.word == text:
+            self._index += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        """Move on over the operator or keyword `text`."""
+        if not self.take_if(text):
+            raise self.refusal()
+
+    def expect_kind(self, kind: Kind) -> Token:
+        """Return the token at the cursor, which must be a `kind`, and move on."""
+        if self.next.kind is not kind:
+            raise self.refusal()
+        return self.take()
+
+    def labels(self) -> tuple[str, ...]:
+        """Take a list of labels, `(a, b)`, and return their names."""
+        self.expect("(")
+        names: list[str] = []
+        while self.next.kind is Kind.NAME:
+            names.append(self.take().text)
+            if not self.take_if(","):
+                break
+        self.expect(")")
+        return tuple(names)
+
+    def matchers(self) -> tuple[tuple[str, str, Token], ...]:
+        """Take the conditions of a selector, `{label="value", …}`, and return label, operator and STRING of each."""
+        self.expect("{")
+        found: list[tuple[str, str, Token]] = []
+        while self.next.kind is Kind.NAME:
+            label = self.take().text
+            operator, string = self.take().text, self.take()
+            if operator not in _MATCH_OPERATORS or string.kind is not Kind.STRING:
+                raise UnsupportedQuery(
+                    f"{label}: must be compared with a string by one of {', '.join(_MATCH_OPERATORS)}"
+                )
+            found.append((label, operator, string))
+            if not self.take_if(","):
+                break
+        self.expect("}")
+        return tuple(found)

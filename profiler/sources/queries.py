@@ -1,7 +1,7 @@
-"""What to ask a back end that speaks PromQL, and what follows from its answers. Pure.
+"""Which queries a read needs from a back end that speaks PromQL, and the readings that follow from their results. Pure.
 
-Few queries: one per preset, expression and window, over all pods of all namespaces asked for; pods are joined to
-placements here. Ages are computed by whoever evaluates the queries, so that the clocks of two machines never meet.
+There are few queries: one per preset, expression and window, over all pods of all namespaces of the request. Pods are
+joined to placements here. The back end computes the ages of samples, so clocks of two machines are never compared.
 """
 
 import math
@@ -20,114 +20,119 @@ from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_ma
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
 _MAX_AGE_SHARE = 0.75
-"""Of the window: four scrape intervals are recommended for it, two still work."""
+"""Of the window. A window of four scrape intervals is recommended, and two samples are enough for a rate."""
+
+Results = Mapping[str, Any]
+"""For every query the `result` of Prometheus' query API, or the `Absence` in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """One reading: the queries it needs, and what is concluded from their results, in the same order."""
+class PlannedReading:
+    """The queries that one reading needs; `conclude` makes the reading of their results, in the same order."""
 
     queries: tuple[str, ...]
     conclude: Callable[..., Reading]
 
-    def reading(self, answers: Mapping[str, Any]) -> Reading:
-        """Return the reading, given the API's `result` for every query, or the `Absence` that stands for one."""
-        results = [answers[query] for query in self.queries]
-        absence = next((result for result in results if isinstance(result, Absence)), None)
-        return self.conclude(*results) if absence is None else absence
+    def reading(self, results: Results) -> Reading:
+        """Return the reading; the first absent result, if any, is the reading."""
+        own = [results[query] for query in self.queries]
+        absence = next((result for result in own if isinstance(result, Absence)), None)
+        return self.conclude(*own) if absence is None else absence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionsQuestion:
-    """The sessions of each pod, from the same queries as those of the placement."""
+class PlannedSessions:
+    """The queries for the sessions of each pod; they are those of the placement's sessions."""
 
     target: PlacementTarget
     max_age_s: float
     queries: tuple[str, ...]
 
-    def by_pod(self, answers: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return the sessions of the pods that tell them, by name: of the young ones too, which have the fewest."""
-        ages_s, values = (answers[query] for query in self.queries)
+    def by_pod(self, results: Results) -> Mapping[str, float]:
+        """Return the sessions by pod name, of pods with recent samples; pods that just became ready are included."""
+        ages_s, values = (results[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
-        asked = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
-        fresh = reporting(asked, pod_values(ages_s), self.max_age_s).fresh
-        told = pod_values(values)
-        return {pod[1]: told[pod] for pod in sorted(fresh) if math.isfinite(told.get(pod, math.nan))}
+        expected = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
+        fresh = reporting(expected, pod_values(ages_s), self.max_age_s).fresh
+        sessions = pod_values(values)
+        return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
-    """Those of a request: about its placements, and the users' own."""
+class QueryPlan:
+    """The readings of a request and the queries that they need."""
 
-    placements: Mapping[PlacementId, Mapping[Quantity, Question]]
-    sessions: Mapping[PlacementId, "SessionsQuestion"]
-    scalars: Mapping[Hashable, Question]
+    placements: Mapping[PlacementId, Mapping[Quantity, PlannedReading]]
+    sessions: Mapping[PlacementId, PlannedSessions]
+    scalars: Mapping[Hashable, PlannedReading]
 
-    def of_pods(self) -> set[str]:
-        """Return the queries about placements."""
-        return {query for own in self.placements.values() for question in own.values() for query in question.queries}
+    def pod_queries(self) -> set[str]:
+        """Return the queries for placements."""
+        return {query for own in self.placements.values() for planned in own.values() for query in planned.queries}
 
-    def of_users(self) -> set[str]:
-        """Return the users' own queries."""
-        return {query for question in self.scalars.values() for query in question.queries}
+    def user_queries(self) -> set[str]:
+        """Return the queries of the users."""
+        return {query for planned in self.scalars.values() for query in planned.queries}
 
-    def answer(
-        self, of_pods: Mapping[str, Any], of_users: Mapping[str, Any], origins: Mapping[PipelineKey, Origin]
-    ) -> ReadAnswer:
-        """Return the answer to the request, given those to the queries."""
+    def answer(self, pod_results: Results, user_results: Results, origins: Mapping[PipelineKey, Origin]) -> ReadAnswer:
+        """Return the answer to the request, given the results of `pod_queries` and `user_queries`."""
         return ReadAnswer(
             placements={
                 key: PlacementSamples(
-                    readings={what: question.reading(of_pods) for what, question in own.items()},
-                    sessions=self.sessions[key].by_pod(of_pods) if key in self.sessions else {},
+                    readings={quantity: planned.reading(pod_results) for quantity, planned in own.items()},
+                    sessions=self.sessions[key].by_pod(pod_results) if key in self.sessions else {},
                 )
                 for key, own in self.placements.items()
             },
-            scalars={key: question.reading(of_users) for key, question in self.scalars.items()},
-            problems=_problems({**of_pods, **of_users}.values()),
+            scalars={key: planned.reading(user_results) for key, planned in self.scalars.items()},
+            problems=_problems({**pod_results, **user_results}.values()),
             origins=origins,
         )
 
 
-def questions(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s: float | None = None) -> Questions:
-    """Return what to ask for `request`; samples older than `max_age_s`, or most of the window, are stale."""
-    everyone = namespace_matcher(target.namespace for target in request.placements)
-    sessions = (_sessions(target, everyone, presets, max_age_s) for target in request.placements)
-    return Questions(
+def query_plan(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s: float | None = None) -> QueryPlan:
+    """Return the queries of `request`. Samples older than three quarters of their window, or `max_age_s`, are stale."""
+    all_namespaces = namespace_matcher(target.namespace for target in request.placements)
+    sessions = (_sessions(target, all_namespaces, presets, max_age_s) for target in request.placements)
+    return QueryPlan(
         sessions={
-            (question.target.pipeline, question.target.stage, question.target.pool): question
-            for question in sessions
-            if question is not None
+            (planned.target.pipeline, planned.target.stage, planned.target.pool): planned
+            for planned in sessions
+            if planned is not None
         },
         placements={
             (target.pipeline, target.stage, target.pool): {
-                quantity: _about(target, quantity, everyone, presets, max_age_s) for quantity in Quantity
+                quantity: _of_placement(target, quantity, all_namespaces, presets, max_age_s) for quantity in Quantity
             }
             for target in request.placements
         },
-        scalars={key: Question(queries=(query,), conclude=scalar) for key, query in request.scalars.items()},
+        scalars={key: PlannedReading(queries=(query,), conclude=scalar) for key, query in request.scalars.items()},
     )
 
 
-def _about(
-    target: PlacementTarget, quantity: Quantity, everyone: str, presets: Mapping[str, Preset], max_age_s: float | None
-) -> Question:
+def _of_placement(
+    target: PlacementTarget,
+    quantity: Quantity,
+    all_namespaces: str,
+    presets: Mapping[str, Preset],
+    max_age_s: float | None,
+) -> PlannedReading:
     if not target.pods:
-        return _unasked(AbsenceReason.MISSING, "no pod is ready for long enough to have samples")
+        return _without_query(AbsenceReason.MISSING, "no pod has been ready for long enough to have samples")
     if quantity in target.overrides:
         pods = pod_matcher(target.namespace, target.pods)
         query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
-        return Question(queries=(query,), conclude=scalar)
+        return PlannedReading(queries=(query,), conclude=scalar)
     if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
-        return _unasked(AbsenceReason.UNSUPPORTED, "the user's own query tells the percentile, and no bucket of it")
+        return _without_query(AbsenceReason.UNSUPPORTED, "the override of latencyP95 gives no histogram bucket")
     preset = presets.get(target.preset)
     if preset is None:
         known = ", ".join(sorted(presets))
-        return _unasked(AbsenceReason.UNSUPPORTED, f"metrics.preset: {target.preset!r}: must be one of {known}")
+        return _without_query(AbsenceReason.UNSUPPORTED, f"metrics.preset: {target.preset!r}: must be one of {known}")
     if quantity not in preset.formulas:
-        return _unasked(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
-    return _by_preset(target, preset, preset.formulas[quantity], everyone, _most_age_s(target, max_age_s))
+        return _without_query(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
+    return _by_preset(target, preset, preset.formulas[quantity], all_namespaces, _most_age_s(target, max_age_s))
 
 
 def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
@@ -136,9 +141,9 @@ def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
 
 
 def _sessions(
-    target: PlacementTarget, everyone: str, presets: Mapping[str, Preset], max_age_s: float | None
-) -> SessionsQuestion | None:
-    """Return how to ask for the sessions of single pods; None where they are not told one by one."""
+    target: PlacementTarget, all_namespaces: str, presets: Mapping[str, Preset], max_age_s: float | None
+) -> PlannedSessions | None:
+    """Return the queries for the sessions of single pods; None where only a sum over the pods is known."""
     preset = presets.get(target.preset)
     if not target.pods or preset is None or Quantity.SESSIONS in target.overrides:
         return None
@@ -146,19 +151,21 @@ def _sessions(
     if formula is None or formula.combine is not Combine.SUM:
         return None
     most_s = _most_age_s(target, max_age_s)
-    queries = _by_preset(target, preset, formula, everyone, most_s).queries
-    return SessionsQuestion(target=target, max_age_s=most_s, queries=queries)
+    queries = _by_preset(target, preset, formula, all_namespaces, most_s).queries
+    return PlannedSessions(target=target, max_age_s=most_s, queries=queries)
 
 
-def _unasked(reason: AbsenceReason, detail: str) -> Question:
-    return Question(queries=(), conclude=lambda: Absence(reason=reason, detail=detail))
+def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
+    return PlannedReading(queries=(), conclude=lambda: Absence(reason=reason, detail=detail))
 
 
-def _by_preset(target: PlacementTarget, preset: Preset, formula: Formula, everyone: str, max_age_s: float) -> Question:
+def _by_preset(
+    target: PlacementTarget, preset: Preset, formula: Formula, all_namespaces: str, max_age_s: float
+) -> PlannedReading:
     ages_s = f"time() - max by (namespace, pod) (timestamp({preset.freshness}{{$pods}}))"
     templates = [ages_s, formula.value, *([] if formula.over is None else [formula.over])]
-    return Question(
-        queries=tuple(fill(template, pods=everyone, window_s=target.window_s) for template in templates),
+    return PlannedReading(
+        queries=tuple(fill(template, pods=all_namespaces, window_s=target.window_s) for template in templates),
         conclude=partial(_combined, target, formula, max_age_s),
     )
 
@@ -187,6 +194,6 @@ def _divisor(divisor: Divisor, target: PlacementTarget) -> int:
             return target.concurrency * target.batch_limit
 
 
-def _problems(answers: Iterable[Any]) -> tuple[str, ...]:
-    counts = Counter(answer.detail for answer in answers if isinstance(answer, Absence))
+def _problems(results: Iterable[Any]) -> tuple[str, ...]:
+    counts = Counter(result.detail for result in results if isinstance(result, Absence))
     return tuple(detail if count == 1 else f"{detail} ({count} queries)" for detail, count in sorted(counts.items()))

@@ -1,8 +1,8 @@
-"""Visits endpoints again and again from a thread of its own, and keeps what they show.
+"""Scrapes endpoints periodically in a thread of its own, and keeps their samples.
 
-Every target is visited once per cadence, `_VISITS` at a time, and a new one a few times right away. A visit takes at
-most `_VISIT_S` or the cadence, reads at most `MOST_BYTES` (counted as they come; what a header promises is not
-believed), follows no redirect and takes nothing compressed. What has not been visited when the cadence is over has
+Every target is visited once per cadence, `_VISITS` at a time; a new target is visited `_QUICK_VISITS` times right away.
+A visit takes at most `_VISIT_S` or the cadence, reads at most `MOST_BYTES` (counted while reading, whatever the header
+says), follows no redirects, and accepts no compressed answers. A visit that has not ended when the cadence is over has
 failed.
 """
 
@@ -35,12 +35,12 @@ _STARTED = "process_start_time_seconds"
 
 T = TypeVar("T")
 Identity = tuple[str, ...]
-"""What a target is known by, of the caller's choice."""
+"""The key of a target, chosen by the caller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeTarget:
-    """An endpoint to visit: the labels that its series get, the metrics wanted of it, and how long they are kept."""
+    """An endpoint to scrape: its labels, the names of the metrics to keep, and how long samples are kept."""
 
     url: str
     labels: tuple[tuple[str, str], ...]
@@ -49,7 +49,7 @@ class ScrapeTarget:
 
 
 class _Visited:
-    """A target, and what it has shown."""
+    """A target and the samples of its visits."""
 
     def __init__(self, target: ScrapeTarget) -> None:
         self.target = target
@@ -60,11 +60,11 @@ class _Visited:
 
 
 class Scraper:
-    """Follows targets, from `start()` to `close()`."""
+    """Scrapes the targets given to `follow`, from `start()` to `close()`."""
 
     def __init__(self, cadence_s: float) -> None:
         self._cadence_s = cadence_s
-        # Counts on as no clock that is set does, and yet says about what time it is.
+        # A monotonic clock that shows about the wall time: it does not jump when the clock is set.
         self._epoch_s = time.time() - time.monotonic()
         self._lock = threading.Condition()
         self._visited: dict[Identity, _Visited] = {}
@@ -74,26 +74,26 @@ class Scraper:
         self._run: Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to visit."""
+        """Begin to scrape."""
         self._thread.start()
         self._run = asyncio.run_coroutine_threadsafe(self._rounds(), self._loop)
 
     def close(self) -> None:
-        """Stop visiting; visits under way are given up."""
+        """Stop scraping; visits under way are cancelled."""
         if self._run is None:
             return
         self._run.cancel()
-        asyncio.run_coroutine_threadsafe(_others_to_end(), self._loop).result(_END_S)
+        asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result(_END_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_S)
         self._loop.close()
 
     def now_s(self) -> float:
-        """Return the time by the clock that samples are dated with."""
+        """Return the time in seconds on the clock that samples are dated with."""
         return self._epoch_s + time.monotonic()
 
     def follow(self, targets: Mapping[Identity, ScrapeTarget]) -> None:
-        """Visit these from now on, and no others. One that moved to another address begins anew."""
+        """Scrape exactly these targets from now on. A target with a new URL starts with no samples."""
         with self._lock:
             before, self._visited = self._visited, {}
             new = False
@@ -107,17 +107,17 @@ class Scraper:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def wait_for_visits(self, visits: int, within_s: float) -> None:
-        """Wait until every target was visited that often, successfully or not, but not longer than `within_s`."""
+        """Wait until every target was visited `visits` times, successfully or not, at most `within_s` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: all(each.visits >= visits for each in self._visited.values()), within_s)
 
     def look(self, evaluate: Callable[[Mapping[Identity, TargetHistory], float], T]) -> T:
-        """Return what `evaluate` makes of what is known and the time, while nothing is added to it."""
+        """Return `evaluate(histories, now_s)`; no samples are added while it runs."""
         with self._lock:
             return evaluate({key: visited.history for key, visited in self._visited.items()}, self.now_s())
 
     def problems(self) -> tuple[str, ...]:
-        """Return why targets could not be read, for a person: each cause once, and how many it befell."""
+        """Return the causes of failed visits, each once with the number of targets."""
         with self._lock:
             causes = Counter(visited.problem for visited in self._visited.values() if visited.problem)
         return tuple(
@@ -180,12 +180,12 @@ class Scraper:
                 self._lock.notify_all()
 
     def _record(self, visited: _Visited, at_s: float, text: str) -> str:
-        """Keep what a target showed, and return what is to be said about it."""
+        """Keep the samples of a visit, and return the problem with them, empty if there is none."""
         target = visited.target
         found = samples(text, target.names | {_STARTED})
         started = next((value for name, _, value in found if name == _STARTED), None)
         with self._lock:
-            if started != visited.started:  # another process: its counters have nothing to do with those before
+            if started != visited.started:  # another process: its counters do not continue the ones before
                 visited.history, visited.started = TargetHistory(dict(target.labels)), started
             visited.history.record(at_s, found, target.keep_s)
             crowded = visited.history.crowded
@@ -194,7 +194,7 @@ class Scraper:
         )
 
 
-async def _others_to_end() -> None:
+async def _cancel_other_tasks() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -202,7 +202,7 @@ async def _others_to_end() -> None:
 
 
 class _Refused(Exception):
-    """What came is not what was asked for: the message says why."""
+    """The answer of a target is not accepted; the message says why."""
 
 
 async def _text(session: aiohttp.ClientSession, url: str) -> str:
@@ -211,7 +211,7 @@ async def _text(session: aiohttp.ClientSession, url: str) -> str:
         if response.status != 200:
             raise _Refused(f"HTTP status {response.status}")
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise _Refused("the answer is compressed, which was not asked for")
+            raise _Refused("the answer is compressed, although Accept-Encoding was identity")
         body = bytearray()
         async for chunk in response.content.iter_chunked(_CHUNK):
             body += chunk
@@ -224,7 +224,7 @@ async def _text(session: aiohttp.ClientSession, url: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Return what went wrong without the address, which would make every target's problem a different one."""
+    """Return the cause without the address, so that the same problem of many targets has one text."""
     match error:
         case aiohttp.ClientConnectorError():
             return error.os_error.strerror or "no connection"

@@ -1,9 +1,9 @@
-"""Several sources, best first: what one cannot tell because it has lost it, the next is asked for.
+"""Several sources, best first: metrics that a better source has lost are read from the next one.
 
-A pipeline stands on one rung. It falls at once when the rung above lacks something that decisions are made of (the
-users' queries, what stages are offered and answer) and the one below has it; it climbs when the rung above has told it
-all in `_STEADY` reads one after the other, so that a source that comes and goes is not followed up and down. Below the
-last rung nothing is made up: the reading stays absent, and whoever decides holds what is there.
+Each pipeline has a current tier. It falls at once when its tier has lost numbers that decisions need (the users'
+queries, the throughput of stages) and a lower tier has them. It returns after a better tier had all of them in
+`_STEADY` reads in a row, so that a source that comes and goes does not make it switch back and forth. A number that the
+last tier has lost too stays absent.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -23,46 +23,45 @@ from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadReq
 
 _STEADY = 2
 _LOST = frozenset({AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.MISSING, AbsenceReason.PARTIAL})
-"""What another source may know. That a server does not export a quantity, or that nobody asked for anything, is so
-whoever reads it."""
+"""Reasons that may not hold for another source, unlike that a server does not export a quantity."""
 
 
 class TieredSource:
-    """A `MetricSource` over others, which are named by their rungs, best first."""
+    """A `MetricSource` over several others, one per tier."""
 
     def __init__(self, sources: Mapping[MetricsTier, MetricSource]) -> None:
-        """`sources` must be some, in the order of preference."""
+        """`sources` must not be empty; the best comes first."""
         self._sources = dict(sources)
-        self._rungs: dict[PipelineKey, int] = {}
+        self._tiers: dict[PipelineKey, int] = {}
         self._steady: dict[PipelineKey, int] = {}
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """See `MetricSource.read`. The sources are asked one after the other: all but the first must answer at once."""
+        """See `MetricSource.read`. The sources are read one after the other: all but the first must return at once."""
         answers = [source.read(request) for source in self._sources.values()]
         placements: dict[PlacementId, PlacementSamples] = {}
         scalars: dict[Hashable, Reading] = {}
         origins: dict[PipelineKey, Origin] = {}
-        before, self._rungs = self._rungs, {}
+        before, self._tiers = self._tiers, {}
         for key, (placement_ids, scalar_ids) in _by_pipeline(request).items():
-            told = [dict(_essential(answer, placement_ids, scalar_ids)) for answer in answers]
-            tier = self._settled(key, before.get(key, 0), told)
-            self._rungs[key] = tier
-            own = [answers[tier], *answers[:tier], *answers[tier + 1 :]]
+            essential = [dict(_essential(answer, placement_ids, scalar_ids)) for answer in answers]
+            tier = self._next_tier(key, before.get(key, 0), essential)
+            self._tiers[key] = tier
+            preferred = [answers[tier], *answers[:tier], *answers[tier + 1 :]]
             for placement in placement_ids:
-                placements[placement] = _merged([answer.placements[placement] for answer in own], alone=tier == 0)
+                placements[placement] = _merged([answer.placements[placement] for answer in preferred], best=tier == 0)
             for scalar in scalar_ids:
-                scalars[scalar] = _first([answer.scalars[scalar] for answer in own], alone=tier == 0)
-            origins[key] = Origin(tier=list(self._sources)[tier], because=_why(told[:tier]))
-        for scalar in request.scalars.keys() - scalars.keys():  # nobody's: the first number there is
-            scalars[scalar] = _first([answer.scalars[scalar] for answer in answers], alone=False)
-        self._steady = {key: count for key, count in self._steady.items() if key in self._rungs}
+                scalars[scalar] = _first([answer.scalars[scalar] for answer in preferred], best=tier == 0)
+            origins[key] = Origin(tier=list(self._sources)[tier], because=_losses(essential[:tier]))
+        for scalar in request.scalars.keys() - scalars.keys():  # without a pipeline: the first number of any source
+            scalars[scalar] = _first([answer.scalars[scalar] for answer in answers], best=False)
+        self._steady = {key: count for key, count in self._steady.items() if key in self._tiers}
         problems = dict.fromkeys(problem for answer in answers for problem in answer.problems)
         return ReadAnswer(placements=placements, scalars=scalars, problems=tuple(problems), origins=origins)
 
-    def _settled(self, key: PipelineKey, tier: int, told: Sequence[Mapping[Hashable, Reading]]) -> int:
-        """Return the rung to stand on after a read in which the sources `told` that much."""
-        best = _best(told)
-        if best >= tier or not _tells_anything(told[best]):
+    def _next_tier(self, key: PipelineKey, tier: int, essential: Sequence[Mapping[Hashable, Reading]]) -> int:
+        """Return the index of the pipeline's tier after a read with these `essential` readings by tier."""
+        best = _best(essential)
+        if best >= tier or not _has_any(essential[best]):
             self._steady.pop(key, None)
             return max(best, tier)
         self._steady[key] = self._steady.get(key, 0) + 1
@@ -73,19 +72,19 @@ class TieredSource:
 
 
 def _by_pipeline(request: ReadRequest) -> Mapping[PipelineKey, tuple[list[PlacementId], list[Hashable]]]:
-    found: dict[PipelineKey, tuple[list[PlacementId], list[Hashable]]] = {}
+    parts: dict[PipelineKey, tuple[list[PlacementId], list[Hashable]]] = {}
     for target in request.placements:
         placement = (target.pipeline, target.stage, target.pool)
-        found.setdefault(target.pipeline, ([], []))[0].append(placement)
-    for scalar, key in request.asked_by.items():
-        found.setdefault(key, ([], []))[1].append(scalar)
-    return found
+        parts.setdefault(target.pipeline, ([], []))[0].append(placement)
+    for scalar, key in request.scalar_owners.items():
+        parts.setdefault(key, ([], []))[1].append(scalar)
+    return parts
 
 
 def _essential(
     answer: ReadAnswer, placements: Sequence[PlacementId], scalars: Sequence[Hashable]
 ) -> Iterator[tuple[Hashable, Reading]]:
-    """Yield what decisions are made of."""
+    """Yield the readings that decisions need."""
     for scalar in scalars:
         yield scalar, answer.scalars[scalar]
     for placement in placements:
@@ -93,16 +92,16 @@ def _essential(
             yield (placement, quantity), answer.placements[placement].of(quantity)
 
 
-def _best(told: Sequence[Mapping[Hashable, Reading]]) -> int:
-    """Return the first rung that has lost nothing which a later one has."""
-    for tier, readings in enumerate(told):
-        lost = [what for what, reading in readings.items() if _is_lost(reading)]
-        if not any(not isinstance(later[what], Absence) for what in lost for later in told[tier + 1 :]):
+def _best(essential: Sequence[Mapping[Hashable, Reading]]) -> int:
+    """Return the first tier that has lost no reading that a later one has."""
+    for tier, readings in enumerate(essential):
+        lost = [name for name, reading in readings.items() if _is_lost(reading)]
+        if not any(not isinstance(later[name], Absence) for name in lost for later in essential[tier + 1 :]):
             return tier
     return 0
 
 
-def _tells_anything(readings: Mapping[Hashable, Reading]) -> bool:
+def _has_any(readings: Mapping[Hashable, Reading]) -> bool:
     return any(not _is_lost(reading) for reading in readings.values())
 
 
@@ -110,28 +109,30 @@ def _is_lost(reading: Reading) -> bool:
     return isinstance(reading, Absence) and reading.reason in _LOST
 
 
-def _why(told: Sequence[Mapping[Hashable, Reading]]) -> str:
-    """Return what the rungs above say of what they have lost: the first of each, for a person."""
-    words = []
-    for readings in told:
+def _losses(essential: Sequence[Mapping[Hashable, Reading]]) -> str:
+    """Return the reason of the first lost reading of each tier, as text."""
+    reasons = []
+    for readings in essential:
         for reading in readings.values():
             if isinstance(reading, Absence) and _is_lost(reading):
-                words.append(f"{reading.reason.value}: {reading.detail}" if reading.detail else reading.reason.value)
+                reasons.append(f"{reading.reason.value}: {reading.detail}" if reading.detail else reading.reason.value)
                 break
-    return "; ".join(words)
+    return "; ".join(reasons)
 
 
-def _merged(samples: Sequence[PlacementSamples], *, alone: bool) -> PlacementSamples:
+def _merged(samples: Sequence[PlacementSamples], *, best: bool) -> PlacementSamples:
     return PlacementSamples(
-        readings={quantity: _first([each.of(quantity) for each in samples], alone=alone) for quantity in Quantity},
+        readings={quantity: _first([each.of(quantity) for each in samples], best=best) for quantity in Quantity},
         sessions=next((each.sessions for each in samples if each.sessions), {}),
     )
 
 
-def _first(readings: Sequence[Reading], *, alone: bool) -> Reading:
-    """Return the first reading; where it is lost or not supported, and this is no source to rely on `alone`, the first
-    number instead, if there is any."""
+def _first(readings: Sequence[Reading], *, best: bool) -> Reading:
+    """Return the first reading.
+
+    If it is lost or unsupported, and its source is not the `best` tier, return the first number of the others, if any.
+    """
     first = readings[0]
-    if alone or not isinstance(first, Absence) or first.reason not in _LOST | {AbsenceReason.UNSUPPORTED}:
+    if best or not isinstance(first, Absence) or first.reason not in _LOST | {AbsenceReason.UNSUPPORTED}:
         return first
     return next((reading for reading in readings if not isinstance(reading, Absence)), first)

@@ -50,9 +50,7 @@ class Pods:
     summary: Window
     bounds_s: Floats
     concurrency: int
-    batch_limit: int
     queue_limit: int
-    session_slots: int | None
 
     def rate(self, counter: Counter) -> Floats:
         """Per second."""
@@ -65,10 +63,6 @@ class Pods:
     def constant(self, value: float) -> Floats:
         """What every pod exports alike, where it has a sample."""
         return np.where(np.isnan(self.window.last[:, Level.QUEUED]), np.nan, value)
-
-    def slots(self) -> Floats:
-        """Session slots; servers without a limit do not export it."""
-        return self.constant(np.nan if self.session_slots is None else self.session_slots)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,16 +134,6 @@ def _vllm_arrivals(pods: Pods) -> Floats:
     return pods.rate(Counter.COMPLETED) + growth
 
 
-def _vllm_cache_use(pods: Pods) -> Floats:
-    if pods.session_slots is None:
-        return np.minimum(1.0, pods.window.last[:, Level.IN_SERVICE] / (pods.concurrency * pods.batch_limit))
-    return np.minimum(1.0, pods.window.last[:, Level.SESSIONS] / pods.session_slots)
-
-
-_SESSIONS: Mapping[Quantity, Expression] = {
-    Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
-    Quantity.MEMORY_USE: Expression(value=_last(Level.SESSIONS), over=Pods.slots),
-}
 _WORKER_BUCKETS, _VLLM_BUCKETS = _buckets("generic"), _buckets("vllm")
 _NOT_EXPORTED = Expression(value=lambda pods: np.full(len(pods.window.ages_s), np.nan))
 
@@ -171,7 +155,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.RX_QUEUE_PRESSURE: Expression(
             value=lambda pods: np.minimum(1.0, pods.window.last[:, Level.QUEUED] / pods.queue_limit)
         ),
-        **_SESSIONS,
+        Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
     },
     "triton": {
         Quantity.ARRIVAL_RATE: Expression(value=lambda pods: pods.rate(Counter.COMPLETED) + pods.rate(Counter.REFUSED)),
@@ -185,7 +169,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.UTILIZATION: Expression(value=_triton_busy),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
-        **_SESSIONS,
+        Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
     },
     "vllm": {
         Quantity.ARRIVAL_RATE: Expression(value=_vllm_arrivals),
@@ -205,7 +189,6 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
-        Quantity.MEMORY_USE: Expression(value=_vllm_cache_use),
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
     },
 }

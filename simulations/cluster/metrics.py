@@ -23,7 +23,7 @@ from simulations.results.histogram import TRITON_SUMMARY_S
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
 """The counters whose rates tell of a replica."""
-_NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+_NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 
 
 class Metrics:
@@ -85,9 +85,7 @@ class Metrics:
                 summary=told.window(reporting, TRITON_SUMMARY_S),
                 bounds_s=_BOUNDS_S,
                 concurrency=prior.concurrency,
-                batch_limit=prior.batch_sizes[-1],
                 queue_limit=DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit,
-                session_slots=prior.session_slots,
             )
             readings = placement_readings(stage, placement, names, pods, hidden)
             noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.pool}", self._now_s)

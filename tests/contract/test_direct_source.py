@@ -258,7 +258,7 @@ BROKEN: Mapping[str, tuple[Callable[[BaseHTTPRequestHandler, Pod], bool], str]] 
     "no text": (lambda handler, _: send(handler, b"\xff\xfe\n"), "not UTF-8"),
     "cut": (lambda handler, _: send(handler, b"speech_stage_capacity 1\nspeech_sta"), "cut off"),
     "cut body": (lambda handler, _: send(handler, b"a 1\n", Content_Length="100"), "ClientPayloadError"),
-    "nonsense": (lambda handler, _: send(handler, b"speech_stage_capacity one\n"), "cannot be read"),
+    "nonsense": (lambda handler, _: send(handler, b"speech_stage_capacity one\n"), "cannot be parsed"),
     "many series": (lambda handler, _: send(handler, MANY), "more than 10000 series"),
     "long labels": (lambda handler, _: send(handler, LONG), "more than 4096 bytes of labels"),
 }
@@ -279,8 +279,8 @@ def test_a_pod_that_misbehaves_costs_only_its_own_numbers_and_is_named_by_cause(
 
     bad.answer = misbehave
     becomes(source, a_target(pods), Quantity.ARRIVAL_RATE, AbsenceReason.PARTIAL)
-    told = eventually(lambda: [each for each in read(source, a_target(pods)).problems if words in each])
-    assert all(each.startswith("direct scrape: ") for each in told)
+    problems = eventually(lambda: [each for each in read(source, a_target(pods)).problems if words in each])
+    assert all(each.startswith("direct scrape: ") for each in problems)
 
     def of_the_others() -> bool:
         return read(source, a_target(pods)).placements[KEY].of(Quantity.SERVICE_TIME) == pytest.approx(0.02)
@@ -308,11 +308,11 @@ def test_pods_that_are_gone_become_stale(source: DirectSource) -> None:
     assert absence.detail == "0 of 1 pods, 1 stale"
 
 
-def test_a_pod_that_says_nothing_of_a_port_is_told_of(source: DirectSource, pods: dict[str, Pod]) -> None:
+def test_a_pod_without_a_known_port_is_reported(source: DirectSource, pods: dict[str, Pod]) -> None:
     target = a_target(pods)
     target = replace(target, endpoints={**target.endpoints, "vad-0": PodEndpoint(host="127.0.0.1")})
-    (told,) = read(source, target).problems
-    assert "prometheus.io/port" in told
+    (problem,) = read(source, target).problems
+    assert "prometheus.io/port" in problem
 
 
 def test_a_counter_that_restarts_yields_no_negative_and_no_huge_rate(source: DirectSource) -> None:
@@ -442,7 +442,7 @@ class TestTheUsersOwnQueries:
 
         eventually(unavailable)
 
-    def test_a_query_that_looks_back_too_far_costs_nobody_else_his_answer(
+    def test_a_query_that_looks_back_too_far_leaves_other_queries_their_results(
         self, monkeypatch: pytest.MonkeyPatch, source: DirectSource, ingresses: list[Pod]
     ) -> None:
         monkeypatch.setattr("profiler.sources.history.MOST_SAMPLES", 20)
@@ -460,7 +460,7 @@ class TestTheUsersOwnQueries:
         target = a_target(pods)
         whole(source, target)
         reading = self.scalar(source, "sum(speech_stage_queue_depth)", target)
-        assert reading == Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
+        assert reading == Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 
     @pytest.mark.parametrize("query", ["sum(streams) offset 5m", "topk(1, streams)", "sum(", "a / on(b) c"])
     def test_what_takes_a_prometheus_is_unsupported_and_named(self, source: DirectSource, query: str) -> None:

@@ -1,10 +1,14 @@
-from golden_conversion import RENAMED_FIELDS, converted
+from golden_conversion import DROPPED_FIELDS, RENAMED_FIELDS, converted
 from golden_files import read
 
 
 def test_renamed_fields_are_converted_at_any_depth_and_all_else_is_kept() -> None:
     before = {"pools": [{"strays": [[1, 2]], "name": "strays"}], "policy": {"work_limit": 7}}
     assert converted(before) == {"pools": [{"unaccounted": [[1, 2]], "name": "strays"}], "policy": {"search_effort": 7}}
+
+
+def test_readings_of_a_quantity_that_is_no_longer_read_are_dropped() -> None:
+    assert converted({"readings": {"memoryUse": 0.4, "sessions": 3.0}}) == {"readings": {"sessions": 3.0}}
 
 
 def test_every_conversion_is_needed_by_a_stored_record() -> None:
@@ -17,5 +21,5 @@ def test_every_conversion_is_needed_by_a_stored_record() -> None:
             stack += value.values()
         elif isinstance(value, list):
             stack += value
-    assert names >= RENAMED_FIELDS.keys()
+    assert names >= RENAMED_FIELDS.keys() | DROPPED_FIELDS
     assert not names & set(RENAMED_FIELDS.values())

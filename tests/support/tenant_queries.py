@@ -1,4 +1,4 @@
-"""Queries as a tenant could write them: some ordinary, some meant to see the series of another one."""
+"""Queries as a tenant could write them: some ordinary, some that try to read series of another namespace."""
 
 RESTRICTED = [
     ("up", "up{N}"),
@@ -24,18 +24,18 @@ RESTRICTED = [
     ('label_replace(a, "namespace", "x", "", "")', 'label_replace(a{N}, "namespace", "x", "", "")'),
     ("topk(3, a) + scalar(b) + vector(1) + time()", "topk(3, a{N}) + scalar(b{N}) + vector(1) + time()"),
     ("inf + NaN", "inf + NaN"),
-    # Names of functions and keywords are names of metrics as well.
+    # Names of functions and keywords can be names of metrics.
     ("sum + sum", "sum{N} + sum{N}"),
     ('sum{job="x"}', 'sum{N, job="x"}'),
     ('by{job="x"}', 'by{N, job="x"}'),
     ('offset{job="x"}', 'offset{N, job="x"}'),
     ("rate", "rate{N}"),
-    # A brace, a quotation mark or a name inside of a string is none.
+    # Braces, quotation marks and names inside a string.
     ('up{job="} or down{a=\\"b"}', 'up{N, job="} or down{a=\\"b"}'),
     ("up{job='\"} or down'}", "up{N, job='\"} or down'}"),
     ('up{job=`"} or down`}', 'up{N, job=`"} or down`}'),
 ]
-"""(query, what becomes of it; `{N` stands for the brace and the condition), all of which can be held to a namespace."""
+"""(query, restricted query); `{N` is the brace and the namespace condition."""
 
 REFUSED = [
     "",
@@ -83,4 +83,4 @@ REFUSED = [
     "ä",
     'a{job="\n"}',
 ]
-"""What is not understood to the end, or could mean more than it seems."""
+"""Queries that are not understood to the end, or that could select more than they seem to."""

@@ -1,4 +1,4 @@
-"""Restricted queries as a real Prometheus understands them: it takes all of them, and none sees another's series."""
+"""A real Prometheus accepts every restricted query, and none returns series of another namespace."""
 
 import time
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def ask(prometheus: PrometheusServer, query: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def prometheus(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrometheusServer]:
-    """One that scrapes series of two namespaces, and has had them for two scrapes."""
+    """Return a Prometheus that has scraped series of two namespaces twice."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -77,7 +77,7 @@ def prometheus(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("query", [query for query, _ in RESTRICTED])
-def test_a_restricted_query_is_taken_and_sees_nothing_of_another_namespace(
+def test_a_restricted_query_is_accepted_and_returns_nothing_of_another_namespace(
     prometheus: PrometheusServer, query: str
 ) -> None:
     answer = ask(prometheus, restricted(query, "speech"))
@@ -86,6 +86,6 @@ def test_a_restricted_query_is_taken_and_sees_nothing_of_another_namespace(
     assert f"{SECRET:.0f}" not in str(answer)
 
 
-def test_unrestricted_they_would(prometheus: PrometheusServer) -> None:
+def test_unrestricted_queries_return_series_of_another_namespace(prometheus: PrometheusServer) -> None:
     for query in ("up", '{__name__=~".+"}', 'sum{job="x"}', "sum by (namespace) (x)"):
         assert f"{SECRET:.0f}" in str(ask(prometheus, query))

@@ -213,22 +213,22 @@ def eventually(look: Callable[[], Any], timeout_s: float = 60) -> Any:
 
 @pytest.fixture(scope="module")
 def everything(stand: Stand) -> dict[str, Settled]:
-    """The readings once a full window under load lies behind, with nothing absent that can be told."""
+    """Return the readings after a full window under load, when every exported quantity is there."""
     since_s = time.monotonic()
     for source in SOURCES:
-        stand.read(source)  # whom to visit
+        stand.read(source)  # direct scrapes begin with the first read
 
     def look() -> dict[str, Settled] | None:
-        # Workers and clients live in this process too: what it does beside them makes them late.
+        # Workers and clients run in this process too: other work in it makes them late.
         if time.monotonic() < since_s + WINDOW_S + 4:
             return None
-        told = {source: stand.read(source) for source in SOURCES}
+        readings_now = {source: stand.read(source) for source in SOURCES}
         found = {
             source: {
                 preset: {what: value for what, value in readings.items() if not isinstance(value, Absence)}
                 for preset, readings in presets.items()
             }
-            for source, presets in told.items()
+            for source, presets in readings_now.items()
         }
         whole = all(Quantity.LATENCY_P95 in readings for presets in found.values() for readings in presets.values())
         return found if whole else None
@@ -266,7 +266,7 @@ class TestEveryPreset:
     def test_the_service_time_fits_the_law_at_the_batch_it_belongs_to(self, settled: Settled, preset: Preset) -> None:
         readings = settled[preset]
         if preset == "vllm":
-            # It tells its batch as a gauge, of which a window has thirty samples a pod: too few to hold a law against.
+            # Its batch is a gauge with thirty samples per pod and window: too few to compare with a law.
             # Its times are weighted by requests, as Triton's are.
             assert readings[Quantity.SERVICE_TIME] == pytest.approx(settled["triton"][Quantity.SERVICE_TIME], rel=0.1)
             assert readings[Quantity.BATCH_SIZE] <= readings[Quantity.PRESENT_BATCH] <= BATCH_MAX
@@ -303,13 +303,11 @@ class TestEveryPreset:
     def test_the_queue_obeys_littles_law(self, settled: Settled, preset: Preset) -> None:
         readings = settled[preset]
         waiting = 2 * RATE_RPS * (readings[Quantity.LATENCY_MEAN] - readings[Quantity.SERVICE_TIME])
-        # What waits is a gauge too: the means of thirty samples are an item off now and then.
+        # The queue is a gauge too: means of thirty samples are sometimes an item off.
         assert readings[Quantity.QUEUE_DEPTH] == pytest.approx(waiting, rel=0.5, abs=1.25)
 
-    def test_slots_in_use_are_a_share_of_all(self, settled: Settled, preset: Preset) -> None:
-        readings = settled[preset]
-        assert 0 <= readings[Quantity.SESSIONS] <= 2 * SLOTS
-        assert 0 <= readings[Quantity.MEMORY_USE] < 0.5
+    def test_sessions_are_at_most_the_slots(self, settled: Settled, preset: Preset) -> None:
+        assert 0 <= settled[preset][Quantity.SESSIONS] <= 2 * SLOTS
 
     def test_a_pod_that_was_never_scraped_makes_sums_partial(
         self, stand: Stand, settled: Settled, source: str, preset: Preset
@@ -322,7 +320,7 @@ class TestEveryPreset:
         assert not isinstance(readings[Quantity.SERVICE_TIME], Absence)
 
 
-def test_only_the_contract_and_no_other_server_tells_receive_pressure(
+def test_only_the_generic_preset_has_receive_pressure(
     settled: Settled,
 ) -> None:
     assert [preset for preset in PRESETS if Quantity.RX_QUEUE_PRESSURE in settled[preset]] == ["generic"]
@@ -351,9 +349,9 @@ def test_a_users_own_query_is_one_number_or_says_why_not(
 
 @pytest.mark.quiet
 def test_the_sources_agree(everything: dict[str, Settled]) -> None:
-    """Rates agree within 5 %, though each visits at its own moments; what comes from gauges is as far apart as means of
-    thirty samples, or is of one moment and cannot be compared."""
-    of_a_moment = {Quantity.SESSIONS, Quantity.MEMORY_USE, Quantity.RX_QUEUE_PRESSURE}
+    """Rates agree within 5 %, although the sources scrape at different times. Means of gauges differ as means of thirty
+    samples do; gauges of one moment cannot be compared."""
+    of_a_moment = {Quantity.SESSIONS, Quantity.RX_QUEUE_PRESSURE}
     bounds = {Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING}
     apart = {
         (preset, what): (value, everything["direct"][preset].get(what))

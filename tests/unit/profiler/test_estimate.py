@@ -24,7 +24,6 @@ BUSY: dict[Quantity, Reading] = {
     Quantity.UTILIZATION: 0.5,
     Quantity.QUEUE_DEPTH: 1.0,
     Quantity.SESSIONS: 30.0,
-    Quantity.MEMORY_USE: 0.4,
     Quantity.RX_QUEUE_PRESSURE: 0.1,
 }
 

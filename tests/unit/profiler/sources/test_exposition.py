@@ -46,7 +46,7 @@ def test_a_text_that_is_cut_off_is_refused() -> None:
 
 @pytest.mark.parametrize("line", ["x 1,5", "x one", "x{a=b} 1", 'x{a="b"} #'])
 def test_a_line_that_cannot_be_read_is_refused(line: str) -> None:
-    with pytest.raises(InvalidExposition, match="cannot be read"):
+    with pytest.raises(InvalidExposition, match="cannot be parsed"):
         samples(f"{line}\n", {"x"})
 
 

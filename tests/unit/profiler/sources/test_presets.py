@@ -18,7 +18,7 @@ def test_the_bundled_presets_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", ["generic", "triton", "vllm"])
-def test_a_bundled_preset_tells_every_quantity_of_a_stage(name: str) -> None:
+def test_a_bundled_preset_has_every_quantity_of_a_stage(name: str) -> None:
     edges = {Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING}  # only histograms have them
     formulas = load_presets()[name].formulas
     assert set(Quantity) - set(formulas) <= {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, *edges}
@@ -45,7 +45,7 @@ def test_a_new_server_needs_only_a_data_file() -> None:
         (("[arrivalRate]", "[arrivals]"), "mine.toml: [arrivals]: 'arrivals': must be one of arrivalRate, "),
         (('"sum"\n', '"average"\n'), "mine.toml: arrivalRate.combine: 'average': must be one of sum, mean, max, "),
         (('combine = "sum"', ""), "mine.toml: arrivalRate.combine: None: must be one of sum, "),
-        (("$pods", ""), "must be PromQL that selects by $pods"),
+        (("$pods", ""), "must be PromQL that contains $pods"),
         (('combine = "sum"', 'combine = "ratio"'), "mine.toml: arrivalRate.over: None: belongs to combine = ratio"),
         (('"sum"\n', '"sum"\nover = "x{$pods}"\n'), "arrivalRate.over: 'x{$pods}': belongs to combine = ratio"),
         (('"sum"\n', '"sum"\nquantile = 0.5\n'), "arrivalRate.quantile: 0.5: belongs to combine = quantile"),

@@ -68,7 +68,7 @@ def test_anything_else_is_named(result: list[object], reason: AbsenceReason) -> 
     assert found.detail
 
 
-def test_a_query_with_several_series_is_told_to_sum() -> None:
+def test_a_query_with_several_series_is_asked_to_aggregate() -> None:
     found = scalar([series("1", pod="a"), series("2", pod="b")])
     assert isinstance(found, Absence)
     assert "2 series" in found.detail

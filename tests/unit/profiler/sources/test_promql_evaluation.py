@@ -124,7 +124,7 @@ def test_a_quantile_is_interpolated_in_its_bucket() -> None:
     assert math.isnan(ask("histogram_quantile(0.75, sum by (le) (0 * rate(x_bucket[11s])))", target)["-"])
 
 
-def test_ages_are_told() -> None:
+def test_ages_are_computed() -> None:
     assert ask("time() - max by (namespace, pod) (timestamp(g))", STEADY, at_s=NOW_S + 3) == {"a": 3}
 
 

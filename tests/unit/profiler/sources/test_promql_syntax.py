@@ -1,6 +1,7 @@
-"""What the operator can evaluate by itself, and that it says so of all else."""
+"""Selectors are found in all of PromQL; the part that the operator can evaluate has a tree, the rest is refused."""
 
 import pytest
+from tenant_queries import REFUSED
 
 from profiler.sources.presets import load_presets
 from profiler.sources.promql import fill, namespace_matcher
@@ -11,10 +12,12 @@ from profiler.sources.promql_syntax import (
     Matcher,
     Number,
     Selector,
+    SelectorPlace,
     Subquery,
     longest_window_s,
     metric_names,
     parse,
+    selector_places,
 )
 from profiler.sources.promql_tokens import UnsupportedQuery
 
@@ -99,7 +102,7 @@ def test_anything_else_is_refused(query: str) -> None:
 
 
 @pytest.mark.parametrize("inside", ["max_over_time(a[1h:9s])", "sum(-max_over_time(a[1h:9s]) * 2)"])
-def test_a_subquery_of_a_subquery_is_refused_and_where_it_stands_is_told(inside: str) -> None:
+def test_a_subquery_of_a_subquery_is_refused_with_its_position(inside: str) -> None:
     query = f"max_over_time({inside}[24h:9s])"
     with pytest.raises(UnsupportedQuery, match=rf"'\[' at {query.rindex('[')}: is a subquery of a subquery"):
         parse(query)
@@ -121,3 +124,34 @@ def test_a_regular_expression_that_may_take_long_is_refused(pattern: str) -> Non
 @pytest.mark.parametrize("pattern", ["vad|enc", r"vad\\-1|vad\\-2", "speech.*", ".+", "a.c", ""])
 def test_alternatives_and_a_few_wildcards_are_understood(pattern: str) -> None:
     parse(f'a{{x=~"{pattern}"}}')
+
+
+def test_a_selector_is_found_with_its_braces_and_conditions() -> None:
+    query = 'up + down{} / sum by (x) (rate(a{x="y"}[5m]))'
+    assert selector_places(query) == (
+        SelectorPlace(at=query.index(" +"), braces=False, conditions=False),
+        SelectorPlace(at=query.index("{}") + 1, braces=True, conditions=False),
+        SelectorPlace(at=query.index("x="), braces=True, conditions=True),
+    )
+
+
+def test_numbers_labels_and_functions_are_no_selectors() -> None:
+    assert selector_places("time() + inf * scalar(vector(1) > bool on (pod) vector(2))") == ()
+
+
+@pytest.mark.parametrize("query", [*REFUSED, "sum()", "sum by (a) ()"])
+def test_a_query_that_is_not_understood_to_the_end_has_no_selectors(query: str) -> None:
+    with pytest.raises(UnsupportedQuery):
+        selector_places(query)
+
+
+def test_selectors_are_found_where_a_query_cannot_be_evaluated() -> None:
+    for query in (
+        r'a{x=~"[a-z]+"}',
+        r'a{x="\x41"}',
+        f"a{'+a' * 2_000}",
+        "max_over_time(max_over_time(a[1h:9s])[1h:9s])",
+    ):
+        assert selector_places(query)
+        with pytest.raises(UnsupportedQuery):
+            parse(query)

@@ -1,4 +1,4 @@
-"""The sessions of single pods, from the queries that are asked for the placement's anyway."""
+"""The sessions of single pods, from the queries of the placement's sessions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,7 +8,7 @@ from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoint, Quantity
 from profiler.sources.base import ReadRequest
 from profiler.sources.presets import load_presets
-from profiler.sources.queries import Questions, questions
+from profiler.sources.queries import QueryPlan, query_plan
 
 PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
 TARGET = PlacementTarget(
@@ -32,26 +32,26 @@ def series(values: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"metric": {"namespace": "speech", "pod": pod}, "value": [1.0, value]} for pod, value in values.items()]
 
 
-def asked(target: PlacementTarget = TARGET) -> Questions:
-    return questions(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), load_presets())
+def planned(target: PlacementTarget = TARGET) -> QueryPlan:
+    return query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), load_presets())
 
 
-def answers(found: Questions) -> dict[str, Any]:
+def answers(found: QueryPlan) -> dict[str, Any]:
     ages, sessions = found.placements[PLACEMENT][Quantity.SESSIONS].queries
-    return {**{key: [] for key in found.of_pods()}, ages: series(AGES_S), sessions: series(SESSIONS)}
+    return {**{key: [] for key in found.pod_queries()}, ages: series(AGES_S), sessions: series(SESSIONS)}
 
 
-def test_they_are_told_of_pods_with_fresh_numbers_the_young_ones_too() -> None:
-    found = asked()
+def test_pods_with_recent_samples_have_sessions_and_so_have_young_ones() -> None:
+    found = planned()
     answer = found.answer(answers(found), {}, {})
     assert answer.placements[PLACEMENT].sessions == {"old": 7.0, "young": 2.0}
 
 
-def test_a_back_end_that_does_not_answer_tells_nothing_of_single_pods() -> None:
-    found = asked()
-    gone = dict.fromkeys(found.of_pods(), Absence(reason=AbsenceReason.UNAVAILABLE))
+def test_a_back_end_that_does_not_answer_has_no_sessions_of_single_pods() -> None:
+    found = planned()
+    gone = dict.fromkeys(found.pod_queries(), Absence(reason=AbsenceReason.UNAVAILABLE))
     assert found.answer(gone, {}, {}).placements[PLACEMENT].sessions == {}
 
 
-def test_a_query_of_the_users_own_tells_them_all_together_only() -> None:
-    assert asked(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}
+def test_an_override_has_no_sessions_of_single_pods() -> None:
+    assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}

@@ -1,4 +1,4 @@
-"""Every selector of a query is held to the namespace, or the query is refused; some queries try to get around it."""
+"""Every selector of a query gets the namespace, or the query is refused; some queries try to get around it."""
 
 from collections.abc import Hashable
 
@@ -30,7 +30,7 @@ def test_the_namespace_cannot_break_out_of_its_quotes() -> None:
 
 
 class Recorder:
-    """A source that answers 1 to everything and keeps what it was asked."""
+    """A source that returns 1 for everything and keeps the request."""
 
     def __init__(self) -> None:
         self.request: ReadRequest | None = None
@@ -69,18 +69,18 @@ def read(scalars: dict[str, str], overrides: dict[Quantity, str]) -> tuple[ReadR
             placements=(target,),
             scalars=dict[Hashable, str](scalars.items()),
             deadline_s=1.0,
-            asked_by={key: KEY[0] for key in scalars if key != "nobody's"},
+            scalar_owners={key: KEY[0] for key in scalars if key != "without pipeline"},
         )
     )
     assert recorder.request is not None
     return recorder.request, answer
 
 
-def test_a_source_is_asked_within_the_namespace_of_each_pipeline_only() -> None:
-    asked, answer = read({"demand": "sum(a)", "sla": "info(a)", "nobody's": "a"}, {})
+def test_a_source_is_queried_within_the_namespace_of_each_pipeline_only() -> None:
+    asked, answer = read({"demand": "sum(a)", "sla": "info(a)", "without pipeline": "a"}, {})
     assert asked.scalars == {"demand": f"sum(a{{{N}}})"}
     assert answer.scalars["demand"] == 1.0
-    for key in ("sla", "nobody's"):
+    for key in ("sla", "without pipeline"):
         refusal = answer.scalars[key]
         assert isinstance(refusal, Absence)
         assert refusal.reason is AbsenceReason.UNSUPPORTED

@@ -16,7 +16,7 @@ PRESETS = load_presets()
 BOUNDS_S = np.array([0.05, 0.1, 0.2])
 
 
-def pods(*, slots: int | None = 100) -> Pods:
+def pods() -> Pods:
     """One pod, 60 s: 20 items/s in batches of 4 that take 0.1 s each; 2 wait, 4 run, 50 sessions; 1 item/s refused."""
     made = ScrapeHistory(keep_s=100.0, counters=len(Counter) + 4, levels=len(Level))
     for t_s in range(91):
@@ -43,9 +43,7 @@ def pods(*, slots: int | None = 100) -> Pods:
         summary=window,
         bounds_s=BOUNDS_S,
         concurrency=2,
-        batch_limit=8,
         queue_limit=10,
-        session_slots=slots,
     )
 
 
@@ -71,7 +69,6 @@ WORKED = [
     ("generic", Quantity.UTILIZATION, 0.25),
     ("generic", Quantity.QUEUE_DEPTH, 2.0),
     ("generic", Quantity.SESSIONS, 50.0),
-    ("generic", Quantity.MEMORY_USE, 0.5),
     ("generic", Quantity.RX_QUEUE_PRESSURE, 0.2),
     ("triton", Quantity.ARRIVAL_RATE, 21.0),
     ("triton", Quantity.SERVICE_TIME, 0.1),
@@ -83,7 +80,6 @@ WORKED = [
     ("vllm", Quantity.BATCH_SIZE, 4.0),
     ("vllm", Quantity.PRESENT_BATCH, 4.0),
     ("vllm", Quantity.UTILIZATION, 4.0),
-    ("vllm", Quantity.MEMORY_USE, 0.5),
 ]
 
 
@@ -109,6 +105,3 @@ def test_every_histogram_can_be_read_off_the_latencies_that_replicas_count() -> 
 
 def test_what_a_server_does_not_export_is_not_there() -> None:
     assert np.isnan(EXPRESSIONS["triton"][Quantity.RX_QUEUE_PRESSURE].value(pods())[0])
-    over = EXPRESSIONS["generic"][Quantity.MEMORY_USE].over
-    assert over is not None
-    assert np.isnan(over(pods(slots=None))[0])
