@@ -16,14 +16,13 @@ from optimizer.fleet.fleet import Answer, Fleet, Target, by_priority, own_budget
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
-from optimizer.replay.replay import ROUNDS
 from optimizer.reports.advice import advise
 from optimizer.reports.packing import Packable, Pools, cheaper_packing
 from optimizer.runtime.cache import Remembered
 from optimizer.search.greedy import steepest
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import StageOptions, Supply, supply_of
-from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
+from optimizer.verification import ROUNDS, SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
