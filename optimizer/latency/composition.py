@@ -92,11 +92,6 @@ class Shape:
         """Return whether no item waits for another branch."""
         return not self.exits and all(len(gate) == 1 for gate in self.gates)
 
-    @property
-    def series_parallel(self) -> bool:
-        """Return whether the branches share no stage, so that the whole is a tree of series and joins."""
-        return self.tree is not None
-
 
 COPY, ADD, JOIN = 0, 1, 2
 

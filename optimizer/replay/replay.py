@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.model import Demand, Pipeline, PoolName, Routing, Stage, StageName
-from optimizer.replay.queues import ServerGroup, serve_mixed
+from optimizer.replay.queues import ServerGroup, serve
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -249,7 +249,7 @@ def _through(
         present = np.nonzero(luck < pipeline.visit_ratios[stage.name])[0]
         order = present[np.argsort(at[present], kind="stable")] if stage.after else present
         came = at[order]
-        went = serve_mixed(
+        went = serve(
             came,
             sessions[order],
             groups=[group for group, _ in own],
