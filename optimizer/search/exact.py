@@ -1,12 +1,17 @@
-"""The proof: merge the stages' frontiers exactly, bounded by what the search found.
+"""The exact search: merge the stages' rows into undominated partial choices, bounded by the greedy search's result.
 
-Exact over the rows of the tables for pipelines whose branches nest (`optimizer.search.exact_joins` where there are
-any). Where they share stages it bounds the cost from below: every path by itself must keep the latency.
+It returns the cheapest choice and proves it. Exact over the rows of the tables for pipelines whose branches nest
+(`optimizer.search.exact_joins` where there are joins). Where branches share stages it only bounds the cost from below:
+each path alone must keep the latency.
+
+It is long because it is the proof behind every optimality gap: dual prices, the elimination of rows, and a compiled
+merge that a cycle can afford.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +20,8 @@ from optimizer.latency.composition import Chain, Shape, Tree, join_law, mean_and
 from optimizer.model import Composition, StageName
 from optimizer.runtime.compiled import compiled
 from optimizer.search.exact_joins import Limits, OutOfWork, Part, cheapest_in
-from optimizer.search.greedy import began, cheapest, descended, search, walked
-from optimizer.search.multipliers import along_one, latency_weights, maximised
+from optimizer.search.greedy import cheapest, cheapest_fitting, descended, search, walked
+from optimizer.search.multipliers import latency_weights, maximised, single_multiplier
 from optimizer.search.subproblem import MOST, NEVER_S, TOLERANCE, Choice, Subproblem, Walk, latency_limit_s
 
 Array = NDArray[np.float64]
@@ -24,19 +29,19 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _STATE_LIMIT = 40_000
-_LARGE_STATE_LIMIT = 200_000  # where that was not enough: room for it takes longer to set up than most proofs
+_LARGE_STATE_LIMIT = 200_000  # where that was not enough: allocating it takes longer than most proofs
 _PROOF_LIMIT = 2_000_000
 _PATH_LIMIT = 64
 _FRONT = 1024
-_COMPARED = 256  # partial choices to look back at for one that is better
+_COMPARED = 256  # partial choices to compare with for domination
 _ROUNDS = 100
 _RELATIVE = 1e-9
 _SLACK = 1e-12
-"""Sums in another order must not turn the search's answer away."""
+"""Relative: a sum in another order must not exclude the greedy search's result."""
 
 
 class TooLarge(Exception):
-    """The merge was given up. No choice costs less than `bound`: proven all the same."""
+    """The merge exceeded its work. No choice costs less than `bound`, which is proven."""
 
     def __init__(self, bound: float = -np.inf) -> None:
         super().__init__(bound)
@@ -45,10 +50,10 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The way to the best choice known, None where there is none, and the price that none undercuts.
+    """The walk to the best choice found (None: none found), and a lower bound on the price of every feasible choice.
 
-    `bound` is infinite where it is proven that no choice costs what it may. Where it equals the price of the answer,
-    that is proven to be the cheapest.
+    `bound` is infinite where it is proven that no choice meets the limits. Where it equals the price of the result,
+    the result is proven to be the cheapest.
     """
 
     walk: Walk | None
@@ -56,10 +61,10 @@ class Solution:
 
 
 def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int = _PROOF_LIMIT) -> Solution:
-    """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
+    """Return the cheapest choice within the latency limit and the capacity for at most `at_most`, and its lower bound.
 
-    Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
-    than `search_effort` partial choices to look at, or branches that share stages, bound and price may differ.
+    Among equal prices it is the greedy search's result, otherwise the first by stage name and row. Bound and price may
+    differ where more than `search_effort` partial choices are needed, or where branches share stages.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
@@ -71,13 +76,13 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
     if serial:
         walk = None if start is None else walked(subproblem, start, at_most + 2 * TOLERANCE)
     else:
-        # Exchanges compose joins by the thousand, and the merge needs no such good start.
+        # Exchanges would compose joins by the thousand; the merge does not need so good a start.
         walk = search(subproblem, at_most + TOLERANCE, exchanges=subproblem.shape.tree is None)
     proof = _Proof(subproblem, None if walk is None else subproblem.flat.position(walk.answer), at_most + TOLERANCE)
     bound, better = proof.bound_by_prices(), None
     if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
-        # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
-        # least of what is scarce: it is found, or there is none, much sooner.
+        # Without a known price the merge eliminates few rows. Search first for any feasible choice: the one that uses
+        # least of the scarce pools. It is found, or proven not to exist, much sooner.
         thrifty = subproblem.priced([table.use @ proof.prices for table in subproblem.tables])
         some = _solved(thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, lost=True)
         if some.walk is not None:
@@ -106,7 +111,7 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
 
 
 def _begun(subproblem: Subproblem, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
-    """Return a way to a choice for `at_most` near `some`, which keeps all limits but that; None when there is none."""
+    """Return a walk to a choice near `some` for at most `at_most`, or None; `some` meets all limits but the price."""
     if subproblem.shape.serial:
         at = subproblem.flat.position(some)
         descended(subproblem, at, subproblem.flat.price, MOST)
@@ -115,7 +120,7 @@ def _begun(subproblem: Subproblem, start: Choice | None, some: Choice, at_most: 
 
 
 class _Proof:
-    """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
+    """The state of a proof: the best choice found, the dual prices and their bound."""
 
     def __init__(self, subproblem: Subproblem, incumbent: Counts | None, at_most: float) -> None:
         flat = subproblem.flat
@@ -144,7 +149,7 @@ class _Proof:
         self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
 
     def bound_by_prices(self) -> float:
-        """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
+        """Find the dual prices, and perhaps a better choice by them; return their bound, infinite if infeasible."""
         flat, subproblem = self.flat, self.subproblem
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
         if np.any(least > subproblem.capacity):
@@ -159,7 +164,7 @@ class _Proof:
         multipliers = np.zeros(weights.shape[1])
         if self.latency_s < MOST:
             longest = self._longest() if len(self.latencies) > 1 else 0
-            multipliers[longest] = along_one(flat.offsets, flat.price, columns[longest], self.known, 50)
+            multipliers[longest] = single_multiplier(flat.offsets, flat.price, columns[longest], self.known, 50)
         rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
@@ -167,13 +172,13 @@ class _Proof:
         )
         if self.bound <= self.known and self.prices.any() and subproblem.shape.serial:
             guide = self._priced()
-            at = began(subproblem, guide)
+            at = cheapest_fitting(subproblem, guide)
             if at is not None and descended(subproblem, at, guide, self.known)[0]:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
         return self.bound
 
     def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
-        """Return what `merged` does, for a pipeline with joins."""
+        """Return the result of `merged` for a pipeline with joins."""
         flat, subproblem = self.flat, self.subproblem
         slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.capacity).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
@@ -212,9 +217,9 @@ class _Proof:
             pools = np.union1d(pools, over)
 
     def merged(self, work: int) -> tuple[Counts | None, float]:
-        """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
+        """Return a choice better than the best so far, or None, and a lower bound on the price of all better ones."""
         flat, subproblem = self.flat, self.subproblem
-        # A pool counts once it is seen to bind, unless no choice is known: then the scarce ones are what it is about.
+        # A pool is part of the merge once it is seen to bind; without a known choice all scarce pools are.
         sure = self.known_choice or self.found is not None
         pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
         while True:
@@ -226,35 +231,29 @@ class _Proof:
             offsets, rows = self._kept(use, capacity, self.known + slack)
             if not len(rows):
                 return None, np.inf
-            part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
             stages = np.searchsorted(flat.offsets, rows[offsets[:-1]], side="right") - 1
-            sizes, front = np.empty(len(offsets), dtype=np.int64), np.empty((len(offsets), _FRONT, 2))
-            least = _fronts(offsets, part[1], part[4], self.known + free + slack, self.latency_s, sizes, front)
-            # The rows left out are judged by the bound of the dual prices, which must stay as it is.
+            part = _Rows(
+                offsets=offsets,
+                price=flat.price[rows],
+                cost=cost[rows],
+                mean=flat.mean_s[rows],
+                excess=flat.excess_s[rows],
+                latency=self.latency[rows],
+                use=use[rows],
+                weights=self.weights[stages],
+            )
+            fronts = _Fronts(sizes=np.empty(len(offsets), dtype=np.int64), front=np.empty((len(offsets), _FRONT, 2)))
+            least = _filled(fronts, part, self.known + free + slack, self.latency_s)
+            # Rows were eliminated by the bound of the dual prices, so `self.bound` must not change here.
             bound = max(bound, least - free)
             at = np.empty(len(stages), dtype=np.int64)
-            limit = self.known
-            if least - free > limit + slack:
+            limits = _Limits(
+                price=self.known, cost=self.known + free + slack, latency_s=self.latency_s, capacity=capacity
+            )
+            if least - free > self.known + slack:
                 return None, np.inf
             for states in (_STATE_LIMIT, _LARGE_STATE_LIMIT):
-                left = _merged(
-                    offsets,
-                    part[0],
-                    part[1],
-                    part[2],
-                    part[3],
-                    self.weights[stages],
-                    use[rows],
-                    capacity,
-                    self.latency_s,
-                    limit,
-                    limit + free + slack,
-                    sizes,
-                    front,
-                    states,
-                    work,
-                    at,
-                )
+                left = _merged(part, fronts, limits, states, work, at)
                 if left >= 0:
                     break
             else:
@@ -273,9 +272,9 @@ class _Proof:
         return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
 
     def _kept(self, use: Counts, capacity: Counts, at_most: float) -> tuple[Counts, Counts]:
-        """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
+        """Return offsets and positions of the rows that may be in a choice for `at_most`, the stage with fewest first.
 
-        No rows at all when a stage has none.
+        No rows at all where a stage has none.
         """
         keep = self._allowed(use, capacity, at_most)
         counts = np.add.reduceat(keep.astype(np.int64), self.starts)
@@ -287,8 +286,8 @@ class _Proof:
     def _allowed(self, use: Counts, capacity: Counts, at_most: float) -> Mask:
         """Return which rows may be in a choice for `at_most`.
 
-        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
-        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little.
+        A row is eliminated where its excess over the cheapest of its stage at the dual prices lifts the bound above
+        `at_most`, or where the least price, latency or use of the other stages leaves too little for it.
         """
         keep = self.reduced <= at_most - self.bound
         columns = [self.flat.price, *self.latencies, *use.T]
@@ -303,14 +302,14 @@ class _Proof:
         return keep
 
     def _along(self, path: Sequence[int], excess: Array) -> Array:
-        """Return what each row adds to the latency along `path`, numbers of stages by name: never more than it does."""
+        """Return a lower bound of what each row adds to the latency along `path` (numbers of stages by name)."""
         weights, others = np.zeros(len(self.sizes)), np.ones(len(self.sizes), dtype=bool)
         weights[path], others[path] = latency_weights(excess[path]), False
         latency = self.flat.mean_s + np.repeat(weights, self.sizes) * self.flat.excess_s
         return np.where(np.repeat(others, self.sizes), 0.0, latency)
 
     def _mean_and_excess(self) -> tuple[Array, Array]:
-        """Return what is composed, [N] each, also where `Subproblem.flat` holds their sum."""
+        """Return mean and excess of each row, (N,) each, also with `Composition.SUM`, where `flat` holds their sum."""
         flat, tables = self.flat, self.subproblem.tables
         rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
         order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
@@ -318,7 +317,7 @@ class _Proof:
         return mean_and_excess(mean, np.concatenate([table.percentile_s[rows] for table, rows in order]), len(tables))
 
     def _longest(self) -> int:
-        """Return the path whose rows must lose most latency against the cheapest ones."""
+        """Return the path with the largest latency at the cheapest rows."""
         cheapest = self.flat.offsets[:-1]
         return int(np.argmax([latency[cheapest].sum() for latency in self.latencies]))
 
@@ -331,16 +330,50 @@ class _Proof:
         return np.array([start + int(np.argmin(whole[start:end])) for start, end in ends], dtype=np.int64)
 
 
-@compiled
-def _fronts(
-    offsets: Counts, cost: Array, latency: Array, cost_at_most: float, latency_s: float, sizes: Counts, front: Array
-) -> float:
-    """Fill `front[s]` with the undominated sums of cost and latency over the stages from s on, cheapest first.
+class _Rows(NamedTuple):
+    """The rows (N,) of S stages that are merged: `offsets` (S + 1,) as in `Flat`; `cost` is at the pool prices.
 
-    Return the least cost of a whole choice within `latency_s`. `front` is [S + 1, F, 2], of which `sizes[s]` are set.
-    Where more than F would be needed two neighbours become one that is better than either: sums may then be too low,
-    never too high.
+    `latency` is the additive form (`optimizer.search.multipliers`) with the `weights` (S,); `use` is (N, pools).
     """
+
+    offsets: Counts
+    price: Array
+    cost: Array
+    mean: Array
+    excess: Array
+    latency: Array
+    use: Counts
+    weights: Array
+
+
+class _Fronts(NamedTuple):
+    """The undominated sums of cost and latency over the stages from s on, cheapest first.
+
+    `front` is (S + 1, F, 2), of which `sizes[s]` entries are set.
+    """
+
+    sizes: Counts
+    front: Array
+
+
+class _Limits(NamedTuple):
+    """The most that a choice may have of price, cost at the pool prices, latency in seconds, and use of the pools."""
+
+    price: float
+    cost: float
+    latency_s: float
+    capacity: Counts
+
+
+@compiled
+def _filled(fronts: _Fronts, rows: _Rows, cost_at_most: float, latency_s: float) -> float:
+    """Fill `fronts`; return the least cost of a whole choice within `latency_s`, infinite if there is none.
+
+    Where more than F entries would be needed two neighbours become one that is better than either: sums may then be
+    too low, never too high.
+    """
+    sizes, front = fronts
+    offsets, cost, latency = rows.offsets, rows.cost, rows.latency
     stages, most = len(offsets) - 1, front.shape[1]
     least = np.empty((stages + 1, 2))
     least[0, 0], least[0, 1] = 0.0, 0.0
@@ -355,7 +388,7 @@ def _fronts(
         cost_left, latency_left = cost_at_most - least[stage, 0], latency_s - least[stage, 1]
         size = 0
         for row in range(offsets[stage], offsets[stage + 1]):
-            # The two lists are merged, cheapest first; only what is faster than all before it stays.
+            # Merge the two lists, cheapest first; keep only entries faster than all before.
             first, second, count, fastest = 0, 0, 0, latency_left
             while first < size or second < sizes[stage + 1]:
                 added, occupied = np.inf, np.inf
@@ -388,7 +421,7 @@ def _fronts(
 
 @compiled
 def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
-    """Set the first of `order` to the positions of `keys`, least first, equals as they come (merge sort)."""
+    """Set the first of `order` to the positions of `keys` in ascending order; stable (merge sort)."""
     count = len(keys)
     for position in range(count):
         order[position] = position
@@ -410,31 +443,16 @@ def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
 
 
 @compiled
-def _merged(
-    offsets: Counts,
-    price: Array,
-    cost: Array,
-    mean: Array,
-    excess: Array,
-    weights: Array,
-    use: Counts,
-    capacity: Counts,
-    latency_s: float,
-    at_most: float,
-    cost_at_most: float,
-    sizes: Counts,
-    front: Array,
-    most: int,
-    work: int,
-    at: Counts,
-) -> int:
-    """Set `at` to the cheapest choice of `at_most`; return what is left of `work`, negative if it was too much.
+def _merged(rows: _Rows, fronts: _Fronts, limits: _Limits, most: int, work: int, at: Counts) -> int:
+    """Set `at` to the cheapest choice within `limits`; return what is left of `work`, negative if it was too little.
 
-    Choices are put together stage by stage. A partial one is dropped when no rest of it can keep `at_most`,
-    `latency_s` or `capacity`, and when another is no worse in price, latency and what it leaves of the pools. The rest
-    costs at least what `front` says, at the pool prices of `cost`; whole choices may cost `cost_at_most` there.
-    `at[0]` is -1 when there is none.
+    Choices are built stage by stage, with at most `most` partial ones. A partial choice is dropped when no completion
+    of it can meet the limits (`fronts` bounds the cost of completions from below), and when another is no worse in
+    price, latency and what it leaves of the pools. `at[0]` is -1 when there is none.
     """
+    offsets, price, cost, mean, excess, _, use, weights = rows
+    sizes, front = fronts
+    at_most, cost_at_most, latency_s, capacity = limits
     stages, pools = len(offsets) - 1, use.shape[1]
     least_mean, least_square = np.empty(stages + 1), np.empty(stages + 1)
     least_use, most_use = np.empty((stages + 1, pools), dtype=np.int64), np.empty((stages + 1, pools), dtype=np.int64)
@@ -461,7 +479,7 @@ def _merged(
     for pool in range(pools):
         kept_use[0, pool] = 0
     keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    where = np.zeros(most, dtype=np.int64)  # of those kept, cheapest first
+    where = np.zeros(most, dtype=np.int64)  # positions of those kept, cheapest first
     size, weight, at[0] = 1, 0.0, -1
     for stage in range(stages):
         count = 0
@@ -522,7 +540,7 @@ def _merged(
                 if kept[other, 2] <= kept[state, 2] and kept[other, 4] <= kept[state, 4]:
                     beaten = True
                     for pool in range(pools):
-                        # What is left is compared only as far as the rest could need it.
+                        # Free capacity counts only as far as the other stages could use it.
                         enough = capacity[pool] - most_use[stage + 1, pool]
                         if kept_use[other, pool] > max(kept_use[state, pool], enough):
                             beaten = False
@@ -544,10 +562,10 @@ def _merged(
 
 
 def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | None:
-    """Return the cheapest choice that meets the latency within the room, or None when none costs `at_most` or less.
+    """Return the cheapest choice within latency limit and capacity, or None when none costs `at_most` or less.
 
     Raises:
-        TooLarge: there were too many partial choices to look at, or branches share stages.
+        TooLarge: there were too many partial choices, or branches share stages, so that nothing is proven.
     """
     solution = solve(subproblem, at_most)
     if solution.walk is None:
@@ -561,9 +579,9 @@ def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | 
 
 
 def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
-    """Return a price that no choice which meets the latency undercuts, whatever room other pipelines leave.
+    """Return a lower bound on the price of choices within the latency limit and the capacity.
 
-    Infinite when there is no such choice. `at_most` is the price of one that exists.
+    Infinite when there is no such choice. `at_most` is the price of a known one.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return np.inf
@@ -571,7 +589,7 @@ def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
 
 
 def _bound_by_paths(subproblem: Subproblem, at_most: float) -> float:
-    """Return a bound for a pipeline with joins: no join ends before its branches, so that each path must be quick."""
+    """Return a lower bound for a pipeline with joins: each path alone must keep the latency."""
     floor = float(sum(prices.min() for prices in subproblem.prices))
     return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)[:_PATH_LIMIT]))
 
@@ -592,7 +610,7 @@ def _series(names: Sequence[StageName]) -> Shape:
 
 
 def _paths(shape: Shape) -> Sequence[Chain]:
-    """Return every way from the entry to a last stage."""
+    """Return every path from the entry to a last stage."""
 
     def through(chain: Chain) -> list[Chain]:
         ways = [[(*before, stage) for branch in shape.gates[stage] for before in through(branch)] for stage in chain]
