@@ -11,7 +11,7 @@ from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
-from optimizer.runtime.cache import Remembered
+from optimizer.runtime.cache import BoundedCache
 from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem, Walk, with_row
@@ -92,7 +92,7 @@ def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True)
     return serve(subproblem.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
 
 
-_CASES: Remembered[Subproblem] = Remembered(512)
+_CASES: BoundedCache[Subproblem] = BoundedCache(512)
 
 
 class Fleet:
