@@ -468,7 +468,7 @@ class _Parts:
                     shared = at(slots, cv2 / count, PULL)
                     mean, quantile = np.where(slots > 1, shared, (mean, quantile))
                 return mean, quantile
-            case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
+            case Routing.RANDOM | Routing.STICKY:  # a random split brings arrivals closer to a Poisson process
                 return at(slots, 1 + (cv2 - 1) / count, PULL)
 
     def _erratic(self, mean: Array, quantile: Array, arrival_cv2: Array) -> tuple[Array, Array]:

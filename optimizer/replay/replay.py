@@ -121,9 +121,9 @@ def _replay(
 ) -> Replayed | None:
     # One number per item: an item that passes a rare branch passes every more frequent one, so that at a join the
     # branch with the least pass ratio decides.
-    luck = _units(len(entering.arrivals_s), seed, 3)
-    done = _through(pipeline, groups, entering, luck, seed)
-    seen = entering.measured & (luck < _leaving(pipeline))
+    draw = _units(len(entering.arrivals_s), seed, 3)
+    done = _through(pipeline, groups, entering, draw, seed)
+    seen = entering.measured & (draw < _leaving(pipeline))
     if not seen.any():
         return None
     times = (done - entering.arrivals_s)[seen]
@@ -235,7 +235,7 @@ def _through(
     pipeline: Pipeline,
     groups: list[list[tuple[ServerGroup, float]]],
     entering: _Entering,
-    luck: Array,
+    draw: Array,
     seed: int,
 ) -> Array:
     """Return when each item has left the last stages, NaN where it was dropped before."""
@@ -246,7 +246,7 @@ def _through(
         at = arrivals
         for k, name in enumerate(stage.after):
             at = left[name] if k == 0 else np.maximum(at, left[name])
-        present = np.nonzero(luck < pipeline.visit_ratios[stage.name])[0]
+        present = np.nonzero(draw < pipeline.visit_ratios[stage.name])[0]
         order = present[np.argsort(at[present], kind="stable")] if stage.after else present
         came = at[order]
         went = serve(

@@ -68,10 +68,10 @@ def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
-    return _solved(subproblem, at_most, search_effort, lost=False)
+    return _solved(subproblem, at_most, search_effort, any_feasible=False)
 
 
-def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost: bool) -> Solution:
+def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, any_feasible: bool) -> Solution:
     serial, start = subproblem.shape.serial, cheapest(subproblem)
     if serial:
         walk = None if start is None else walked(subproblem, start, at_most + 2 * TOLERANCE)
@@ -80,14 +80,16 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
         walk = search(subproblem, at_most + TOLERANCE, exchanges=subproblem.shape.tree is None)
     proof = _Proof(subproblem, None if walk is None else subproblem.flat.position(walk.answer), at_most + TOLERANCE)
     bound, better = proof.bound_by_prices(), None
-    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
+    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not any_feasible:
         # Without a known price the merge eliminates few rows. Search first for any feasible choice: the one that uses
         # least of the scarce pools. It is found, or proven not to exist, much sooner.
         thrifty = subproblem.priced([table.use @ proof.prices for table in subproblem.tables])
-        some = _solved(thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, lost=True)
-        if some.walk is not None:
-            walk = _begun(subproblem, start, some.walk.answer, at_most)
-        elif some.bound == np.inf:
+        feasible = _solved(
+            thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, any_feasible=True
+        )
+        if feasible.walk is not None:
+            walk = _improved(subproblem, start, feasible.walk.answer, at_most)
+        elif feasible.bound == np.inf:
             return Solution(walk=None, bound=np.inf)
         if walk is not None:
             proof = _Proof(subproblem, subproblem.flat.position(walk.answer), at_most + TOLERANCE)
@@ -110,13 +112,15 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
     return Solution(walk=walk, bound=min(bound, subproblem.price(walk.answer)))
 
 
-def _begun(subproblem: Subproblem, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
-    """Return a walk to a choice near `some` for at most `at_most`, or None; `some` meets all limits but the price."""
+def _improved(subproblem: Subproblem, start: Choice | None, feasible: Choice, at_most: float) -> Walk | None:
+    """Return a walk to `feasible`, made cheaper, or None where its price is still above `at_most`."""
     if subproblem.shape.serial:
-        at = subproblem.flat.position(some)
+        at = subproblem.flat.position(feasible)
         descended(subproblem, at, subproblem.flat.price, MOST)
-        some = subproblem.flat.choice(at)
-    return Walk(visited=(start or some,)).to(some) if subproblem.price(some) <= at_most + TOLERANCE else None
+        feasible = subproblem.flat.choice(at)
+    return (
+        Walk(visited=(start or feasible,)).to(feasible) if subproblem.price(feasible) <= at_most + TOLERANCE else None
+    )
 
 
 class _Proof:
