@@ -16,21 +16,20 @@ from optimizer.fleet.fleet import Answer, Fleet, Target, by_priority, own_budget
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
 from optimizer.plan import Packing, PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
-from optimizer.replay.replay import ROUNDS
 from optimizer.reports.advice import advise
 from optimizer.reports.packing import Packable, Pools, cheaper_packing
-from optimizer.runtime.cache import Remembered
+from optimizer.runtime.cache import BoundedCache
 from optimizer.search.greedy import steepest
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import StageOptions, Supply, supply_of
-from optimizer.verification import SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
+from optimizer.verification import ROUNDS, SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _PACKING_WORK = 1_000_000
 _ATTEMPTS = ROUNDS + SUM_ROUNDS + 4  # what one pipeline may need, and some for others that it makes room for
-_PLANS: Remembered[tuple[PipelinePlan, tuple[StageOptions, ...]]] = Remembered(256)
+_PLANS: BoundedCache[tuple[PipelinePlan, tuple[StageOptions, ...]]] = BoundedCache(256)
 
 
 def allocate(

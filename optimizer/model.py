@@ -1,7 +1,7 @@
-"""The vocabulary of the problem: pipelines, stages, placements, pools, and what is asked of them.
+"""The types of an allocation problem: pipelines, stages, placements, pools, demand and SLA.
 
-Every type validates itself, so that no later module meets a negative rate or a pool that does not exist.
-Nothing here computes a latency or chooses an allocation.
+Every type validates itself, so that later modules never see a negative rate or an unknown pool. Nothing here computes
+a latency or chooses an allocation.
 """
 
 import math
@@ -20,11 +20,11 @@ PipelineKey = NewType("PipelineKey", str)
 
 
 LATENCY_FACTORS = (0.5, 2.0)
-"""How far a measured latency may correct the model."""
+"""Bounds of the factor by which a measured latency may correct the model."""
 
 
 class InvalidProblem(ValueError):
-    """The caller asked something that cannot be meant: the message names the field, the value and the rule."""
+    """A field of the problem is invalid; the message names the field, the value and the rule."""
 
 
 def require(ok: bool, where: str, value: object, rule: str) -> None:
@@ -37,27 +37,27 @@ class Routing(Enum):
     """How items reach the replicas of a stage; it selects the latency formula."""
 
     PULL = "Pull"
-    """Replicas take from one shared queue."""
+    """Replicas take items from one shared queue."""
     ROUND_ROBIN = "RoundRobin"
     LEAST_LOADED = "LeastLoaded"
     RANDOM = "Random"
-    """Each item to a replica at random, as kube-proxy does."""
+    """Each item goes to a random replica, as with kube-proxy."""
     STICKY = "Sticky"
-    """All items of a session to one replica."""
+    """All items of a session go to one replica."""
 
 
 class Composition(Enum):
-    """How the latencies of the stages make up the latency of the pipeline."""
+    """How the latencies of the stages are composed into that of the pipeline."""
 
     SUM = "Sum"
     """The sum of the stages' percentiles: never too low, on average 18 % too high."""
     RSS = "Rss"
-    """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin of its own."""
+    """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLaw:
-    """The time one batch takes: `fixed_s + items · per_item_s` on average, with coefficient of variation `cv`."""
+    """The service time of a batch: `fixed_s + items · per_item_s` on average, with coefficient of variation `cv`."""
 
     fixed_s: float
     per_item_s: float = 0.0
@@ -71,7 +71,7 @@ class ServiceLaw:
             self.per_item_s,
             "must be finite and ≥ 0",
         )
-        require(self.fixed_s + self.per_item_s > 0, "service law", self, "a batch must take longer than nothing")
+        require(self.fixed_s + self.per_item_s > 0, "service law", self, "fixed_s + per_item_s must be > 0")
         require(math.isfinite(self.cv) and self.cv >= 0, "cv", self.cv, "must be finite and ≥ 0")
 
     def mean_s(self, batch: float) -> float:
@@ -79,19 +79,20 @@ class ServiceLaw:
         return self.fixed_s + batch * self.per_item_s
 
     def scaled(self, factor: float) -> "ServiceLaw":
-        """Return the law of a machine that takes `factor` times as long."""
+        """Return the law of hardware that takes `factor` times as long."""
         return ServiceLaw(fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor, cv=self.cv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One way to run a stage: on one pool, with the service law and the bounds it has there.
+    """One pool on which a stage can run, with the service law and the bounds it has there.
 
-    `service` is what the planner believes now: the prior corrected by measurement. `batch_sizes` are the batch
-    limits to choose from (one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill.
-    `session_slots` is how many sessions the memory of one replica holds (None: no limit). `saturation_rps` caps
-    what one replica was ever observed to carry, whatever the law promises. `wer` is the word error rate of the
-    model variant, as a share. `current` is the number of replicas desired now, for the cost of switching.
+    `service` is the current estimate: the prior corrected by measurement. `batch_sizes` are the batch limits to choose
+    from (one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill. `session_slots` is the
+    number of sessions that the memory of one replica holds (None: no limit). `saturation_rps` is the highest rate
+    observed at one replica, which caps the capacity of the law. `wer` is the word error rate of the model variant, as
+    a share. `current` is the number of replicas desired now, for the cost of switching. `per_instance` replicas share
+    one instance of the pool.
     """
 
     pool: PoolName
@@ -147,12 +148,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A step of a pipeline. `placements` are in the user's order of preference.
+    """A stage of a pipeline. `placements` are in the user's order of preference.
 
-    `pass_ratio` is the share of its items that the stage passes on. `after` names the stages whose output it
-    takes; none means the entry. `min_replicas` is a floor over all placements together (threshold rules raise it).
-    `latency_factor` is what the stage's latency was measured to be over what the model said, within
-    `LATENCY_FACTORS`: measured beats modelled, and a measurement gone wrong is not believed without bound.
+    `pass_ratio` is the share of its items that the stage passes on. `after` names the stages from which it takes its
+    items; none means the entry. `min_replicas` is a floor over all placements together (threshold rules raise it).
+    `latency_factor` is the measured latency of the stage over the model's, within `LATENCY_FACTORS`, so that a wrong
+    measurement has a bounded effect.
     """
 
     name: StageName
@@ -179,7 +180,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sla:
-    """The promise: `percentile` of the items answered within `latency_s`, from the entry to the last stage."""
+    """The latency target: `percentile` percent of the items leave the last stage within `latency_s`."""
 
     latency_s: float
     percentile: float = 95.0
@@ -193,8 +194,9 @@ class Sla:
 class Demand:
     """The load to plan for.
 
-    `entry_rate_rps` is items per second at the entry. `sessions` is how many streams hold a slot in every stage
-    with memory at the same time; None for independent requests, which hold one only while they are in the stage.
+    `entry_rate_rps` is items per second at the entry. `sessions` is the number of concurrent streams, each of which
+    holds a slot in every stage with session slots; None for independent requests, which hold one only while they are
+    in the stage.
     `arrival_cv2` is the squared coefficient of variation of the time between arrivals (1: Poisson).
     """
 
@@ -214,10 +216,7 @@ class Demand:
         )
 
     def scaled(self, share: float) -> "Demand":
-        """Return this demand when only `share` of it is admitted, to twelve digits.
-
-        Shares of different demands that are the same load are then equal, and nothing about it is computed twice.
-        """
+        """Return `share` of this demand, rounded to twelve digits, so that equal loads are equal as cache keys."""
         return Demand(
             entry_rate_rps=_rounded(self.entry_rate_rps * share),
             sessions=None if self.sessions is None else _rounded(self.sessions * share),
@@ -231,7 +230,7 @@ def _rounded(load: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """What one pipeline asks: stages in an order where each comes after those it takes from."""
+    """One pipeline to plan: its stages, in an order where each comes after its inputs, its demand and its limits."""
 
     key: PipelineKey
     stages: tuple[Stage, ...]
@@ -241,7 +240,7 @@ class Pipeline:
     priority: int = 0
     max_wer: float | None = None
     visit_ratios: Mapping[StageName, float] = field(init=False, compare=False, repr=False)
-    """Items a stage sees per item at the entry: the product of the pass ratios on the way."""
+    """Items that reach each stage per item at the entry: the product of the pass ratios on the way."""
 
     def __post_init__(self) -> None:
         require(bool(self.stages), f"pipeline {self.key}.stages", self.stages, "must not be empty")
@@ -263,7 +262,7 @@ class Pipeline:
             require(stage.name not in ratios, f"pipeline {self.key}.stages", stage.name, "names must be unique")
             for name in stage.after:
                 require(name in passed, f"stage {stage.name}.after", name, "must name an earlier stage")
-            # A join waits for all its branches, so it sees an item once: the rate of the scarcest branch.
+            # A join waits for all its branches, so an item reaches it once: the least rate of the branches.
             ratios[stage.name] = min((passed[name] for name in stage.after), default=1.0)
             passed[stage.name] = ratios[stage.name] * stage.pass_ratio
         object.__setattr__(self, "visit_ratios", ratios)
@@ -271,7 +270,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Hardware to rent: `instances` at most, each for `price_per_hour` USD."""
+    """Instances of one kind of hardware: at most `instances`, each for `price_per_hour` USD."""
 
     name: PoolName
     price_per_hour: float
@@ -287,18 +286,18 @@ class Pool:
         require(self.instances >= 0, f"pool {self.name}.instances", self.instances, "must be ≥ 0")
 
     def replica_price_per_hour(self, placement: Placement) -> float:
-        """Return what one replica of `placement` costs, in USD per hour."""
+        """Return the cost of one replica of `placement`, in USD per hour."""
         return self.price_per_hour / placement.per_instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The whole question: all pipelines that share the pools, and what limits them together.
+    """The whole problem: all pipelines that share the pools, and their common limits.
 
-    `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which
-    an allocation differs from `Placement.current`, so that equals do not flap. `search_effort` bounds the search in
-    units of work (partial choices looked at), so that the answer is the same on any machine; None: as much as a proof
-    takes, within reason.
+    `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which an
+    allocation differs from `Placement.current`, so that plans of equal cost do not alternate. `search_effort` bounds
+    the search in units of work (partial choices), so that the plan is the same on any machine; None: the effort that a
+    proof needs, up to a fixed bound.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -343,10 +342,10 @@ class Problem:
 
 
 def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
-    """Return the instances of one pool that `placements`, pairs of (replicas per instance, replicas), take.
+    """Return the instances of one pool that `placements`, pairs of (replicas per instance, replicas), need.
 
-    Where the sizes divide each other, replicas of different placements fill each other's gaps; otherwise each
-    placement is rounded up to whole instances, because its gaps may be of no use to the others.
+    Where the sizes divide one another, replicas of different placements share instances; otherwise each placement is
+    rounded up to whole instances, because its free share may not fit the others.
     """
     shares = [(size, Fraction(count, size)) for size, count in placements if count]
     sizes = sorted({size for size, _ in shares})

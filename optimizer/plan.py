@@ -1,6 +1,6 @@
-"""The answer and why: what to run, what it costs, what limits it, and how good it provably is.
+"""The types of a plan: replicas and their cost, the limits that bind, and the proven optimality gap.
 
-Plans are values; `optimizer.allocate` makes them. A number that does not exist is None, never a stand-in.
+Plans are values; `optimizer.allocate` makes them. A number that does not exist is None.
 """
 
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from optimizer.model import PipelineKey, PoolName, StageName
 
 
 class LimitKind(Enum):
-    """What keeps a plan from being better."""
+    """The kind of constraint that limits a plan."""
 
     BUDGET = "Budget"
     POOL = "Pool"
     BOUNDS = "Bounds"
     SLA = "Sla"
-    """No allocation within the bounds reaches the latency, at any price."""
+    """No allocation within the bounds meets the latency, at any price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The constraint that binds; `name` is the pool or the stage it belongs to, where there is one."""
+    """The binding constraint; `name` is its pool or stage, None for the others."""
 
     kind: LimitKind
     name: str | None = None
@@ -33,7 +33,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """`replicas` on `pool`, each taking batches of up to `batch` items."""
+    """`replicas` on `pool`, each with batches of up to `batch` items."""
 
     pool: PoolName
     replicas: int
@@ -44,9 +44,9 @@ class PlacementPlan:
 class StagePlan:
     """A stage under the plan: predicted utilisation (0–1) and latency at its rate.
 
-    `latency_s` is the stage's own latency at the SLA's percentile, `mean_s` the mean. Both are None when the
-    stage has no replica. `placements` lists every placement of the stage, those with no replica included.
-    `latency_error` is the relative error of `latency_s` that nine of ten predictions in this region stay within.
+    `latency_s` is the stage's own latency at the SLA's percentile, `mean_s` the mean; both are None where the stage
+    has no replica. `placements` lists every placement of the stage, those without replicas included. `latency_error`
+    is the 90th percentile of the relative error of predictions in this region.
     """
 
     name: StageName
@@ -70,9 +70,9 @@ class PlacementStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One move of the search: what it changed in a stage, what it bought and what it cost.
+    """One step of the search: the change of one stage, the latency it saved and the cost it added.
 
-    `latency_saved_s` is negative where a move trades latency for money.
+    `latency_saved_s` is negative where a step saves money at the price of latency.
     """
 
     stage: StageName
@@ -85,21 +85,20 @@ class Step:
 class PipelinePlan:
     """The plan for one pipeline.
 
-    `served_fraction` is the largest share of the demand that the constraints let it serve within the SLA; 1 when
-    `feasible`. `latency_s` is the predicted end-to-end latency at the SLA's percentile for the share served, None
-    when nothing runs. `bottleneck` is the stage where the next dollar buys most latency. `steps` lead from the
-    cheapest allocation that carries the load to the planned one. `next_step` is the best move not made: what
-    the next dollar would buy, or None when nothing can be bought.
+    `served_fraction` is the largest share of the demand that can be served within the SLA and all limits; 1 when
+    `feasible`. `latency_s` is the predicted end-to-end latency of that share at the SLA's percentile, None without
+    replicas. `bottleneck` is the stage where the next dollar saves most latency. `steps` lead from the cheapest
+    allocation that carries the load to the planned one. `next_step` is the best step beyond the plan, None if no step
+    saves latency.
 
-    `replayed_latency_s` is the latency of a simulated replay of the demand (rounded up to three digits) on the plan,
-    which a plan composed by `Composition.RSS` has passed, or missed by less than the replay's noise; None where none
-    was needed. `target_latency_s` is what was planned for instead of the SLA because replays had taken too long (by
-    `Composition.SUM` where it is the SLA itself): optimal is then said of that target; None where it was the SLA.
-    `latency_error` is the error bar of `latency_s`, relative, as in `StagePlan`.
-    `moved_replicas` differ from what runs now, which was charged `switching_cost_per_hour` in the search.
-    `required_budget_per_hour` is the least budget at which the SLA could be met for the whole demand, all else equal;
-    `best_latency_s` the least latency that budget, pools and bounds allow for it. Both are None when nobody asked,
-    or when there is none.
+    `replayed_latency_s` is the latency of a replay of the demand (rounded up to three digits) on the plan, which keeps
+    the SLA or misses it by at most the replay's half-width; None where no replay was needed. `target_latency_s` is the
+    tightened target that replaced the SLA because replays missed it (`Composition.SUM` where it equals the SLA), and
+    optimality refers to that target; None where the SLA was the target. `latency_error` is the relative error of
+    `latency_s`, as in `StagePlan`. `moved_replicas` is the number of replicas that differ from the current ones;
+    `switching_cost_per_hour` was charged for them in the search. `required_budget_per_hour` is the least budget that
+    meets the SLA for the whole demand, all else equal; `best_latency_s` is the least latency of the whole demand
+    within budget, pools and bounds. Both are None without `advice`, and where there is none.
     """
 
     key: PipelineKey
@@ -129,7 +128,7 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """A pool under the plan: whole instances in use, the limit, what one more would save (None: unknown)."""
+    """A pool under the plan: whole instances in use, the limit, the saving by one more instance (None: unknown)."""
 
     name: PoolName
     instances: int
@@ -139,7 +138,7 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Another plan that meets the same promises: dearer by shares of instances, cheaper by the whole ones billed."""
+    """An alternative plan that meets the same limits: more expensive by replicas, cheaper by whole instances billed."""
 
     replicas: Mapping[tuple[PipelineKey, StageName, PoolName], int]
     cost_per_hour: float
@@ -150,11 +149,11 @@ class Packing:
 class Plan:
     """The plan for all pipelines together.
 
-    `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
-    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, of those that mix pools in a stage only
-    as overflow; None where nothing is proven. `packing` is there when whole instances cost more than 5 % above the
-    shares and another plan is billed less. `pool_prices` are what an instance of each pool was worth at the bound (USD
-    per hour, above its price); `optimizer.allocate` starts from them when it is given this plan as the previous one.
+    `cost_per_hour` is the sum of the replicas' shares of instances, `billed_per_hour` that of the whole instances they
+    use. `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, among plans that mix pools in a
+    stage only by overflow; None where nothing is proven. `packing` is set where whole instances cost more than 5 %
+    above the shares and another plan is billed less. `pool_prices` are the dual prices of the bound (USD per hour and
+    instance, above the pool's price); `optimizer.allocate` starts from them when this plan is its `previous` one.
     """
 
     pipelines: tuple[PipelinePlan, ...]
@@ -167,12 +166,12 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Whether every pipeline is served whole and within its SLA."""
+        """Return whether every pipeline is served in full within its SLA."""
         return all(pipeline.feasible for pipeline in self.pipelines)
 
     @property
     def gap(self) -> float | None:
-        """Cost over the proven bound, minus one; None without a bound."""
+        """Return the optimality gap: cost over the proven bound, minus one; None without a bound."""
         if self.lower_bound_per_hour is None:
             return None
         if self.lower_bound_per_hour <= 0:
@@ -181,11 +180,15 @@ class Plan:
 
     @property
     def proven_optimal(self) -> bool:
-        """Whether the cost equals the bound, to a part in a million."""
+        """Return whether the cost equals the bound, to a part in a million."""
         return self.gap is not None and self.gap <= 1e-6
 
     def of(self, key: PipelineKey) -> PipelinePlan:
-        """Return the plan of the pipeline `key`; `KeyError` when it is not part of this plan."""
+        """Return the plan of the pipeline `key`.
+
+        Raises:
+            KeyError: it is not part of this plan.
+        """
         for pipeline in self.pipelines:
             if pipeline.key == key:
                 return pipeline

@@ -1,7 +1,7 @@
-"""Compile everything a decision may need, so that the first one does not wait: `python -m optimizer.warm_up`.
+"""Compile all functions of the optimizer ahead of the first decision: `python -m optimizer.warm_up`.
 
-To be run where the program is installed; the compiled code is kept where `optimizer.runtime.compiled` says, and a
-process that finds it there compiles nothing. Without it the first decision takes as long as compiling does.
+Run it where the program is installed. The compiled code is kept in the cache of `optimizer.runtime.compiled`; a process
+that finds it there compiles nothing. Without it the first decision takes as long as compiling.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ _POOLS = ("a", "b")
 
 
 def warm_up() -> None:
-    """Plan until all compiled functions have been called: series, joins and fleets, with enough and with too little."""
+    """Call all compiled functions: plan series, joins and fleets, with enough and with too few resources."""
     for composition in Composition:
         for routing in Routing:
             allocate(_problem(1, instances=4, routing=routing, composition=composition))

@@ -11,8 +11,8 @@ from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, PipelineKey, Problem
-from optimizer.runtime.cache import Remembered
-from optimizer.search.exact import TooLarge, cheapest_together, lower_bound, solve
+from optimizer.runtime.cache import BoundedCache
+from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem, Walk, with_row
 from optimizer.search.tables import Mixing, Supply, stage_options
@@ -92,7 +92,7 @@ def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True)
     return serve(subproblem.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
 
 
-_CASES: Remembered[Subproblem] = Remembered(512)
+_CASES: BoundedCache[Subproblem] = BoundedCache(512)
 
 
 class Fleet:
@@ -257,8 +257,6 @@ class Fleet:
         choices, bound = shared.choices, shared.bound
         if choices is None:
             return None
-        if exact and len(subproblems) <= _FEW and sum(map(_price, subproblems, choices)) > bound + TOLERANCE:
-            choices, bound = _settled(subproblems, choices, bound, capacity, asked)
         if all(share == 1.0 for share in shares.values()) and np.array_equal(capacity, self.supply.limits):
             self._bounds[*(pipeline.key for pipeline in asked),] = bound
             self.pool_prices = shared.unit_prices
@@ -396,28 +394,6 @@ def _within(answers: Answers, capacity: Counts) -> bool:
 
 def _cost(answers: Answers) -> float:
     return sum(answer.cost_per_hour for answer in answers.values())
-
-
-def _price(subproblem: Subproblem, choice: Choice) -> float:
-    return subproblem.price(choice)
-
-
-def _settled(
-    subproblems: Sequence[Subproblem],
-    choices: tuple[Choice, ...],
-    bound: float,
-    capacity: Counts,
-    asked: Sequence[Pipeline],
-) -> tuple[tuple[Choice, ...], float]:
-    """Return the best choices and the proof, by merging a few pipelines exactly where that is not too much."""
-    price = sum(map(_price, subproblems, choices))
-    try:
-        best = cheapest_together(subproblems, capacity, price, [own_budget(pipeline) for pipeline in asked])
-    except TooLarge:
-        return choices, bound
-    if best is None:
-        return choices, price
-    return best, sum(map(_price, subproblems, best))
 
 
 def _way(subproblem: Subproblem, choice: Choice) -> Walk:

@@ -1,14 +1,15 @@
-"""The time items spend behind servers that batch: the simulated table, interpolated.
+"""Time in a stage whose servers batch, interpolated in a simulated table.
 
-A free server takes what waits, up to a limit, and never waits for more; a limit of 1 is the plain queue. What is
-interpolated is the probability of waiting and the distribution of the time of those that wait; both are smooth. Those
-that do not wait take one service time. The percentile of all is found from the two.
+A free server takes the waiting items up to its batch limit, and never waits for more; a limit of 1 is a plain queue.
+The probability of waiting and the distribution of the time of items that wait are interpolated, because both are
+smooth. Items that do not wait take one service time. The percentile of all items follows from the two.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ Counts = NDArray[np.int64]
 UTILIZATION_CEILING = batching_table.UTILIZATION_CEILING
 
 PULL, LEAST_LOADED, ROUND_ROBIN = 0, 1, 2
-"""Who shares a queue: all servers one; or each has its own, and items go where the fewest are, or by turns."""
+"""How servers share queues: one queue for all; or one each, and items go to the shortest, or to each in turn."""
 
 _LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
 _SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
@@ -39,12 +40,13 @@ _LOWEST = -4.0
 _LARGE_SHAPE = 100.0
 _TERMS = 400
 _TURNS = 40
+_CORNERS = 16  # of a cell between the nodes of four axes
 _CLOSE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """What serves: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
+    """The law of a server: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
 
     The unit is the mean time of a batch of one; `cv` is the coefficient of variation of a batch's time. `sharing` is
     `PULL`, `LEAST_LOADED` or `ROUND_ROBIN`.
@@ -67,9 +69,9 @@ def time_in_stage(
 ) -> tuple[Array, Array]:
     """Return mean and percentile of the time in the stage, in units of the mean time of a batch of one.
 
-    The arrays have the shape of the results, (n,): the position in `kinds` of what serves, how many of these (at least
-    1), load over capacity at full batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the time between
-    arrivals. Parameters outside the table's axes are taken at its edge.
+    The arrays have the shape of the results, (n,): the kind of server (a position in `kinds`), the number of servers
+    (at least 1), load over capacity at full batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the
+    time between arrivals. Parameters outside the table's axes are taken at its edge.
     """
     mean, quantile = np.empty(len(servers)), np.empty(len(servers))
     if len(servers) == 0:
@@ -78,32 +80,36 @@ def time_in_stage(
     alike = bool(np.all(arrival_cv == arrival_cv[0]))
     _look_up(
         batching_table.values().ravel(),
-        np.array([one.sharing for one in kinds], dtype=np.int64),
-        np.array(
-            [[one.limit, one.per_item_share, one.cv, low, step] for one, (low, step, _) in zip(kinds, own, strict=True)]
+        _Kinds(
+            sharing=np.array([one.sharing for one in kinds], dtype=np.int64),
+            law=np.array(
+                [
+                    [one.limit, one.per_item_share, one.cv, low, step]
+                    for one, (low, step, _) in zip(kinds, own, strict=True)
+                ]
+            ),
+            own=np.array([below for _, _, below in own]),
         ),
-        np.array([below for _, _, below in own]),
-        percentile / 100,
-        1 if alike else len(_ARRIVAL_CV),
-        np.ascontiguousarray(kind, dtype=np.int64),
-        np.ascontiguousarray(servers, dtype=np.float64),
-        np.ascontiguousarray(utilization, dtype=np.float64),
-        np.ascontiguousarray(arrival_cv, dtype=np.float64),
-        mean,
-        quantile,
-        16,
-        _TURNS,
+        _Points(
+            kind=np.ascontiguousarray(kind, dtype=np.int64),
+            servers=np.ascontiguousarray(servers, dtype=np.float64),
+            utilization=np.ascontiguousarray(utilization, dtype=np.float64),
+            arrival_cv=np.ascontiguousarray(arrival_cv, dtype=np.float64),
+        ),
+        _Sizes(below=percentile / 100, layers=1 if alike else len(_ARRIVAL_CV), corners=_CORNERS, turns=_TURNS),
         _LEVELS,
         _LEVEL_SHARES,
+        mean,
+        quantile,
     )
     return mean, quantile
 
 
 @lru_cache(maxsize=1024)
 def own_distribution(cv: float) -> tuple[float, float, Array]:
-    """Return the distribution of service times of mean 1: logarithm of the first time, its step, and the shares below.
+    """Return the distribution function of service times of mean 1, tabulated over the logarithm of time.
 
-    A `cv` of 0 has no distribution to tabulate.
+    The logarithm of the first time, the step, and the shares below. With a `cv` of 0 the shares are zeros.
     """
     if cv <= 0:
         return 0.0, 1.0, np.zeros(_POINTS)
@@ -120,14 +126,14 @@ def own_distribution(cv: float) -> tuple[float, float, Array]:
 
 @lru_cache(maxsize=1)
 def _gamma_table() -> Array:
-    """Return gamma distribution functions, shape (cv, points), on times that scale with the cv: smooth in it."""
+    """Return gamma distribution functions, shape (cv, points), on times scaled with the cv: smooth in it."""
     cv = np.linspace(0, _MOST_CV, _CVS)
     table = np.empty((_CVS, _POINTS))
     steps = np.arange(_POINTS) / (_POINTS - 1)
     wide = cv[1:, None]
     shape = np.minimum(1 / wide**2, _LARGE_SHAPE)
     times = np.exp(_LOWEST * wide - 3 * wide**2 + steps * (8 * wide + 3 * wide**2))
-    # The series of the incomplete gamma function; for narrow ones the normal approximation of Wilson and Hilferty.
+    # The series of the incomplete gamma function; for small cv the normal approximation of Wilson and Hilferty.
     x = shape * times
     log_gamma = np.array([[math.lgamma(value + 1)] for value in shape[:, 0]])
     term = np.exp(shape * np.log(x) - x - log_gamma)
@@ -154,7 +160,7 @@ def erlang_c(servers: Array, load: Array) -> Array:
 
 @compiled
 def _place(axis: Array, value: float) -> tuple[int, float]:
-    """Return the node below `value` and how far it is on the way to the next, within the axis."""
+    """Return the node below `value` and the fraction of the way to the next node, within the axis."""
     last = len(axis) - 2
     k = 0
     while k < last and value >= axis[k + 1]:
@@ -189,10 +195,10 @@ def _reached(own: Array, g: int, below: float) -> float:
 
 @compiled
 def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, servers: float, load: float) -> float:
-    """Return the logarithm of the time of those that wait, about: that of a batch of the size which keeps up, and heavy
-    traffic's queue on top.
+    """Return roughly the logarithm of the time of items that wait.
 
-    `load` is on the axis `LOADS`.
+    The service time of a batch of the size that keeps up with the load, plus the queue in heavy traffic. `load` is on
+    the axis `LOADS`.
     """
     gain = limit / (1 - share + share * limit)
     rho = UTILIZATION_CEILING * load / (gain - (gain - 1) * load)
@@ -201,31 +207,52 @@ def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, ser
     return float(np.log(1.5 * batch + queue))
 
 
+class _Kinds(NamedTuple):
+    """Kinds of servers (G,): `sharing`; `law` (G, 5): limit, share, cv, first time and step of `own` (G, points)."""
+
+    sharing: Counts
+    law: Array
+    own: Array
+
+
+class _Points(NamedTuple):
+    """The arrays (n,) that `time_in_stage` takes."""
+
+    kind: Counts
+    servers: Array
+    utilization: Array
+    arrival_cv: Array
+
+
+class _Sizes(NamedTuple):
+    """The percentile as a share, and lengths of loops: nodes of the arrivals' cv in use, corners, iterations."""
+
+    below: float
+    layers: int
+    corners: int
+    turns: int
+
+
 @compiled
 def _look_up(
     table: NDArray[np.float32],
-    sharing: Counts,
-    kinds: Array,
-    own: Array,
-    below: float,
-    layers: int,
-    kind: Counts,
-    servers: Array,
-    utilization: Array,
-    arrival_cv: Array,
-    mean: Array,
-    quantile: Array,
-    corners: int,
-    turns: int,
+    servers_of: _Kinds,
+    points: _Points,
+    sizes: _Sizes,
     nodes: Array,
     node_shares: Array,
+    mean: Array,
+    quantile: Array,
 ) -> None:
-    """Fill `mean` and `quantile`. `kinds` has limit, share, cv and the first time and step of `own` in each row.
+    """Fill `mean` and `quantile`.
 
-    For each kind the table is first brought down to what its rows differ in: servers and load, and the arrivals' cv
-    where there are all its `layers`.
+    For each kind the table is first reduced to the axes on which its points differ: servers and load, and the
+    arrivals' cv where `sizes.layers` is more than 1.
     """
-    # Numbers of turns are arguments, not constants: the compiler would unroll the loops, and take seconds over it.
+    sharing, kinds, own = servers_of
+    kind, servers, utilization, arrival_cv = points
+    below, layers, corners, turns = sizes
+    # Lengths of loops are arguments: the compiler would unroll loops of constant length, which takes seconds.
     widest = 2.0 ** _LIMITS[-1]
     most = 2.0 ** _SERVERS[-1]
     levels = len(nodes)
@@ -259,7 +286,7 @@ def _look_up(
             for k in range(size):
                 slabs[g, k] += weight * table[start + k]
     value = np.empty(width)
-    time = np.empty(levels)  # logarithm of the time of those that wait, at each level
+    time = np.empty(levels)  # logarithm of the time of items that wait, at each level
     for i in range(len(servers)):
         g = kind[i]
         limit, share, service_cv, own_low, own_step = kinds[g, 0], kinds[g, 1], kinds[g, 2], kinds[g, 3], kinds[g, 4]
@@ -268,7 +295,7 @@ def _look_up(
         rho = min(max(utilization[i], 0.0), UTILIZATION_CEILING)
         count = servers[i]
         if count > most:
-            # A queue of many servers is that of fewer with as much room for its root (Halfin and Whitt).
+            # A queue of many servers is that of fewer servers with equal (1 − ρ)·√servers (Halfin and Whitt).
             if limit == 1.0 and sharing[g] != ROUND_ROBIN:
                 rho = max(0.0, 1 - (1 - rho) * np.sqrt(count / most))
             count = most
@@ -281,7 +308,7 @@ def _look_up(
         u, u_part = _place(_LOADS, load)
         for k in range(width):
             value[k] = 0.0
-        # Chances of waiting fall exponentially in the number of servers, times with its logarithm.
+        # The probability of waiting falls exponentially in the number of servers, times with its logarithm.
         few, many = 2.0 ** _SERVERS[c], 2.0 ** _SERVERS[c + 1]
         c_chance = (count - few) / (many - few)
         for corner in range(corners // 2):
@@ -295,7 +322,7 @@ def _look_up(
             weight = others * (c_part if corner & 1 else 1 - c_part)
             for k in range(1, width):
                 value[k] += weight * slabs[g, start + k]
-        # Between loads times are bent as the formula is.
+        # Between the nodes of the load, times follow the curvature of the formula `_rough`.
         ca, together = arrival_cv[i], count
         if sharing[g] == ROUND_ROBIN:
             ca, together = ca / np.sqrt(count), 1.0
@@ -305,7 +332,7 @@ def _look_up(
         for k in range(1, width):
             value[k] += bend
         waits = 1 / (1 + np.exp(-value[0]))
-        if load < _LOADS[0]:  # all of the servers are busy by chance
+        if load < _LOADS[0]:  # below the first node: all servers are busy by chance
             waits *= np.exp(count * np.log(max(load, 1e-300) / _LOADS[0]))
         mean[i] = 1 - waits + waits * np.exp(value[1])
         own_quantile = own_quantiles[g]
@@ -322,7 +349,7 @@ def _look_up(
         at, part = _extrapolated(nodes, -np.log(1 - below))
         other = time[at] + part * (time[at + 1] - time[at])
         low, high = min(own_quantile, other), max(own_quantile, other)
-        # The node of the waiting time above the percentile; what is below the first is no waiting.
+        # Find the node of the waiting time above the percentile; below the first node items do not wait.
         gap_low, gap_high, k = -below, 1.0 - below, 0
         while k < levels:
             gap = (1 - waits) * _share(own, g, (time[k] - own_low) / own_step) + waits * node_shares[k] - below
@@ -362,7 +389,7 @@ def _look_up(
 
 @compiled
 def _extrapolated(axis: Array, value: float) -> tuple[int, float]:
-    """As `_place`, but beyond the last node as between the last two."""
+    """Return what `_place` does, but extrapolate beyond the last node."""
     k = 0
     while k < len(axis) - 2 and value >= axis[k + 1]:
         k += 1

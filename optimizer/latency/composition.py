@@ -1,19 +1,20 @@
-"""From the latencies of stages to that of the pipeline: series add up, joins wait for the slowest branch.
+"""Compose latencies of stages into that of the pipeline: series add up, joins wait for the slowest branch.
 
-A time is known by its mean m and its excess e, the percentile less the mean. In series means add up, and excesses like
+A time is given by its mean m and its excess e, the percentile less the mean. In series means add up, and excesses like
 deviations (`Composition.RSS`: e² adds) or plainly (`Composition.SUM`).
 
 At a join the branches are taken as independent: the distribution functions multiply, in both modes. Each branch is
-m + e·Z, where Z is an Erlang variable moved and scaled to mean 0 and to 1 at the percentile. What leaves a join is no
-longer of that family. It is known by three numbers: mean, excess, and the spread s of its tail beyond the percentile
-(s = e where there was no join), so that the distribution is Q + s·(Z − 1) where Z ≥ 1, with Q = m + e, and
-Q + b·(Z − 1) below, with the b that keeps the mean. A join keeps the larger s of its branches. That overstates a tail
-which only a further join looks at, and buys this: the latency of the whole never falls when m, e or s of any part grows
-and the others stay. Outside joins it never falls when m or m + e grows and the other stays.
+m + e·Z, where Z is an Erlang variable shifted and scaled to mean 0 and to 1 at the percentile. The time after a join
+is no longer of that family. It is given by three numbers: mean, excess, and the spread s of its tail beyond the
+percentile (s = e where there was no join), so that the time is Q + s·(Z − 1) where Z ≥ 1, with Q = m + e, and
+Q + b·(Z − 1) below, with the b that keeps the mean. A join keeps the larger s of its branches. That overstates a tail,
+which only a further join reads, and has this benefit: the latency of the whole never falls when m, e or s of any part
+grows and the others stay. Outside joins it never falls when m or m + e grows and the other stays.
 
-A percentile below the mean (p50 of a skewed time) is no spread. Such a stage counts as sure, at its mean less its
-shortfall divided by the root of the number of stages: right for one stage and for equal ones in series, else too high,
-and at a join of such branches too low. Below p75 a join takes excesses for those at p75, where Z is scaled well.
+A percentile below the mean (p50 of a skewed time) gives no spread. Such a stage counts as constant, at its mean less
+its shortfall divided by the root of the number of stages: exact for one stage and for equal ones in series, otherwise
+too high, and at a join of such branches too low. Below p75 a join uses the excesses as if they were those at p75,
+where Z is scaled well.
 """
 
 import math
@@ -32,19 +33,19 @@ Counts = NDArray[np.int64]
 Chain = tuple[int, ...]
 
 _ORDER = 2.0
-"""Of the Erlang variable; by simulation of joins, see tests/oracle/test_joins.py. The closed forms below are for it."""
+"""The order of the Erlang variable, fitted to simulated joins (tests/oracle/test_joins.py); closed forms rely on it."""
 _LOWEST_LEVEL = 0.75
 _BODY_NODES = 12
 _TAIL_NODES = 4
 _NEWTON_STEPS = 40
 _FAR = 700.0
 _SURE_S = 1e-12
-"""A spread below this is none, in seconds."""
+"""A spread below this counts as 0, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Mean and percentile of a time, in seconds; arrays that broadcast against each other."""
+    """Mean and percentile of a time, in seconds; the arrays broadcast against each other."""
 
     mean_s: Array
     percentile_s: Array
@@ -52,57 +53,52 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Parts that an item passes one after the other."""
+    """Parts that an item passes in sequence."""
 
     parts: tuple["Tree", ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """Branches that all must end. They are joined two by two from the left, in the order of their stages' names."""
+    """Branches of a join, which all must end; composed pairwise from the left, in the order of their stages' names."""
 
     branches: tuple["Tree", ...]
 
 
 Tree = int | Series | Parallel
-"""A pipeline whose branches nest: stages by index, in series and in parallel."""
+"""A pipeline whose branches nest, or a part of it: a stage by index, a series, or branches in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How the stages hang together, taken apart at the joins.
+    """The graph of the stages, split at the joins.
 
-    `gates[v]` are the branches that stage v waits for, counted from the point where they last were one (the nearest
-    common dominator): each a chain of stages. A stage that is no join has one empty chain. `spine` leads from the
-    entry through these points to the last stage, or to the `exits` that are last together.
+    `gates[v]` are the branches that stage v waits for, from their nearest common dominator on: each a chain of stages.
+    A stage that is no join has one empty chain. `spine` leads from the entry through the dominators to the last stage,
+    or to the `exits`, the branches that end the pipeline together.
 
-    `program` evaluates it: one row (what, into, from) per operation on registers, of which the first are the stages'
-    own; `what` is `COPY`, `ADD` or `JOIN`, and the last row's `into` holds the whole. Shape (operations, 3).
+    `program` (operations, 3) evaluates the latency on registers, of which the first are the stages' own: one row
+    (operation, target, source) each, with `COPY`, `ADD` or `JOIN`; the target of the last row holds the whole.
     """
 
     gates: tuple[tuple[Chain, ...], ...]
     spine: Chain
     exits: tuple[Chain, ...]
     tree: Tree | None
-    """Stages in series and in parallel; None where branches share stages, so that no tree has each stage once."""
+    """Stages in series and in parallel; None where branches share stages, so that no such tree exists."""
     program: Counts = field(compare=False, repr=False)
 
     @property
     def serial(self) -> bool:
-        """Return whether no item waits for another branch."""
+        """Return whether the pipeline has no join."""
         return not self.exits and all(len(gate) == 1 for gate in self.gates)
-
-    @property
-    def series_parallel(self) -> bool:
-        """Return whether the branches share no stage, so that the whole is a tree of series and joins."""
-        return self.tree is not None
 
 
 COPY, ADD, JOIN = 0, 1, 2
 
 
 def shape_of(stages: Sequence[tuple[StageName, Sequence[StageName]]]) -> Shape:
-    """Return the shape of `stages`: names with the stages they take from, each after those."""
+    """Return the shape of `stages`: names with the names of their inputs, inputs first."""
     index = {name: position for position, (name, _) in enumerate(stages)}
     above: list[Chain] = []  # the dominators of each stage, from the entry down, itself included
     gates: list[tuple[Chain, ...]] = []
@@ -124,16 +120,16 @@ def shape_of(stages: Sequence[tuple[StageName, Sequence[StageName]]]) -> Shape:
 
 
 def mean_and_excess(mean_s: Array, percentile_s: Array, stages: int) -> tuple[Array, Array]:
-    """Return m and e ≥ 0 of a stage in a pipeline of `stages`, in seconds: what is composed (see the module)."""
+    """Return m and e ≥ 0 of a stage in a pipeline of `stages` stages, in seconds, as composed (see the module)."""
     with np.errstate(invalid="ignore"):
-        excess = percentile_s - mean_s  # not a number where both are infinite: then all is said by the mean
+        excess = percentile_s - mean_s  # NaN where both are infinite: then the mean is infinite, too
     return mean_s + np.fmin(excess, 0.0) / math.sqrt(stages), np.fmax(excess, 0.0)
 
 
 def end_to_end(shape: Shape, stages: Sequence[Latency], *, composition: Composition, percentile: float) -> Latency:
     """Return the latency from the entry to the last stage; not finite where that of a stage is not.
 
-    `mean_s` is the mean composed: lower than the true one where a stage's percentile is below its mean.
+    `mean_s` is the composed mean: below the true one where a stage's percentile is below its mean.
     """
     pairs = [mean_and_excess(stage.mean_s, stage.percentile_s, len(stages)) for stage in stages]
     if shape.serial:
@@ -155,9 +151,9 @@ def end_to_end(shape: Shape, stages: Sequence[Latency], *, composition: Composit
 def join_law(percentile: float) -> Array:
     """Return the parameters of joins at `percentile` (0–100, exclusive) for the compiled functions.
 
-    The logarithm of the level, the unit of Z, the mean of Z and of Z where it exceeds 1, the number of nodes; then the
-    nodes of a quadrature over Z, and their weights. A node is the mean of Z over its part, and no part extends across
-    Z = 1, so that spreads that keep a mean keep it in the quadrature too.
+    The logarithm of the level, the unit of Z, the mean of Z (0), E max(Z − 1, 0), the number of nodes; then the nodes
+    of a quadrature over Z, and their weights. A node is the mean of Z over its part, and no part extends across Z = 1,
+    so that the quadrature keeps the mean of a variable whose spread differs on the two sides.
     """
     level = max(percentile / 100, _LOWEST_LEVEL)
     unit = _erlang_quantile(level) - _ORDER
@@ -187,8 +183,8 @@ def join(
 ) -> tuple[float, float, float]:
     """Return mean, excess and spread of the later of two independent branches, in seconds.
 
-    A branch that holds no join has `spread_s` equal to `excess_s`. `law` is `join_law(percentile)`. Never falls in the
-    order of (mean, mean + excess, spread) when a branch grows in it.
+    A branch without a join has `spread_s` equal to `excess_s`. `law` is `join_law(percentile)`. Monotone: none of mean,
+    mean + excess and spread falls when one of those of a branch grows.
     """
     m, q, s, other_m, other_q, other_s = (
         mean_s,
@@ -200,8 +196,8 @@ def join(
     )
     unit, above, nodes = law[1], law[3], int(law[4])
     mean = 0.0
-    for _ in range(2):  # one by quadrature and the other in closed form, then the other way round
-        # What keeps the means: Q − b·(1 + above) + s·above = m.
+    for _ in range(2):  # one branch by quadrature and the other in closed form, then vice versa
+        # b keeps the mean: Q − b·(1 + above) + s·above = m.
         body = (q - m + s * above) / (1.0 + above)
         other_body = (other_q - other_m + other_s * above) / (1.0 + above)
         for node in range(nodes):
@@ -226,9 +222,9 @@ def join(
 
 @compiled
 def _quantile_of_later(first: float, spread: float, second: float, other_spread: float, law: Array) -> float:
-    """Return where the product of the distribution functions reaches the level.
+    """Return the time at which the product of the distribution functions reaches the level.
 
-    Its logarithm is concave, so that Newton's steps from the left stay left of the answer.
+    Its logarithm is concave, so that Newton's steps from the left stay left of the solution.
     """
     level, unit = law[0], law[1]
     x = max(first, second)
@@ -237,7 +233,7 @@ def _quantile_of_later(first: float, spread: float, second: float, other_spread:
         for branch in range(2):
             q, s = (first, spread) if branch == 0 else (second, other_spread)
             if s <= _SURE_S:
-                continue  # it is sure to have ended
+                continue  # a constant time, which has ended by x
             y = _ORDER + unit * (1.0 + (x - q) / s)
             if y > _FAR:
                 continue
@@ -308,7 +304,7 @@ def _erlang_cdf(x: float, order: int) -> float:
 
 
 def _erlang_beyond(x: float) -> float:
-    """Return E max(X − x, 0) of the Erlang variable X; `join` has it in itself."""
+    """Return E max(X − x, 0) of the Erlang variable X; `join` has a copy in its loop."""
     return math.exp(-x) * (_ORDER + x)
 
 
@@ -324,7 +320,7 @@ def _erlang_quantile(level: float) -> float:
 
 
 def _program(gates: Sequence[tuple[Chain, ...]], spine: Chain, exits: Sequence[Chain]) -> Counts:
-    """Return the rows (what, into, from): each stage's register is made its latency since its branches were one."""
+    """Return the rows (operation, target, source); a stage's register becomes its latency since its branches forked."""
     rows: list[tuple[int, int, int]] = []
     scratch = len(gates)
 
@@ -394,13 +390,13 @@ def _in_series(parts: Sequence[Tree]) -> Tree:
 def _meet(
     paths: Sequence[Chain], stages: Sequence[tuple[StageName, Sequence[StageName]]]
 ) -> tuple[Chain, tuple[Chain, ...]]:
-    """Return what all `paths` begin with, and the rest of each, in an order that does not depend on the input's."""
+    """Return the common prefix of all `paths` and the distinct rests, in an order independent of the input's."""
     if not paths:
         return (), ((),)
     shared = 0
     while all(len(path) > shared and path[shared] == paths[0][shared] for path in paths):
         shared += 1
-    # A path that ends where the others go on is waited for by them already.
+    # A path that is a prefix of the others needs no branch: they wait for it already.
     rest = sorted({path[shared:] for path in paths} - {()}, key=lambda chain: [stages[stage][0] for stage in chain])
     if len(rest) <= 1:
         return max(paths, key=len), ((),)

@@ -1,4 +1,4 @@
-"""What a given allocation is predicted to do: the same latency model as the search, for replicas that run."""
+"""Predict the end-to-end latency of a given allocation with the latency model of the search."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -12,9 +12,10 @@ from optimizer.model import Composition, Pipeline, PoolName, Stage, StageName
 Placed = tuple[StageName, PoolName]
 
 KEPT_DISPERSION = 0.7
-"""How much of the entry's distance from Poisson's dispersion the later stages feel, by simulation of random tandems.
+"""Share of the entry's deviation from Poisson dispersion that reaches the later stages, by simulation of tandems.
 
-Under a high load queues hand on what they get, under a low one they smooth it. See tests/bench/bench_end_to_end.py.
+At high load queues pass on the dispersion of their arrivals, at low load they smooth it. See
+tests/bench/bench_end_to_end.py.
 """
 
 
@@ -27,8 +28,8 @@ def predicted_latency_s(
 ) -> float | None:
     """Return the end-to-end latency at the SLA's percentile when `replicas` serve the pipeline's demand, in seconds.
 
-    None where a stage has no replica, is overloaded or lacks session slots. `replicas` and `batches` default to 0
-    replicas and to the placement's largest batch.
+    None where a stage has no replica, is overloaded or lacks session slots. `replicas` default to 0, `batches` to the
+    placement's largest batch size.
     """
     parts: list[Latency] = []
     for stage in pipeline.stages:
@@ -50,7 +51,7 @@ def predicted_latency_s(
 def _in_stage(
     stage: Stage, load: StageLoad, counts: tuple[int, ...], limits: tuple[int, ...], percentile: float
 ) -> Latency:
-    """Return the time in a stage, infinite where it is not carried. From cycle to cycle most stages stay the same."""
+    """Return the time in a stage, infinite where it cannot carry the load; cached, as most stages stay the same."""
     answer = predict_all(
         load, stage.placements, np.array([counts]), limits, routing=stage.routing, percentile=percentile
     )
@@ -58,15 +59,15 @@ def _in_stage(
 
 
 def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
-    """Return what arrives at `stage`. Streams are periodic until a stage before has dropped some of their items.
+    """Return the load of `stage`. Streams are periodic until an earlier stage drops some of their items.
 
-    Options of a stage are tabulated before those of the stages before it are chosen, so that what these do to the
-    dispersion of arrivals is taken alike for all: see `KEPT_DISPERSION`. What an item waits behind the batch it came in
-    is left to the replay.
+    The options of a stage are tabulated before the allocations of earlier stages are known. Their effect on the
+    dispersion of arrivals is therefore the same for all: see `KEPT_DISPERSION`. The wait of an item behind others of
+    the batch in which it arrives is not modelled here; the replay has it.
     """
     visits = pipeline.visit_ratios[stage.name]
     demand = pipeline.demand
-    # Dropping items at random brings any arrivals closer to Poisson's, in proportion.
+    # Dropping items at random brings the arrivals closer to a Poisson process, in proportion.
     kept = visits * (KEPT_DISPERSION if stage.after else 1.0)
     return StageLoad(
         rate_rps=demand.entry_rate_rps * visits,

@@ -1,8 +1,8 @@
-"""How long an item stays in a stage, given what serves it.
+"""Predict the time of items in a stage, given the replicas that serve it.
 
-From the simulated table (`optimizer.latency.batching`), with or without batching; the routing says which servers share
-a queue. Periodic streams on fixed replicas without batching by a Brownian bridge. Batchers that wait for a batch to
-fill by who joins within that time, or by the table, whichever is more.
+Times come from the simulated table (`optimizer.latency.batching`), with or without batching; the routing determines
+which servers share a queue. Periodic streams on fixed replicas without batching follow a Brownian bridge. For servers
+that wait for a batch to fill, the larger of the table's time and the time of filling counts.
 """
 
 from collections.abc import Sequence
@@ -112,41 +112,42 @@ _ERRORS: dict[str, Array] = {
         ]
     ),
 }
-"""Measured against simulations of random points (`bench_latency.py --calibrate` prints this map): the error of the p95
-that nine of ten points stay below, by number of servers (rows, up to and including) and utilisation (columns)."""
+"""The 90th percentile of the relative error of the p95 against simulations of random points, by number of servers
+(rows, up to and including) and utilisation (columns); `bench_latency.py --calibrate` prints this map."""
 
 _SLOT_CONFIDENCE = 1.645
-"""Requests in a stage are nearly Poisson: this many deviations above the mean find a slot 95 % of the time."""
+"""The number of requests in a stage is nearly Poisson: with slots for this many deviations above the mean, 95 % of
+the requests find one."""
 
 
 _TABLED_CV = 1.0
 """The largest coefficient of variation of service times in the table."""
 
 _KNOWN_CV = 1.5
-"""Up to this one the distribution of service times is tabulated."""
+"""The largest coefficient of variation for which the distribution of service times is tabulated."""
 
 UNKNOWN_ERROR = 1.0
-"""The error of a prediction outside the region that was measured: it may be off by all of it."""
+"""The relative error of a prediction outside the measured region."""
 
 _MEASURED_CV = 2.0
 _MEASURED_ARRIVALS = (0.25, 4.0)
 _MEASURED_SLOTS = 4
-_MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases say more than the load
+_MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases matter more than the load
 
 _WHOLE = 1e-9
-_LEAST_OF_A_STREAM = 0.5  # replicas whose share of the streams is less are given none
+_LEAST_OF_A_STREAM = 0.5  # replicas with a smaller share of the streams count as without streams
 
 _ROOM = 0.2
-"""Idle share of the capacity from which on slots that batch hardly disturb one another."""
+"""Share of idle capacity above which slots that batch hardly affect one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoad:
-    """What arrives at a stage.
+    """The load of a stage.
 
-    `sessions` hold a slot each (None: requests hold one while they are in the stage). `periodic` says that the
-    sessions send items at a fixed interval, none of which was dropped before. `latency_factor` is by what the model's
-    latencies are multiplied, because they were measured to be so (`Stage.latency_factor`).
+    `sessions` hold a slot each (None: requests hold one while they are in the stage). `periodic`: the sessions send
+    items at a fixed interval, and no earlier stage drops any. `latency_factor` multiplies the model's latencies
+    (`Stage.latency_factor`).
     """
 
     rate_rps: float
@@ -158,9 +159,9 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Time in the stage: mean, the percentile asked for, and the share of the capacity at full batches in use.
+    """Time in the stage, mean and percentile, and the utilisation of the capacity at full batches.
 
-    `error` is how far the percentile is from simulations in nine of ten cases of this kind, as a share of it.
+    `error` is the 90th percentile of the relative error against simulations in this region.
     """
 
     mean_s: float
@@ -171,7 +172,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Predictions of many allocations at once, one entry each; infinite where one cannot carry the load."""
+    """Predictions of many allocations, one entry each; infinite where an allocation cannot carry the load."""
 
     mean_s: Array
     percentile_s: Array
@@ -222,11 +223,11 @@ def predict_all(
     routing: Routing,
     percentile: float,
 ) -> Predictions:
-    """Return the predictions for allocations of several placements, which share the work by their capacity.
+    """Return the predictions for allocations of several placements, which share the load by capacity.
 
-    `replicas` has one row per allocation and one column per placement; `batches`, the batch limits, too, or it is one
-    row for all of them. An allocation is refused (infinite latency) above `UTILIZATION_CEILING` or when the slots of
-    its replicas do not hold the load's sessions.
+    `replicas` has one row per allocation and one column per placement; so has `batches`, the batch limits, or it is
+    one row for all. The latency is infinite above `UTILIZATION_CEILING`, and where the slots of the replicas do not
+    hold the load's sessions.
     """
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
     kinds, kind = _kinds(placements, limits)
@@ -267,13 +268,14 @@ def predict_all(
 def _spread(
     replicas: Counts, offered: Array, rate_rps: float, streams_pinned: float, below: float
 ) -> tuple[Array, NDArray[np.bool_], Array, Array, Array]:
-    """Return how the load is spread over `offered` capacities, shape (allocations, placements) as that of `replicas`.
+    """Spread the load over the `offered` capacities, shape (allocations, placements) as that of `replicas`.
 
-    For each allocation: utilization, and whether it is carried. For each placement: its share of the work (nothing
-    where it is not carried), the utilization of the replicas that decide the percentile, and the streams of one.
+    Return for each allocation the utilization, and whether it carries the load; for each placement its share of the
+    load (0 where the allocation does not carry it), the utilization of the replicas that determine the percentile, and
+    the streams of each of those.
 
-    Streams that stay with their replica are spread as evenly as whole streams can be. The fullest replicas bound what
-    is carried; they decide the percentile, too, unless they have too few of the items.
+    Streams that stay with their replica are spread as evenly as whole streams can be. The fullest replicas bound the
+    load that is carried; they determine the percentile, too, unless they get too few of the items.
     """
     count, placements = replicas.shape
     utilization, carried = np.full(count, np.inf), np.zeros(count, np.bool_)
@@ -311,7 +313,7 @@ def _spread(
 def _gather(
     row: Counts, share: Array, means: Array, quantiles: Array, errors: Array, mean: Array, quantile: Array, error: Array
 ) -> None:
-    """Add up the means of each row by `share`, and write the largest percentiles and errors."""
+    """Add the means to `mean` by `share`; write the largest percentile and error of each row."""
     for part in range(len(row)):
         mean[row[part]] += share[part] * means[part]
         quantile[row[part]] = max(quantile[row[part]], quantiles[part])
@@ -319,13 +321,13 @@ def _gather(
 
 
 def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
-    """Return the pairs of placement and batch limit there may be, and which of them each entry of `limits` is."""
+    """Return the possible pairs of placement and batch limit, and the position in them of each entry of `limits`."""
     kinds: list[tuple[Placement, int]] = []
     kind = np.empty(limits.shape, dtype=np.int64)
     for k, placement in enumerate(placements):
         sizes = np.array(placement.batch_sizes, dtype=np.int64)
         position = np.minimum(np.searchsorted(sizes, limits[:, k]), len(sizes) - 1)
-        if np.any(sizes[position] != limits[:, k]):  # a limit that was measured rather than planned
+        if np.any(sizes[position] != limits[:, k]):  # a measured limit, which is none of the planned ones
             sizes, position = np.unique(limits[:, k], return_inverse=True)
         kind[:, k] = len(kinds) + position
         kinds += [(placement, batch) for batch in sizes.tolist()]
@@ -348,7 +350,7 @@ def _slots_suffice(
 
 
 def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
-    """Return P(Bin(streams − 1, share of time that one stream takes) ≥ servers)."""
+    """Return P(Bin(streams − 1, share) ≥ servers), with the share of the time of a server that one stream uses."""
     share = np.minimum(utilization * servers / streams, 1 - 1e-9)
     term = np.exp((streams - 1) * np.log1p(-share))
     below = term.copy()
@@ -360,7 +362,7 @@ def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Replicas under their share of the load: n entries, each of one of `kinds` (a placement and its batch limit)."""
+    """Replicas with their share of the load: n entries, each with one of `kinds` (a placement and its batch limit)."""
 
     load: StageLoad
     routing: Routing
@@ -384,7 +386,7 @@ class _Parts:
         return mean, quantile
 
     def error(self) -> Array:
-        """Return the relative error that nine of ten predictions of the same kind as an entry stay below."""
+        """Return the 90th percentile of the relative error in the region of each entry."""
         slots = np.array([placement.concurrency for placement, _ in self.kinds])
         maps = np.stack([_ERRORS[self._region(*kind)] for kind in self.kinds])
         outside = np.array([self._outside(*kind) for kind in self.kinds])
@@ -393,7 +395,7 @@ class _Parts:
         return np.where(outside[self.kind], UNKNOWN_ERROR, maps[self.kind, rows, columns])
 
     def _outside(self, placement: Placement, batch: int) -> bool:
-        """Return whether this is beyond what errors were measured for."""
+        """Return whether the prediction is outside the region in which errors were measured."""
         low, high = _MEASURED_ARRIVALS
         return (
             placement.service.cv > _MEASURED_CV
@@ -424,7 +426,7 @@ class _Parts:
         return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
 
     def _queued(self) -> tuple[Array, Array]:
-        """Servers that take what waits."""
+        """Return mean and percentile where servers take the waiting items without waiting for more."""
         cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
         slots = np.array([float(placement.concurrency) for placement, _ in self.kinds])[self.kind]
         alone_s = np.array([placement.service.mean_s(1) for placement, _ in self.kinds])[self.kind]
@@ -466,14 +468,14 @@ class _Parts:
                     shared = at(slots, cv2 / count, PULL)
                     mean, quantile = np.where(slots > 1, shared, (mean, quantile))
                 return mean, quantile
-            case Routing.RANDOM | Routing.STICKY:  # splitting at random makes any arrivals more like Poisson's
+            case Routing.RANDOM | Routing.STICKY:  # a random split brings arrivals closer to a Poisson process
                 return at(slots, 1 + (cv2 - 1) / count, PULL)
 
     def _erratic(self, mean: Array, quantile: Array, arrival_cv2: Array) -> tuple[Array, Array]:
         """Return times, in those of a batch of one, for service that varies more than what is tabulated.
 
-        Waits grow with ca² + cs² (Allen and Cunneen 1990), from those of the largest cv tabulated. What is no wait is
-        the time of the batch that forms where its servers are always busy.
+        Waits grow with ca² + cs² (Allen and Cunneen 1990), from those of the largest cv tabulated. The service time is
+        that of the batch that forms at servers that are always busy.
         """
         mean, quantile = mean.copy(), quantile.copy()
         below = self.percentile / 100
@@ -503,24 +505,24 @@ class _Parts:
         return mean, quantile
 
     def _apart(self) -> Array:
-        """Return how far slots that batch differ from one queue for all of a replica, in high percentiles.
+        """Return how far slots that batch differ from one queue per replica, in high percentiles (0–1).
 
-        Measured, not derived: the slowest items of several slots are as fast as if each slot had a queue, while there
-        is room. One queue for all forms batches only when all are busy, and large ones at once.
+        Measured, not derived: with idle capacity the slowest items of several slots are as fast as if each slot had a
+        queue of its own. One queue for all slots forms batches only when all are busy, and then large ones at once.
         """
         batches = np.array([batch > 1 for _, batch in self.kinds])[self.kind]
         high = min(max((self.percentile - 50) / 45, 0.0), 1.0)
         return np.where(batches, high * np.clip((1 - self.utilization) / _ROOM, 0.0, 1.0), 0.0)
 
     def _periodic(self, placement: Placement, at: Counts, poisson_mean: Array, poisson: Array) -> tuple[Array, Array]:
-        """N·D/D/c: streams pinned to a replica meet the same neighbours in every period."""
+        """Return mean and percentile of N·D/D/c: streams pinned to a replica meet the same streams in every period."""
         assert self.load.sessions is not None
         utilization, service_s = self.utilization[at], placement.service.mean_s(1)
-        # Service times that vary queue even when arrivals do not; what the phases add is on top.
+        # Varying service times queue even with regular arrivals; the wait due to the phases comes on top.
         varied_mean, varied = self._regular(placement, utilization)
         streams = np.maximum(self.streams[at], 1.0)
         capacity, chance = 1 - utilization, _found_busy(streams, utilization, placement.concurrency)
-        # P(x jobs are ahead) = chance · exp(−2x(x / streams + room)): a bridge, since what comes repeats.
+        # P(x jobs are ahead) = chance · exp(−2x(x / streams + capacity)): a bridge, because arrivals repeat.
         level = 0.5 * np.log(np.maximum(chance / (1 - self.percentile / 100), 1.0))
         jobs = streams / 2 * (np.sqrt(capacity**2 + 4 * level / streams) - capacity)
         steep = capacity * np.sqrt(streams / 2)
@@ -541,7 +543,7 @@ class _Parts:
         loaded = np.maximum(utilization, 1e-9)
         regular = np.exp(-2 * (1 - loaded) / (3 * loaded * cv2))
         wait = 0.5 * cv2 * regular * busy * service_s / (servers * (1 - utilization))
-        # Given that it waits, an item waits an exponential time.
+        # The wait of an item that waits is exponential.
         variance = np.where(busy > 0, 2 * wait**2 / np.where(busy > 0, busy, 1.0), 0.0) - wait**2
         mean = wait + service_s
         return mean, gamma_quantile(mean, np.maximum(variance, 0.0) + cv2 * service_s**2, self.percentile)
@@ -549,11 +551,11 @@ class _Parts:
     def _patient(
         self, placement: Placement, batch: int, at: Counts, mean: Array, quantile: Array
     ) -> tuple[Array, Array]:
-        """Servers that wait for a batch to fill: the more of what the table says and of that wait alone."""
+        """Return mean and percentile where servers wait for a batch to fill: the larger of table and filling time."""
         replicas, law, wait_s = self.replicas[at], placement.service, placement.batch_wait_s
         rate = self.utilization[at] * replicas * capacity_rps(placement, batch)
         joins = rate if self.routing is Routing.PULL else rate / replicas
-        if self.routing is Routing.LEAST_LOADED:  # nobody joins while there is a replica without items
+        if self.routing is Routing.LEAST_LOADED:  # no item joins a batch while a replica has none
             others = np.maximum(replicas - 1.0, 1.0)
             busy = np.minimum(rate * (wait_s + law.mean_s(1)), others * (1 - 1e-9))
             joins = joins * np.where(replicas > 1, erlang_c(others, busy), 1.0)
@@ -563,7 +565,7 @@ class _Parts:
 
 
 def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
-    """Return mean and variance of an item's time where its batch waits to fill and then starts."""
+    """Return mean and variance of the time of items whose batch waits to fill and then starts at once."""
     law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
     _fill(joins_rps, placement.batch_wait_s, batch, law.fixed_s, law.per_item_s, law.cv, mean, variance)
     return mean, variance
@@ -575,8 +577,8 @@ def _fill(
 ) -> None:
     """Write mean and variance of the time of items whose batch of at most `batch` > 1 waits to fill.
 
-    The number that joins the first within the wait is Poisson's. The first waits for all of it, others for what is left
-    of it. The items of a batch that fills come evenly spread, over the time that it takes to.
+    The number of items that join the first within the wait is Poisson. The first item waits for the whole wait, the
+    others for the rest of it. The items of a batch that fills arrive evenly spread over the time of filling.
     """
     for row in range(len(joins_rps)):
         rate = max(joins_rps[row], 1e-12)
@@ -597,7 +599,7 @@ def _fill(
                 window_s = (filled_s - wait_s * (1 - chance)) / max(chance, 1e-12)
                 window_s = min(max(window_s, 0.0), wait_s)
                 delay, square = 0.5, (2 * size - 1) / (6 * (size - 1))
-            weight = size * chance  # large batches have more items to ask
+            weight = size * chance  # every item of a batch counts
             items += weight
             first += weight * (window_s * delay + service_s)
             second += weight * (window_s**2 * square + 2 * window_s * delay * service_s + service_s**2 * (1 + cv**2))

@@ -1,16 +1,17 @@
-"""When the items of one stage are done, given when they arrive: a simulation of its queues, in compiled code.
+"""Simulate the queues of one stage in compiled code: when each item leaves, given when it arrives.
 
-A pipeline is simulated stage by stage, what leaves one stage being what arrives at the next; no calendar of events
-over the whole is needed. Each queue is first come, first served. A free server takes what waits, up to its batch limit;
-where it may wait for a batch to fill, it starts as soon as the batch is full or its oldest item has waited that long.
+A pipeline is simulated stage by stage; departures from one stage are arrivals at the next, so that no event calendar
+over the whole pipeline is needed. Each queue is first come, first served. A free server takes the waiting items up to
+its batch limit; with a batch wait it starts as soon as the batch is full or its oldest item has waited that long.
 
 Service times are gamma distributed. They are a function of the seed and of the first item of the batch, so that two
-allocations are compared under the same luck.
+allocations are compared under the same random numbers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +28,16 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 _SPREAD = (5**0.5 - 1) / 2
-"""Multiples of the golden ratio fill the unit interval evenly: turns by weight without keeping accounts."""
+"""Multiples of the golden ratio fill the unit interval evenly: turns by weight without a state per replica."""
 _DRAWS_KEPT = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerGroup:
-    """Equal replicas, each serving `concurrency` batches at a time; a batch of b takes `fixed_s + b · per_item_s`."""
+    """Equal replicas; each serves `concurrency` batches at a time.
+
+    A batch of b takes `fixed_s + b · per_item_s` on average, with coefficient of variation `cv`.
+    """
 
     replicas: int
     concurrency: int = 1
@@ -50,65 +54,64 @@ class ServerGroup:
 
     @property
     def capacity_rps(self) -> float:
-        """Return what one replica completes with full batches, in items per second."""
+        """Return the items per second that one replica completes with full batches."""
         return self.concurrency * self.batch / (self.fixed_s + self.batch * self.per_item_s)
+
+
+class _Items(NamedTuple):
+    """Times of the items, shape (items,): arrivals (ascending); departures and starts, which kernels write.
+
+    `starts` may be empty; then it is not written.
+    """
+
+    arrivals: Array
+    departures: Array
+    starts: Array
+
+
+class _Servers(NamedTuple):
+    """One entry per server or replica: its group (a row of `draws`), batch limit, and wait, fixed, per item, cv."""
+
+    group: Counts
+    batch: Counts
+    times: Array
+    draws: Array
+
+
+class _Queues(NamedTuple):
+    """Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers from `first_slot[q]` on."""
+
+    order: Counts
+    first_item: Counts
+    first_slot: Counts
 
 
 def serve(
     arrivals_s: Array,
     sessions: Counts,
     *,
-    servers: int,
-    concurrency: int = 1,
-    batch: int = 1,
-    batch_wait_s: float = 0.0,
-    fixed_s: float,
-    per_item_s: float = 0.0,
-    cv: float = 0.0,
-    routing: Routing,
-    seed: int,
-) -> Array:
-    """Return when each item leaves a stage of `servers` equal replicas: see `serve_mixed`."""
-    group = ServerGroup(
-        replicas=servers,
-        concurrency=concurrency,
-        batch=batch,
-        batch_wait_s=batch_wait_s,
-        fixed_s=fixed_s,
-        per_item_s=per_item_s,
-        cv=cv,
-    )
-    return serve_mixed(arrivals_s, sessions, groups=(group,), routing=routing, seed=seed)
-
-
-def serve_mixed(
-    arrivals_s: Array, sessions: Counts, *, groups: Sequence[ServerGroup], routing: Routing, seed: int
-) -> Array:
-    """Return when each item leaves a stage, in seconds, in the order of `arrivals_s` (ascending, shape (n,)).
-
-    `sessions` (n,) names the stream of each item; only Sticky looks at it: streams take turns in the order of their
-    first items. Turns go to groups in proportion to their capacity, then to the replicas of the group. LeastLoaded
-    looks for the fewest items queued and in service for a replica's capacity, and lets those that tie take turns.
-    With Pull the server that is idle for the longest time takes next.
-    """
-    return serve_from(arrivals_s, sessions, groups=groups, routing=routing, seed=seed, starts_s=np.empty(0))
-
-
-def serve_from(
-    arrivals_s: Array,
-    sessions: Counts,
-    *,
     groups: Sequence[ServerGroup],
     routing: Routing,
     seed: int,
-    starts_s: Array,
+    starts_s: Array | None = None,
 ) -> Array:
-    """As `serve_mixed`; writes when the service of each item begins to `starts_s`, unless that has no entries."""
+    """Return when each item leaves a stage, in seconds, in the order of `arrivals_s` (ascending, shape (n,)).
+
+    `sessions` (n,) is the stream of each item; only Sticky uses it: streams take turns in the order of their first
+    items. Turns go to groups in proportion to their capacity, then to the replicas of the group. LeastLoaded picks the
+    replica with the fewest items, queued and in service, for its capacity; replicas with equal loads take turns. With
+    Pull the server that has been idle longest takes the next items. The times at which services begin are written to
+    `starts_s` (n,) if it is given.
+    """
     n = len(arrivals_s)
     if n == 0:
         return np.empty(0)
-    arrivals_s = np.ascontiguousarray(arrivals_s, dtype=np.float64)
-    departures, start = np.empty(n), np.uint64(seed & _MASK)
+    items = _Items(
+        arrivals=np.ascontiguousarray(arrivals_s, dtype=np.float64),
+        departures=np.empty(n),
+        starts=np.empty(0) if starts_s is None else starts_s,
+    )
+    start = np.uint64(seed & _MASK)
     replicas = np.array([group.replicas for group in groups], dtype=np.int64)
     weights = replicas * np.array([group.capacity_rps for group in groups])
     slots = np.repeat(
@@ -119,33 +122,28 @@ def serve_from(
     owner = np.repeat(np.arange(len(groups)), replicas)
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
         relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
-        _serve_least_loaded(
-            arrivals_s, slots, owner, batch[owner], times[owner], relative, start, draws, departures, starts_s
-        )
-        return departures
+        servers = _Servers(group=owner, batch=batch[owner], times=times[owner], draws=draws)
+        _serve_least_loaded(items, servers, slots, relative, start)
+        return items.departures
     if routing is Routing.PULL or len(slots) == 1:
-        order = np.arange(n, dtype=np.int64)
-        first_item, first_slot = np.array([0, n], dtype=np.int64), np.array([0, slots.sum()], dtype=np.int64)
+        queues = _Queues(
+            order=np.arange(n, dtype=np.int64),
+            first_item=np.array([0, n], dtype=np.int64),
+            first_slot=np.array([0, slots.sum()], dtype=np.int64),
+        )
     else:
         queue = _queue_of(n, sessions, replicas, weights, routing, seed)
         order = np.argsort(queue.astype(np.uint16) if len(slots) < 2**16 else queue, kind="stable").astype(np.int64)
-        first_item = np.concatenate(([0], np.cumsum(np.bincount(queue, minlength=len(slots))))).astype(np.int64)
-        first_slot = np.concatenate(([0], np.cumsum(slots))).astype(np.int64)
+        sizes = np.bincount(queue, minlength=len(slots))
+        queues = _Queues(
+            order=order,
+            first_item=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+            first_slot=np.concatenate(([0], np.cumsum(slots))).astype(np.int64),
+        )
     of_slot = np.repeat(owner, slots)
-    _serve_queues(
-        arrivals_s,
-        order,
-        first_item,
-        first_slot,
-        of_slot,
-        batch[of_slot],
-        times[of_slot],
-        start,
-        draws,
-        departures,
-        starts_s,
-    )
-    return departures
+    servers = _Servers(group=of_slot, batch=batch[of_slot], times=times[of_slot], draws=draws)
+    _serve_queues(items, queues, servers, start)
+    return items.departures
 
 
 def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
@@ -156,7 +154,7 @@ def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
 
 
 def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routing: Routing, seed: int) -> Counts:
-    """Return the replica of each item where it does not depend on the state of the queues."""
+    """Return the replica of each item, for routings that do not look at the state of the queues."""
     turn = np.arange(n, dtype=np.int64)
     if routing is Routing.STICKY:
         turn = _rank_of_first(sessions)
@@ -181,7 +179,7 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
 
 
 def _rank_of_first(sessions: Counts) -> Counts:
-    """Return for each item how many sessions appeared before its own."""
+    """Return for each item the number of sessions that appeared before its own."""
     if sessions.min() < 0 or sessions.max() > 4 * len(sessions) + 1024:
         _, sessions = np.unique(sessions, return_inverse=True)
     ranks = np.empty(len(sessions), dtype=np.int64)
@@ -248,17 +246,17 @@ def _gamma(cv: float, seed: np.uint64, item: int) -> float:
 
 
 @lru_cache(maxsize=32)
-def _draws(cvs: tuple[float, ...], seed: int) -> Array:  # noqa: ARG001 - draws are kept by seed
-    """Return where the first gamma variables of a seed are kept, one row for each of `cvs`; NaN: not drawn yet.
+def _draws(cvs: tuple[float, ...], seed: int) -> Array:  # noqa: ARG001 - part of the cache key
+    """Return a table for the first gamma variables of a seed, one row for each of `cvs`; NaN: not drawn yet.
 
-    Plans are compared under the same luck, so that one replay after the other draws the same.
+    Plans are compared under the same random numbers, so that replays share these draws.
     """
     return np.full((len(cvs), _DRAWS_KEPT), np.nan)
 
 
 @compiled
 def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
-    """Return `_gamma`, drawn once."""
+    """Return `_gamma`, kept in `draws` for the first items."""
     if item >= len(draws):
         return _gamma(cv, seed, item)
     known = draws[item]
@@ -269,34 +267,21 @@ def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
 
 
 @compiled
-def _serve_queues(
-    arrivals: Array,
-    order: Counts,
-    first_item: Counts,
-    first_slot: Counts,
-    group: Counts,
-    batch: Counts,
-    times: Array,
-    seed: np.uint64,
-    draws: Array,
-    departures: Array,
-    starts: Array,
-) -> None:
-    """Serve queues that know nothing of one another.
-
-    Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers `first_slot[q]…`, with one entry of
-    `group` (row of `draws`) and `batch` and one row of `times` (wait, fixed, per item, cv) each.
-    """
+def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.uint64) -> None:
+    """Serve queues that are independent of one another; write `items.departures` and `items.starts`."""
+    arrivals, departures, starts = items
+    order, first_item, first_slot = queues
+    group, batch, times, draws = servers
     slots = first_slot[-1]
-    free = np.empty(slots)  # a heap of times; who they belong to is in `who`
-    who = np.empty(slots, dtype=np.int64)
+    free = np.empty(slots)  # a heap of the times at which servers are free; `owner` has the servers
+    owner = np.empty(slots, dtype=np.int64)
     for q in range(len(first_item) - 1):
         head, end, base = first_item[q], first_item[q + 1], first_slot[q]
-        servers = first_slot[q + 1] - base
+        count = first_slot[q + 1] - base
         plain = True
-        for k in range(servers):
+        for k in range(count):
             free[k] = -np.inf
-            who[k] = base + k
+            owner[k] = base + k
             if batch[base + k] > 1 or times[base + k, 3] > 0.0:
                 plain = False
             if times[base + k, 1] + times[base + k, 2] != times[base, 1] + times[base, 2]:
@@ -311,11 +296,11 @@ def _serve_queues(
                 free[k] = done
                 departures[item] = done
                 k += 1
-                if k == servers:
+                if k == count:
                     k = 0
             continue
         while head < end:
-            slot = who[0]
+            slot = owner[0]
             limit = batch[slot]
             oldest = arrivals[order[head]]
             start = oldest
@@ -337,40 +322,30 @@ def _serve_queues(
                 if len(starts) > 0:
                     starts[order[i]] = start
             head = stop
-            at = 0  # put the server back where its time belongs
+            at = 0  # restore the heap
             while True:
                 child = 2 * at + 1
-                if child >= servers:
+                if child >= count:
                     break
-                if child + 1 < servers and free[child + 1] < free[child]:
+                if child + 1 < count and free[child + 1] < free[child]:
                     child += 1
                 if free[child] >= done:
                     break
                 free[at] = free[child]
-                who[at] = who[child]
+                owner[at] = owner[child]
                 at = child
             free[at] = done
-            who[at] = slot
+            owner[at] = slot
 
 
 @compiled
-def _serve_least_loaded(
-    arrivals: Array,
-    slots: Counts,
-    group: Counts,
-    batch: Counts,
-    times: Array,
-    relative: Array,
-    seed: np.uint64,
-    draws: Array,
-    departures: Array,
-    starts: Array,
-) -> None:
-    """Serve replicas among which each item goes to the one with the least load.
+def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relative: Array, seed: np.uint64) -> None:
+    """Serve replicas among which each item goes to the one with the least load; see `_serve_queues`.
 
-    A replica has one entry of `slots` (servers), `group` (row of `draws`), `batch`, `relative` (inverse of its weight)
-    and one row of `times`.
+    One entry of `servers`, `slots` (batches at a time) and `relative` (inverse of the weight) per replica.
     """
+    arrivals, departures, starts = items
+    group, batch, times, draws = servers
     n, replicas = len(arrivals), len(slots)
     widest = 1
     for r in range(replicas):
@@ -383,8 +358,8 @@ def _serve_least_loaded(
     head = np.zeros(replicas, dtype=np.int64)
     tail = np.zeros(replicas, dtype=np.int64)
     link = np.empty(n, dtype=np.int64)  # the item behind an item
-    due = np.full(replicas, np.inf)  # when something happens at a replica
-    load = np.zeros(replicas)  # what is inside for the replica's weight
+    due = np.full(replicas, np.inf)  # the next event at a replica
+    load = np.zeros(replicas)  # items inside over the replica's weight
     credit = np.zeros(replicas)
     weight = 1.0 / relative
     first_due = np.inf
@@ -432,8 +407,8 @@ def _serve_least_loaded(
         chosen, lowest = 0, load[0]
         for r in range(1, replicas):
             lowest = min(lowest, load[r])
-        # Those that tie take turns by weight, as the data plane's do: all of them save up, the richest pays for all.
-        # To rotate among them instead spreads light loads more evenly: p95 would be up to a quarter below.
+        # Replicas that tie take turns by weight, as the data plane's do: each earns credit, the one with the most
+        # credit is chosen and pays for all. A plain rotation spreads light loads more evenly: p95 is up to 25 % lower.
         richest, total = -np.inf, 0.0
         for r in range(replicas):
             if load[r] == lowest:

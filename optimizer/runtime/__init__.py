@@ -1,1 +1,1 @@
-"""Compiled functions and the bounded cache of answers."""
+"""Compiled functions and the bounded cache."""

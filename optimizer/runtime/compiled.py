@@ -1,11 +1,10 @@
-"""Machine code for the inner loops: `@compiled` marks a function that numba compiles at its first call.
+"""Compile inner loops to machine code: numba compiles a function marked `@compiled` at its first call.
 
-The code is kept on disk where there is a place for it: beside the source, else in the user's cache. Where there is
-none (a read-only file system, a full disk) it is compiled anew by each process. Whatever goes wrong with the cache,
-the function is only slower to start.
+Compiled code is cached on disk: beside the source, else in the user's cache directory. Where neither can be written (a
+read-only file system, a full disk) each process compiles anew. A cache that fails costs time only, never a result.
 
-numba keys an entry by the one source file of the function, so that a caller would go on with the old code of what it
-calls. Here the key covers every source of its own package and of this one besides.
+numba keys an entry by the one source file of the function, so that a caller would keep the old code of functions that
+it calls. Here the key also covers all sources of its own package and of this one.
 """
 
 import contextlib
@@ -20,8 +19,8 @@ import numba
 from numba.core import caching
 from typing_extensions import override
 
-# Code for any machine of an architecture: what was compiled on one runs on the next, an image can carry it, and no
-# machine rounds differently. The loops are scalar; they gain nothing from wider registers.
+# Code for any machine of an architecture: an image can contain compiled code, and all machines round alike. The loops
+# are scalar and gain nothing from wider registers.
 numba.config.CPU_NAME = "generic"
 numba.config.CPU_FEATURES = ""
 
@@ -30,26 +29,26 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` compiled, with IEEE arithmetic (no reordering: the same answer on every machine).
+    """Return `function` compiled, with IEEE arithmetic (no reordering: the same result on every machine).
 
-    It runs without the interpreter's lock. It may call other compiled functions, and nothing that does I/O.
+    It runs without the interpreter's lock. It may call other compiled functions, and must not do I/O.
     """
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
-    with contextlib.suppress(RuntimeError, OSError):  # there is no place to keep it
-        dispatcher._cache = _Cache(function)  # noqa: SLF001  # numba's own `enable_caching` does no other thing
+    with contextlib.suppress(RuntimeError, OSError):  # no directory can be written
+        dispatcher._cache = _Cache(function)  # noqa: SLF001  # all that numba's `enable_caching` does
     return cast(Callable[P, R], dispatcher)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` to be put into the compiled functions that call it: for large ones with one caller.
+    """Return `function` for inlining into the compiled functions that call it: for large ones with one caller.
 
-    A compiled function that calls another is compiled with a copy of it, which is then compiled twice.
+    With `compiled` it would be compiled twice: by itself and as a copy in its caller.
     """
     return cast(Callable[P, R], numba.njit(inline="always", nogil=True, error_model="numpy")(function))
 
 
 class _Stamped:
-    """A place for the cache whose entries are valid for one state of the whole package."""
+    """A cache location whose entries are valid for one state of the sources of the whole package."""
 
     _py_file: str
 
@@ -63,7 +62,7 @@ class _Provided(_Stamped, caching.UserProvidedCacheLocator):  # type: ignore[mis
 
 
 class _InTree(_Stamped, caching.InTreeCacheLocator):  # type: ignore[misc]
-    """`__pycache__`: also one that may only be read, for an image that was built with the compiled code in it."""
+    """`__pycache__`, also a read-only one, for images that contain compiled code."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
@@ -82,11 +81,11 @@ class _Impl(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError, ImportError, AttributeError)
-"""What reading an entry may raise: a full disk, a damaged file, or an older version that names modules now gone."""
+"""Errors of reading an entry: a full disk, a damaged file, or an older version that names removed modules."""
 
 
 class _Index(caching.IndexDataCacheFile):  # type: ignore[misc]
-    """numba's index of a function's entries; one that cannot be read counts as empty and is written anew."""
+    """numba's index of a function's entries; an unreadable one counts as empty and is written anew."""
 
     @override
     def _load_index(self) -> Any:
@@ -97,7 +96,7 @@ class _Index(caching.IndexDataCacheFile):  # type: ignore[misc]
 
 
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
-    """numba's cache, but for errors: a disk that is full or an entry that is damaged means to compile again."""
+    """numba's cache without its errors: on a full disk or a damaged entry the function is compiled again."""
 
     _impl_class = _Impl
 

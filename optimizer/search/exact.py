@@ -1,12 +1,17 @@
-"""The proof: merge the stages' frontiers exactly, bounded by what the search found.
+"""The exact search: merge the stages' rows into undominated partial choices, bounded by the greedy search's result.
 
-Exact over the rows of the tables for pipelines whose branches nest (`optimizer.search.exact_joins` where there are
-any). Where they share stages it bounds the cost from below: every path by itself must keep the latency.
+It returns the cheapest choice and proves it. Exact over the rows of the tables for pipelines whose branches nest
+(`optimizer.search.exact_joins` where there are joins). Where branches share stages it only bounds the cost from below:
+each path alone must keep the latency.
+
+It is long because it is the proof behind every optimality gap: dual prices, the elimination of rows, and a compiled
+merge that a cycle can afford.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +20,8 @@ from optimizer.latency.composition import Chain, Shape, Tree, join_law, mean_and
 from optimizer.model import Composition, StageName
 from optimizer.runtime.compiled import compiled
 from optimizer.search.exact_joins import Limits, OutOfWork, Part, cheapest_in
-from optimizer.search.greedy import began, cheapest, descended, search, walked
-from optimizer.search.multipliers import along_one, latency_weights, maximised
+from optimizer.search.greedy import cheapest, cheapest_fitting, descended, search, walked
+from optimizer.search.multipliers import latency_weights, maximised, single_multiplier
 from optimizer.search.subproblem import MOST, NEVER_S, TOLERANCE, Choice, Subproblem, Walk, latency_limit_s
 
 Array = NDArray[np.float64]
@@ -24,21 +29,19 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _STATE_LIMIT = 40_000
-_LARGE_STATE_LIMIT = 200_000  # where that was not enough: room for it takes longer to set up than most proofs
-_WORK_LIMIT = 200_000
+_LARGE_STATE_LIMIT = 200_000  # where that was not enough: allocating it takes longer than most proofs
 _PROOF_LIMIT = 2_000_000
 _PATH_LIMIT = 64
-_BLOCK = 256
 _FRONT = 1024
-_COMPARED = 256  # partial choices to look back at for one that is better
+_COMPARED = 256  # partial choices to compare with for domination
 _ROUNDS = 100
 _RELATIVE = 1e-9
 _SLACK = 1e-12
-"""Sums in another order must not turn the search's answer away."""
+"""Relative: a sum in another order must not exclude the greedy search's result."""
 
 
 class TooLarge(Exception):
-    """The merge was given up. No choice costs less than `bound`: proven all the same."""
+    """The merge exceeded its work. No choice costs less than `bound`, which is proven."""
 
     def __init__(self, bound: float = -np.inf) -> None:
         super().__init__(bound)
@@ -47,10 +50,10 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The way to the best choice known, None where there is none, and the price that none undercuts.
+    """The walk to the best choice found (None: none found), and a lower bound on the price of every feasible choice.
 
-    `bound` is infinite where it is proven that no choice costs what it may. Where it equals the price of the answer,
-    that is proven to be the cheapest.
+    `bound` is infinite where it is proven that no choice meets the limits. Where it equals the price of the result,
+    the result is proven to be the cheapest.
     """
 
     walk: Walk | None
@@ -58,33 +61,35 @@ class Solution:
 
 
 def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int = _PROOF_LIMIT) -> Solution:
-    """Return the cheapest choice that meets the latency within the room for `at_most`, and the proof.
+    """Return the cheapest choice within the latency limit and the capacity for at most `at_most`, and its lower bound.
 
-    Among equals it is the search's, otherwise the first in the order of stages by name and rows by table. With more
-    than `search_effort` partial choices to look at, or branches that share stages, bound and price may differ.
+    Among equal prices it is the greedy search's result, otherwise the first by stage name and row. Bound and price may
+    differ where more than `search_effort` partial choices are needed, or where branches share stages.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
-    return _solved(subproblem, at_most, search_effort, lost=False)
+    return _solved(subproblem, at_most, search_effort, any_feasible=False)
 
 
-def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost: bool) -> Solution:
+def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, any_feasible: bool) -> Solution:
     serial, start = subproblem.shape.serial, cheapest(subproblem)
     if serial:
         walk = None if start is None else walked(subproblem, start, at_most + 2 * TOLERANCE)
     else:
-        # Exchanges compose joins by the thousand, and the merge needs no such good start.
+        # Exchanges would compose joins by the thousand; the merge does not need so good a start.
         walk = search(subproblem, at_most + TOLERANCE, exchanges=subproblem.shape.tree is None)
     proof = _Proof(subproblem, None if walk is None else subproblem.flat.position(walk.answer), at_most + TOLERANCE)
     bound, better = proof.bound_by_prices(), None
-    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not lost:
-        # Without a price to undercut the proof has little to go by. Is there any choice? Ask for the one that takes
-        # least of what is scarce: it is found, or there is none, much sooner.
+    if walk is None and proof.found is None and bound <= proof.known and proof.prices.any() and not any_feasible:
+        # Without a known price the merge eliminates few rows. Search first for any feasible choice: the one that uses
+        # least of the scarce pools. It is found, or proven not to exist, much sooner.
         thrifty = subproblem.priced([table.use @ proof.prices for table in subproblem.tables])
-        some = _solved(thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, lost=True)
-        if some.walk is not None:
-            walk = _begun(subproblem, start, some.walk.answer, at_most)
-        elif some.bound == np.inf:
+        feasible = _solved(
+            thrifty, float(proof.prices @ subproblem.capacity) * (1 + _RELATIVE), search_effort, any_feasible=True
+        )
+        if feasible.walk is not None:
+            walk = _improved(subproblem, start, feasible.walk.answer, at_most)
+        elif feasible.bound == np.inf:
             return Solution(walk=None, bound=np.inf)
         if walk is not None:
             proof = _Proof(subproblem, subproblem.flat.position(walk.answer), at_most + TOLERANCE)
@@ -107,17 +112,19 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, lost:
     return Solution(walk=walk, bound=min(bound, subproblem.price(walk.answer)))
 
 
-def _begun(subproblem: Subproblem, start: Choice | None, some: Choice, at_most: float) -> Walk | None:
-    """Return a way to a choice for `at_most` near `some`, which keeps all limits but that; None when there is none."""
+def _improved(subproblem: Subproblem, start: Choice | None, feasible: Choice, at_most: float) -> Walk | None:
+    """Return a walk to `feasible`, made cheaper, or None where its price is still above `at_most`."""
     if subproblem.shape.serial:
-        at = subproblem.flat.position(some)
+        at = subproblem.flat.position(feasible)
         descended(subproblem, at, subproblem.flat.price, MOST)
-        some = subproblem.flat.choice(at)
-    return Walk(visited=(start or some,)).to(some) if subproblem.price(some) <= at_most + TOLERANCE else None
+        feasible = subproblem.flat.choice(at)
+    return (
+        Walk(visited=(start or feasible,)).to(feasible) if subproblem.price(feasible) <= at_most + TOLERANCE else None
+    )
 
 
 class _Proof:
-    """A question on the way to its proof: the best choice known, the dual prices and the bound they give."""
+    """The state of a proof: the best choice found, the dual prices and their bound."""
 
     def __init__(self, subproblem: Subproblem, incumbent: Counts | None, at_most: float) -> None:
         flat = subproblem.flat
@@ -146,7 +153,7 @@ class _Proof:
         self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
 
     def bound_by_prices(self) -> float:
-        """Find the dual prices, and with them perhaps a better choice; return their bound, infinite if impossible."""
+        """Find the dual prices, and perhaps a better choice by them; return their bound, infinite if infeasible."""
         flat, subproblem = self.flat, self.subproblem
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
         if np.any(least > subproblem.capacity):
@@ -161,7 +168,7 @@ class _Proof:
         multipliers = np.zeros(weights.shape[1])
         if self.latency_s < MOST:
             longest = self._longest() if len(self.latencies) > 1 else 0
-            multipliers[longest] = along_one(flat.offsets, flat.price, columns[longest], self.known, 50)
+            multipliers[longest] = single_multiplier(flat.offsets, flat.price, columns[longest], self.known, 50)
         rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
@@ -169,13 +176,13 @@ class _Proof:
         )
         if self.bound <= self.known and self.prices.any() and subproblem.shape.serial:
             guide = self._priced()
-            at = began(subproblem, guide)
+            at = cheapest_fitting(subproblem, guide)
             if at is not None and descended(subproblem, at, guide, self.known)[0]:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
         return self.bound
 
     def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
-        """Return what `merged` does, for a pipeline with joins."""
+        """Return the result of `merged` for a pipeline with joins."""
         flat, subproblem = self.flat, self.subproblem
         slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.capacity).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
@@ -214,9 +221,9 @@ class _Proof:
             pools = np.union1d(pools, over)
 
     def merged(self, work: int) -> tuple[Counts | None, float]:
-        """Return a choice better than the one known, or None, and a bound on the price of all that are better."""
+        """Return a choice better than the best so far, or None, and a lower bound on the price of all better ones."""
         flat, subproblem = self.flat, self.subproblem
-        # A pool counts once it is seen to bind, unless no choice is known: then the scarce ones are what it is about.
+        # A pool is part of the merge once it is seen to bind; without a known choice all scarce pools are.
         sure = self.known_choice or self.found is not None
         pools, bound = np.nonzero(self.prices)[0] if sure else self.pools, self.bound
         while True:
@@ -228,35 +235,29 @@ class _Proof:
             offsets, rows = self._kept(use, capacity, self.known + slack)
             if not len(rows):
                 return None, np.inf
-            part = [column[rows] for column in (flat.price, cost, flat.mean_s, flat.excess_s, self.latency)]
             stages = np.searchsorted(flat.offsets, rows[offsets[:-1]], side="right") - 1
-            sizes, front = np.empty(len(offsets), dtype=np.int64), np.empty((len(offsets), _FRONT, 2))
-            least = _fronts(offsets, part[1], part[4], self.known + free + slack, self.latency_s, sizes, front)
-            # The rows left out are judged by the bound of the dual prices, which must stay as it is.
+            part = _Rows(
+                offsets=offsets,
+                price=flat.price[rows],
+                cost=cost[rows],
+                mean=flat.mean_s[rows],
+                excess=flat.excess_s[rows],
+                latency=self.latency[rows],
+                use=use[rows],
+                weights=self.weights[stages],
+            )
+            fronts = _Fronts(sizes=np.empty(len(offsets), dtype=np.int64), front=np.empty((len(offsets), _FRONT, 2)))
+            least = _filled(fronts, part, self.known + free + slack, self.latency_s)
+            # Rows were eliminated by the bound of the dual prices, so `self.bound` must not change here.
             bound = max(bound, least - free)
             at = np.empty(len(stages), dtype=np.int64)
-            limit = self.known
-            if least - free > limit + slack:
+            limits = _Limits(
+                price=self.known, cost=self.known + free + slack, latency_s=self.latency_s, capacity=capacity
+            )
+            if least - free > self.known + slack:
                 return None, np.inf
             for states in (_STATE_LIMIT, _LARGE_STATE_LIMIT):
-                left = _merged(
-                    offsets,
-                    part[0],
-                    part[1],
-                    part[2],
-                    part[3],
-                    self.weights[stages],
-                    use[rows],
-                    capacity,
-                    self.latency_s,
-                    limit,
-                    limit + free + slack,
-                    sizes,
-                    front,
-                    states,
-                    work,
-                    at,
-                )
+                left = _merged(part, fronts, limits, states, work, at)
                 if left >= 0:
                     break
             else:
@@ -275,9 +276,9 @@ class _Proof:
         return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
 
     def _kept(self, use: Counts, capacity: Counts, at_most: float) -> tuple[Counts, Counts]:
-        """Return offsets and rows that may be in a choice for `at_most`, the stage with the fewest first.
+        """Return offsets and positions of the rows that may be in a choice for `at_most`, the stage with fewest first.
 
-        No rows at all when a stage has none.
+        No rows at all where a stage has none.
         """
         keep = self._allowed(use, capacity, at_most)
         counts = np.add.reduceat(keep.astype(np.int64), self.starts)
@@ -289,8 +290,8 @@ class _Proof:
     def _allowed(self, use: Counts, capacity: Counts, at_most: float) -> Mask:
         """Return which rows may be in a choice for `at_most`.
 
-        A row is out when it exceeds the cheapest of its stage at the dual prices by more than what is left to the
-        bound, or when the cheapest, the fastest or the smallest of the other stages leave too little.
+        A row is eliminated where its excess over the cheapest of its stage at the dual prices lifts the bound above
+        `at_most`, or where the least price, latency or use of the other stages leaves too little for it.
         """
         keep = self.reduced <= at_most - self.bound
         columns = [self.flat.price, *self.latencies, *use.T]
@@ -305,14 +306,14 @@ class _Proof:
         return keep
 
     def _along(self, path: Sequence[int], excess: Array) -> Array:
-        """Return what each row adds to the latency along `path`, numbers of stages by name: never more than it does."""
+        """Return a lower bound of what each row adds to the latency along `path` (numbers of stages by name)."""
         weights, others = np.zeros(len(self.sizes)), np.ones(len(self.sizes), dtype=bool)
         weights[path], others[path] = latency_weights(excess[path]), False
         latency = self.flat.mean_s + np.repeat(weights, self.sizes) * self.flat.excess_s
         return np.where(np.repeat(others, self.sizes), 0.0, latency)
 
     def _mean_and_excess(self) -> tuple[Array, Array]:
-        """Return what is composed, [N] each, also where `Subproblem.flat` holds their sum."""
+        """Return mean and excess of each row, (N,) each, also with `Composition.SUM`, where `flat` holds their sum."""
         flat, tables = self.flat, self.subproblem.tables
         rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
         order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
@@ -320,7 +321,7 @@ class _Proof:
         return mean_and_excess(mean, np.concatenate([table.percentile_s[rows] for table, rows in order]), len(tables))
 
     def _longest(self) -> int:
-        """Return the path whose rows must lose most latency against the cheapest ones."""
+        """Return the path with the largest latency at the cheapest rows."""
         cheapest = self.flat.offsets[:-1]
         return int(np.argmax([latency[cheapest].sum() for latency in self.latencies]))
 
@@ -333,16 +334,50 @@ class _Proof:
         return np.array([start + int(np.argmin(whole[start:end])) for start, end in ends], dtype=np.int64)
 
 
-@compiled
-def _fronts(
-    offsets: Counts, cost: Array, latency: Array, cost_at_most: float, latency_s: float, sizes: Counts, front: Array
-) -> float:
-    """Fill `front[s]` with the undominated sums of cost and latency over the stages from s on, cheapest first.
+class _Rows(NamedTuple):
+    """The rows (N,) of S stages that are merged: `offsets` (S + 1,) as in `Flat`; `cost` is at the pool prices.
 
-    Return the least cost of a whole choice within `latency_s`. `front` is [S + 1, F, 2], of which `sizes[s]` are set.
-    Where more than F would be needed two neighbours become one that is better than either: sums may then be too low,
-    never too high.
+    `latency` is the additive form (`optimizer.search.multipliers`) with the `weights` (S,); `use` is (N, pools).
     """
+
+    offsets: Counts
+    price: Array
+    cost: Array
+    mean: Array
+    excess: Array
+    latency: Array
+    use: Counts
+    weights: Array
+
+
+class _Fronts(NamedTuple):
+    """The undominated sums of cost and latency over the stages from s on, cheapest first.
+
+    `front` is (S + 1, F, 2), of which `sizes[s]` entries are set.
+    """
+
+    sizes: Counts
+    front: Array
+
+
+class _Limits(NamedTuple):
+    """The most that a choice may have of price, cost at the pool prices, latency in seconds, and use of the pools."""
+
+    price: float
+    cost: float
+    latency_s: float
+    capacity: Counts
+
+
+@compiled
+def _filled(fronts: _Fronts, rows: _Rows, cost_at_most: float, latency_s: float) -> float:
+    """Fill `fronts`; return the least cost of a whole choice within `latency_s`, infinite if there is none.
+
+    Where more than F entries would be needed two neighbours become one that is better than either: sums may then be
+    too low, never too high.
+    """
+    sizes, front = fronts
+    offsets, cost, latency = rows.offsets, rows.cost, rows.latency
     stages, most = len(offsets) - 1, front.shape[1]
     least = np.empty((stages + 1, 2))
     least[0, 0], least[0, 1] = 0.0, 0.0
@@ -357,7 +392,7 @@ def _fronts(
         cost_left, latency_left = cost_at_most - least[stage, 0], latency_s - least[stage, 1]
         size = 0
         for row in range(offsets[stage], offsets[stage + 1]):
-            # The two lists are merged, cheapest first; only what is faster than all before it stays.
+            # Merge the two lists, cheapest first; keep only entries faster than all before.
             first, second, count, fastest = 0, 0, 0, latency_left
             while first < size or second < sizes[stage + 1]:
                 added, occupied = np.inf, np.inf
@@ -390,7 +425,7 @@ def _fronts(
 
 @compiled
 def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
-    """Set the first of `order` to the positions of `keys`, least first, equals as they come (merge sort)."""
+    """Set the first of `order` to the positions of `keys` in ascending order; stable (merge sort)."""
     count = len(keys)
     for position in range(count):
         order[position] = position
@@ -412,31 +447,16 @@ def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
 
 
 @compiled
-def _merged(
-    offsets: Counts,
-    price: Array,
-    cost: Array,
-    mean: Array,
-    excess: Array,
-    weights: Array,
-    use: Counts,
-    capacity: Counts,
-    latency_s: float,
-    at_most: float,
-    cost_at_most: float,
-    sizes: Counts,
-    front: Array,
-    most: int,
-    work: int,
-    at: Counts,
-) -> int:
-    """Set `at` to the cheapest choice of `at_most`; return what is left of `work`, negative if it was too much.
+def _merged(rows: _Rows, fronts: _Fronts, limits: _Limits, most: int, work: int, at: Counts) -> int:
+    """Set `at` to the cheapest choice within `limits`; return what is left of `work`, negative if it was too little.
 
-    Choices are put together stage by stage. A partial one is dropped when no rest of it can keep `at_most`,
-    `latency_s` or `capacity`, and when another is no worse in price, latency and what it leaves of the pools. The rest
-    costs at least what `front` says, at the pool prices of `cost`; whole choices may cost `cost_at_most` there.
-    `at[0]` is -1 when there is none.
+    Choices are built stage by stage, with at most `most` partial ones. A partial choice is dropped when no completion
+    of it can meet the limits (`fronts` bounds the cost of completions from below), and when another is no worse in
+    price, latency and what it leaves of the pools. `at[0]` is -1 when there is none.
     """
+    offsets, price, cost, mean, excess, _, use, weights = rows
+    sizes, front = fronts
+    at_most, cost_at_most, latency_s, capacity = limits
     stages, pools = len(offsets) - 1, use.shape[1]
     least_mean, least_square = np.empty(stages + 1), np.empty(stages + 1)
     least_use, most_use = np.empty((stages + 1, pools), dtype=np.int64), np.empty((stages + 1, pools), dtype=np.int64)
@@ -463,7 +483,7 @@ def _merged(
     for pool in range(pools):
         kept_use[0, pool] = 0
     keys, order, spare = np.empty(most), np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
-    where = np.zeros(most, dtype=np.int64)  # of those kept, cheapest first
+    where = np.zeros(most, dtype=np.int64)  # positions of those kept, cheapest first
     size, weight, at[0] = 1, 0.0, -1
     for stage in range(stages):
         count = 0
@@ -524,7 +544,7 @@ def _merged(
                 if kept[other, 2] <= kept[state, 2] and kept[other, 4] <= kept[state, 4]:
                     beaten = True
                     for pool in range(pools):
-                        # What is left is compared only as far as the rest could need it.
+                        # Free capacity counts only as far as the other stages could use it.
                         enough = capacity[pool] - most_use[stage + 1, pool]
                         if kept_use[other, pool] > max(kept_use[state, pool], enough):
                             beaten = False
@@ -545,39 +565,11 @@ def _merged(
     return work
 
 
-@dataclass(slots=True)
-class _Work:
-    """The partial choices that may yet be looked at, so that a merge gives up in bounded time."""
-
-    left: int
-
-    def spend(self, states: int) -> None:
-        self.left -= states
-        if states > _STATE_LIMIT or self.left < 0:
-            raise TooLarge
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _States:
-    """Undominated partial choices: price, latency so far (see `_latency_columns`), use of the pools that matter."""
-
-    price: Array
-    latency: Array
-    use: Counts
-    rows: Counts
-
-    def __len__(self) -> int:
-        return len(self.price)
-
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "_States":
-        return _States(price=self.price[rows], latency=self.latency[rows], use=self.use[rows], rows=self.rows[rows])
-
-
 def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | None:
-    """Return the cheapest choice that meets the latency within the room, or None when none costs `at_most` or less.
+    """Return the cheapest choice within latency limit and capacity, or None when none costs `at_most` or less.
 
     Raises:
-        TooLarge: there were too many partial choices to look at, or branches share stages.
+        TooLarge: there were too many partial choices, or branches share stages, so that nothing is proven.
     """
     solution = solve(subproblem, at_most)
     if solution.walk is None:
@@ -590,37 +582,10 @@ def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | 
     return answer
 
 
-def cheapest_together(
-    subproblems: Sequence[Subproblem], capacity: Counts, at_most: float = np.inf, each_at_most: Sequence[float] = ()
-) -> tuple[Choice, ...] | None:
-    """Return the choices that together are cheapest, each meeting its own latency, all within one `capacity`.
-
-    None when none cost `at_most` or less together and `each_at_most` each. Raises `TooLarge` like `cheapest_exact`.
-    """
-    if not all(subproblem.shape.serial for subproblem in subproblems):
-        raise TooLarge
-    if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
-        return None
-    pools: list[int] = []
-    work = _Work(left=_WORK_LIMIT)
-    while True:
-        # A pool counts only once it is seen to bind: every pool more multiplies the partial choices.
-        choices = _merge_subproblems(
-            subproblems, capacity, pools, at_most, each_at_most or [np.inf] * len(subproblems), work
-        )
-        if choices is None:
-            return None
-        use = sum(subproblem.use(choice) for subproblem, choice in zip(subproblems, choices, strict=True))
-        over = np.nonzero(use > capacity)[0]
-        if not len(over):
-            return choices
-        pools = sorted({*pools, *(int(pool) for pool in over)})
-
-
 def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
-    """Return a price that no choice which meets the latency undercuts, whatever room other pipelines leave.
+    """Return a lower bound on the price of choices within the latency limit and the capacity.
 
-    Infinite when there is no such choice. `at_most` is the price of one that exists.
+    Infinite when there is no such choice. `at_most` is the price of a known one.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return np.inf
@@ -628,7 +593,7 @@ def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
 
 
 def _bound_by_paths(subproblem: Subproblem, at_most: float) -> float:
-    """Return a bound for a pipeline with joins: no join ends before its branches, so that each path must be quick."""
+    """Return a lower bound for a pipeline with joins: each path alone must keep the latency."""
     floor = float(sum(prices.min() for prices in subproblem.prices))
     return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)[:_PATH_LIMIT]))
 
@@ -649,7 +614,7 @@ def _series(names: Sequence[StageName]) -> Shape:
 
 
 def _paths(shape: Shape) -> Sequence[Chain]:
-    """Return every way from the entry to a last stage."""
+    """Return every path from the entry to a last stage."""
 
     def through(chain: Chain) -> list[Chain]:
         ways = [[(*before, stage) for branch in shape.gates[stage] for before in through(branch)] for stage in chain]
@@ -657,135 +622,3 @@ def _paths(shape: Shape) -> Sequence[Chain]:
 
     ends = shape.exits or ((),)
     return [(*spine, *end) for spine in through(shape.spine) for exit_ in ends for end in through(exit_)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """What is merged next: the rows of a table, or the undominated choices of a pipeline."""
-
-    price: Array
-    latency: Array
-    use: Counts
-
-
-def _merge_subproblems(
-    subproblems: Sequence[Subproblem],
-    capacity: Counts,
-    pools: Sequence[int],
-    at_most: float,
-    each_at_most: Sequence[float],
-    work: _Work,
-) -> tuple[Choice, ...] | None:
-    floors = [sum(float(prices.min()) for prices in subproblem.prices) for subproblem in subproblems]
-    fronts: list[tuple[_Part, list[Choice]]] = []
-    for subproblem, floor, most in zip(subproblems, floors, each_at_most, strict=True):
-        front = _front(subproblem, capacity[list(pools)], pools, work, min(most, at_most - sum(floors) + floor))
-        if front is None:
-            return None
-        fronts.append(front)
-    if len(fronts) == 1:
-        return (fronts[0][1][0],)
-    states = _merge([part for part, _ in fronts], capacity[list(pools)], np.inf, at_most, work)
-    if states is None:
-        return None
-    return tuple(choices[int(row)] for (_, choices), row in zip(fronts, states.rows[0], strict=True))
-
-
-def _front(
-    subproblem: Subproblem, capacity: Counts, pools: Sequence[int], work: _Work, at_most: float
-) -> tuple[_Part, list[Choice]] | None:
-    """Return the choices that meet the latency and that no other beats in price and use of `pools`, cheapest first."""
-    order = sorted(range(len(subproblem.tables)), key=lambda stage: subproblem.tables[stage].stage.name)
-    parts = [
-        _Part(
-            price=subproblem.prices[stage],
-            latency=_latency_columns(subproblem, stage),
-            use=subproblem.tables[stage].use[:, pools],
-        )
-        for stage in order
-    ]
-    states = _merge(parts, capacity, subproblem.latency_s, at_most, work)
-    if states is None:
-        return None
-    states = _undominated(replace(states, latency=np.zeros((len(states), 1))))
-    choices = [tuple(int(rows[order.index(stage)]) for stage in range(len(order))) for rows in states.rows]
-    return _Part(price=states.price, latency=states.latency, use=states.use), choices
-
-
-def _merge(parts: Sequence[_Part], capacity: Counts, latency_s: float, at_most: float, work: _Work) -> _States | None:
-    """Return the undominated sums of one row of each part, cheapest first, or None when none is allowed."""
-    states = _States(
-        price=np.zeros(1),
-        latency=np.zeros((1, parts[0].latency.shape[1])),
-        use=np.zeros_like(capacity)[None],
-        rows=np.zeros((1, 0), dtype=np.int64),
-    )
-    for position, part in enumerate(parts):
-        rest = parts[position + 1 :]
-        work.spend(len(states) * len(part.price))
-        old = np.repeat(np.arange(len(states)), len(part.price))
-        row = np.tile(np.arange(len(part.price)), len(states))
-        states = _States(
-            price=states.price[old] + part.price[row],
-            latency=states.latency[old] + part.latency[row],
-            use=states.use[old] + part.use[row],
-            rows=np.column_stack((states.rows[old], row)),
-        )
-        least_latency = states.latency + sum(later.latency.min(axis=0) for later in rest)
-        least_use = states.use + sum(later.use.min(axis=0) for later in rest)
-        possible = (
-            (states.price + sum(float(later.price.min()) for later in rest) <= at_most + TOLERANCE)
-            & (_latency(least_latency) <= latency_s * (1 + _SLACK))
-            & np.all(least_use <= capacity, axis=1)
-        )
-        states = _undominated(states.take(possible))
-        if not len(states):
-            return None
-    return states
-
-
-def _latency_columns(subproblem: Subproblem, stage: int) -> Array:
-    """Return what adds up over the stages: the percentile, or mean and squared excess."""
-    table = subproblem.tables[stage]
-    mean, excess = mean_and_excess(table.mean_s, table.percentile_s, len(subproblem.tables))
-    if subproblem.composition is Composition.SUM:
-        return (mean + excess)[:, None]
-    return np.column_stack((mean, excess**2))
-
-
-def _latency(columns: Array) -> Array:
-    return np.asarray(columns[:, 0] if columns.shape[1] == 1 else columns[:, 0] + np.sqrt(columns[:, 1]))
-
-
-def _undominated(states: _States) -> _States:
-    """Return the states that no other beats in price, latency and use, cheapest first."""
-    if states.latency.shape[1] == 1:
-        states = _undominated_at_equal_use(states)
-    values = np.column_stack((states.price, states.latency, states.use))
-    order = np.lexsort(values.T[::-1])
-    if values.shape[1] == 2:
-        return states.take(order)
-    values = values[order]
-    kept = np.empty((0, values.shape[1]))
-    keep: list[Counts] = []
-    for start in range(0, len(values), _BLOCK):
-        block = values[start : start + _BLOCK]
-        beaten = np.zeros(len(block), dtype=bool)
-        for part in range(0, len(kept), _BLOCK):
-            beaten |= np.any(np.all(kept[part : part + _BLOCK, None] <= block, axis=2), axis=0)
-        inside = np.all(block[:, None] <= block, axis=2) & (np.arange(len(block))[:, None] < np.arange(len(block)))
-        beaten |= np.any(inside, axis=0)
-        keep.append(start + np.nonzero(~beaten)[0])
-        kept = np.concatenate((kept, block[~beaten]))
-    return states.take(order[np.concatenate(keep)]) if keep else states
-
-
-def _undominated_at_equal_use(states: _States) -> _States:
-    """Return the states that no other of the same use beats in price and latency: quick, and most of the work."""
-    _, group = np.unique(states.use, axis=0, return_inverse=True) if states.use.shape[1] else (0, np.zeros(len(states)))
-    order = np.lexsort((states.latency[:, 0], states.price, group))
-    # Each group lies below all before it, so that the running minimum starts anew.
-    height = 2 * float(states.latency.max(initial=0.0)) + 1
-    shifted = states.latency[order, 0] - np.asarray(group)[order] * height
-    least_before = np.concatenate(([np.inf], np.minimum.accumulate(shifted)[:-1]))
-    return states.take(order[shifted < least_before])

@@ -1,13 +1,14 @@
-"""The proof where branches join: undominated partial choices, put together along the tree of series and joins.
+"""The exact search where branches join: undominated partial choices, combined along the tree of series and joins.
 
-A partial choice is known by its price, its mean, excess and spread (see `optimizer.latency.composition`) and its use of
-the pools. Composed latencies never fall when mean, mean + excess or spread of a part grows. That makes two things
-exact: a partial choice that another undercuts in all of them is dropped, and what the rest of the pipeline would take
-at its very best bounds the latency of the whole. After the last join the spread no longer counts.
+A partial choice has a price, a mean, excess and spread (see `optimizer.latency.composition`) and its use of the pools.
+Composed latencies never fall when mean, mean + excess or spread of a part grows. Therefore two things are exact: a
+partial choice that another one equals or beats in all of them is dropped, and the rest of the pipeline at its best
+bounds the latency of the whole. After the last join the spread no longer counts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +21,20 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _MOST_KEPT = 200_000
-_COMPARED = 2048  # partial choices to look back at for one that is better
-_SLACK = 1e-9  # of bounds: sums in another order and the steps of a join's quantile
-_JOIN_WORK = 16  # what composing a join costs, in partial choices looked at
+_COMPARED = 2048  # partial choices to compare with for domination
+_SLACK = 1e-9  # relative, of bounds: rounding of sums, and the tolerance of a join's quantile
+_JOIN_WORK = 16  # the work of composing a join, in partial choices
 
 
 class OutOfWork(Exception):
-    """There were more partial choices to look at than allowed."""
+    """The search needed more partial choices than `work` allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The rows of a stage that may be chosen, cheapest first, [N] each.
+    """The rows of a stage that may be chosen, cheapest first, (N,) each.
 
-    `reduced` is by how much a row lifts the bound of the dual prices; `use` [N, K] is that of the pools that count.
+    `reduced` is how much a row lifts the bound of the dual prices; `use` (N, K) is of the pools considered.
     """
 
     price: Array
@@ -43,9 +44,8 @@ class Part:
     use: Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a choice may take: price, the sum of `Part.reduced`, latency in seconds and pools [K]."""
+class Limits(NamedTuple):
+    """The most that a choice may have of price, of the sum of `Part.reduced`, of latency (s), and of the pools (K,)."""
 
     price: float
     reduced: float
@@ -57,8 +57,8 @@ class Limits:
 class _Partial:
     """Undominated choices for a part of the tree, cheapest first.
 
-    `values` [N, 5] are price, reduced, mean, excess and spread, the last two squared where squares add up. `pair`
-    [N, 2] says which of `halves` each was made of; a stage alone has no halves.
+    `values` (N, 5) are price, reduced, mean, excess and spread, the last two squared where squares add up. `pair`
+    (N, 2) are the positions in the two `halves` that each was combined from; a stage alone has no halves.
     """
 
     values: Array
@@ -67,17 +67,38 @@ class _Partial:
     halves: "tuple[_Partial, _Partial] | None" = None
     stage: int = -1
 
+    @property
+    def states(self) -> "_States":
+        """Return the arrays for compiled code."""
+        return _States(values=self.values, use=self.use, pair=self.pair)
+
+
+class _States(NamedTuple):
+    """The arrays of a `_Partial`, for compiled code."""
+
+    values: Array
+    use: Counts
+    pair: Counts
+
+
+class _Rule(NamedTuple):
+    """How two partial choices compose: at a join or in series; as squares; with the join law of the percentile."""
+
+    joined: bool
+    squares: bool
+    law: Array
+
 
 def cheapest_in(
     tree: Tree, parts: Sequence[Part], limits: Limits, *, squares: bool, law: Array, work: int
 ) -> tuple[tuple[int, ...] | None, int]:
     """Return one row of each of `parts` (indexed by the stages of `tree`), the cheapest within `limits`, or None.
 
-    Besides what is left of `work`. `squares` says whether squared excesses add up in series, `law` is
-    `composition.join_law`. Among equals it is the first in the order of the tree, rows as given.
+    The second value is what is left of `work`. `squares` says whether squared excesses add up in series, `law` is
+    `composition.join_law`. Among equal prices it is the first in the order of the tree, rows as given.
 
     Raises:
-        OutOfWork: `work` was not enough to tell.
+        OutOfWork: `work` partial choices were too few to find it.
     """
     search = _Search(parts, limits, squares, law, work)
     found = search.best(tree)
@@ -96,7 +117,7 @@ class _Search:
         self.most_use = np.array([part.use.max(axis=0) for part in parts])
 
     def best(self, tree: Tree) -> _Partial | None:
-        """Return the cheapest whole choice alone, or None."""
+        """Return only the cheapest choice for the whole `tree`, or None."""
         nothing = np.empty((0, 4))
         if isinstance(tree, int):
             alone = self._stage(tree, nothing, inside=False)
@@ -104,10 +125,10 @@ class _Search:
         return self._whole(tree, nothing, inside=False, last=True)
 
     def _whole(self, tree: Tree, around: Array, *, inside: bool, last: bool = False) -> _Partial | None:
-        """Return the undominated choices for `tree`, None if there are none; only the cheapest when it is the `last`.
+        """Return the undominated choices for `tree`, None if there are none; only the cheapest where `last`.
 
-        `around` [A, 4] are the steps from here to the root: `ADD` or `JOIN`, and the best mean, excess and spread of
-        what is added or joined. `inside` a branch the spread counts.
+        `around` (A, 4) are the steps from here to the root: `ADD` or `JOIN`, and the best mean, excess and spread of
+        the part that is added or joined. `inside` a branch the spread counts.
         """
         if isinstance(tree, int):
             alone = self._stage(tree, around, inside=inside)
@@ -161,7 +182,7 @@ class _Search:
         inside: bool,
         last: bool,
     ) -> _Partial:
-        """Return the undominated choices made of one of `first` and one of `second`."""
+        """Return the undominated combinations of one of `first` and one of `second`."""
         others = np.ones(len(self.parts), dtype=bool)
         others[list(stages)] = False
         capacity = self.limits.capacity - self.least_use[others].sum(axis=0)
@@ -170,23 +191,14 @@ class _Search:
         use = np.empty((most, len(capacity)), dtype=np.int64)
         pair = np.empty((most, 2), dtype=np.int64)
         count, self.work = _paired(
-            first.values,
-            second.values,
-            first.use,
-            second.use,
-            joined,
-            self.squares,
-            last,
-            self.law,
+            first.states,
+            second.states,
+            _Rule(joined=joined, squares=self.squares, law=self.law),
             np.ascontiguousarray(around),
-            self.limits.price - self.least_price[others].sum(),
-            self.limits.reduced,
-            self.limits.latency_s,
-            capacity,
+            self.limits._replace(price=self.limits.price - self.least_price[others].sum(), capacity=capacity),
+            last,
             self.work,
-            values,
-            use,
-            pair,
+            _States(values=values, use=use, pair=pair),
         )
         if count < 0:
             raise OutOfWork
@@ -200,7 +212,7 @@ class _Search:
         return _Partial(values=values[order], use=use[order], pair=pair[order], halves=(first, second))
 
     def _ideal(self, tree: Tree) -> Array:
-        """Return mean, excess and spread that no choice for `tree` goes below; squares where they add up."""
+        """Return lower bounds of mean, excess and spread of any choice for `tree`, squared where squares add up."""
         if isinstance(tree, int):
             part = self.parts[tree]
             mean = part.mean_s.min()
@@ -224,7 +236,7 @@ class _Search:
 
 
 def _small_first(tree: Series, parts: Sequence[Part]) -> list[Tree]:
-    """Return the parts of `tree`, plain stages first, those with the fewest rows before others."""
+    """Return the parts of `tree`: plain stages first, by number of rows, then the others."""
     alone = [part for part in tree.parts if isinstance(part, int)]
     return [
         *sorted(alone, key=lambda stage: len(parts[stage].price)),
@@ -244,7 +256,7 @@ def _stages(tree: Tree) -> list[int]:
 
 
 def _rows(found: _Partial, at: int, rows: list[int]) -> None:
-    """Set `rows` to those that the choice number `at` was made of."""
+    """Write to `rows` the row of each stage in the choice at position `at`."""
     if found.halves is None:
         rows[found.stage] = int(found.pair[at, 0])
         return
@@ -263,7 +275,7 @@ def _joined(
     squares: bool,
     law: Array,
 ) -> tuple[float, float, float]:
-    """Return `join` of two branches whose excess and spread are squared where `squares` says so, as is the answer."""
+    """Return `join` of two branches; with `squares` excess and spread are squared, in the arguments and the result."""
     if squares:
         excess, spread = np.sqrt(excess), np.sqrt(spread)
         other_excess, other_spread = np.sqrt(other_excess), np.sqrt(other_spread)
@@ -273,37 +285,33 @@ def _joined(
 
 @compiled
 def _paired(
-    first: Array,
-    second: Array,
-    first_use: Counts,
-    second_use: Counts,
-    joined: bool,
-    squares: bool,
-    last: bool,
-    law: Array,
+    first: _States,
+    second: _States,
+    rule: _Rule,
     around: Array,
-    price: float,
-    reduced: float,
-    latency_s: float,
-    capacity: Counts,
+    limits: Limits,
+    last: bool,
     work: int,
-    values: Array,
-    use: Counts,
-    pair: Counts,
+    into: _States,
 ) -> tuple[int, int]:
-    """Write the pairs within the limits to `values`, `use` and `pair`; return how many and what is left of `work`.
+    """Write the pairs within the limits to `into`; return their number and what is left of `work`.
 
-    The number is -1 when there were too many. Only the cheapest is written when it is the `last`. What lies `around`
-    is taken at its best.
+    The number is -1 where there were too many. Only the cheapest is written where `last`. The parts of the pipeline in
+    `around` are taken at their best.
     """
+    firsts, first_use, _ = first
+    seconds, second_use, _ = second
+    joined, squares, law = rule
+    price, reduced, latency_s, capacity = limits
+    values, use, pair = into
     count, found, pools = 0, 0, len(capacity)
     longest_s = latency_s if last else latency_s * (1.0 + _SLACK)
-    for one in range(len(first)):
-        for two in range(len(second)):
+    for one in range(len(firsts)):
+        for two in range(len(seconds)):
             work -= 1
-            if first[one, 0] + second[two, 0] > price:
+            if firsts[one, 0] + seconds[two, 0] > price:
                 break
-            if first[one, 1] + second[two, 1] > reduced:
+            if firsts[one, 1] + seconds[two, 1] > reduced:
                 continue
             fits = True
             for pool in range(pools):
@@ -312,11 +320,11 @@ def _paired(
                     break
             if not fits:
                 continue
-            # Row -1 puts the two together, all others what is around.
-            m, e, s = first[one, 2], first[one, 3], first[one, 4]
+            # Row -1 combines the two, the other rows add what is around.
+            m, e, s = firsts[one, 2], firsts[one, 3], firsts[one, 4]
             for row in range(-1, len(around)):
                 joins = joined
-                mean, excess, spread = second[two, 2], second[two, 3], second[two, 4]
+                mean, excess, spread = seconds[two, 2], seconds[two, 3], seconds[two, 4]
                 if row >= 0:
                     joins = around[row, 0] == JOIN
                     mean, excess, spread = around[row, 1], around[row, 2], around[row, 3]
@@ -336,8 +344,8 @@ def _paired(
                 return -1, work
             if not fits:
                 continue
-            values[count, 0] = first[one, 0] + second[two, 0]
-            values[count, 1] = first[one, 1] + second[two, 1]
+            values[count, 0] = firsts[one, 0] + seconds[two, 0]
+            values[count, 1] = firsts[one, 1] + seconds[two, 1]
             for pool in range(pools):
                 use[count, pool] = first_use[one, pool] + second_use[two, pool]
             pair[count, 0], pair[count, 1] = one, two
@@ -352,9 +360,10 @@ def _paired(
 def _undominated(
     values: Array, use: Counts, order: Counts, enough: Counts, inside: bool, squares: bool, work: int
 ) -> tuple[int, int]:
-    """Move to the front of `order`, cheapest first, those that no cheaper one beats; return how many, and the work.
+    """Move the undominated to the front of `order`, cheapest first; return their number and what is left of `work`.
 
-    What is left of a pool counts only down to what the rest could need: uses up to `enough` are equally good.
+    Free capacity counts only as far as the other stages could use it: uses up to `enough` are equally good. The number
+    is -1 where `work` was too little.
     """
     size = 0
     for position in range(len(order)):

@@ -1,7 +1,7 @@
-"""The search: give the next dollar to the stage where it buys most latency, then see what can be taken back.
+"""The greedy search: spend the next dollar on the stage where it saves most latency, then remove what is not needed.
 
-Steepest descent on the cost/latency frontiers with completion, a drop pass and exchanges between pairs of stages. It
-is the engine and the explanation; `optimizer.search.exact` proves how good it is.
+Steepest descent on the cost/latency frontiers, with completion by a single change, a drop pass and exchanges between
+pairs of stages. Its steps explain the plan; `optimizer.search.exact` improves and proves the result.
 """
 
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.runtime.compiled import compiled
-from optimizer.search.subproblem import MOST, TOLERANCE, Choice, Subproblem, Walk, latency_limit_s, with_row
+from optimizer.search.subproblem import MOST, TOLERANCE, Choice, Flat, Subproblem, Walk, latency_limit_s, with_row
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more take gigabytes and minutes
+_EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more would take gigabytes and minutes
 _EXCHANGE_BLOCK = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """What changing one stage at a time leads to, from one choice: per row of each stage, prices, latency, room."""
+    """The single changes of one choice: per row of each stage the added price, the latency, and whether it fits."""
 
     stages: tuple[int, ...]
     added: tuple[Array, ...]
@@ -32,9 +32,9 @@ class _View:
 
 
 def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
-    """Return the way to a cheap choice that meets the latency within the room, or None when none was found.
+    """Return the walk to a cheap choice within the latency limit and the capacity, or None if none was found.
 
-    It does not look beyond the price `at_most`; where branches join, `exchanges` of two stages may be left out.
+    Its price is at most `at_most`. Where branches join, `exchanges=False` leaves out exchanges of two stages.
     """
     start = cheapest(subproblem)
     if start is None:
@@ -42,11 +42,11 @@ def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool =
     if subproblem.shape.serial:
         return walked(subproblem, start, at_most)
     walk = _descend(subproblem, Walk(visited=(start,)), at_most)
-    return None if walk is None else _tighten(subproblem, walk, exchanges)
+    return None if walk is None else _trim(subproblem, walk, exchanges)
 
 
 def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None:
-    """Return the way of the search from `start` through a pipeline without joins; see `search`."""
+    """Return the walk of the search from `start`, for pipelines without joins; see `search`."""
     flat = subproblem.flat
     at = flat.position(start)
     found, steps = descended(subproblem, at, flat.price, at_most)
@@ -60,20 +60,15 @@ def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None
 
 
 def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
-    """Set `at`, positions in `Subproblem.flat`, to the answer of a descent at the prices `guide`; return whether it is
-    one.
+    """Set `at`, positions in `Subproblem.flat`, to the result of a descent at the prices `guide`.
 
-    Besides the rows of the steps that led near it. Without joins only.
+    Return whether it meets the limits, and the rows of its steps. Only for pipelines without joins.
     """
     flat, moves = subproblem.flat, np.empty(len(subproblem.flat.price) + 1, dtype=np.int64)
     latency_s = latency_limit_s(subproblem)
     count = _descended(
-        flat.offsets,
-        flat.price,
+        flat,
         guide,
-        flat.mean_s,
-        flat.excess_s,
-        flat.use,
         subproblem.capacity,
         latency_s,
         min(at_most, MOST),
@@ -86,12 +81,8 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
         return False, moves[:0]
     sizes = np.diff(flat.offsets)
     exchanges = bool(sizes.sum() ** 2 - (sizes**2).sum() <= 2 * _EXCHANGE_LIMIT)
-    _tightened(
-        flat.offsets,
-        flat.price,
-        flat.mean_s,
-        flat.excess_s,
-        flat.use,
+    _trimmed(
+        flat,
         subproblem.capacity,
         latency_s,
         exchanges,
@@ -101,45 +92,36 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
     return True, moves[:count]
 
 
-def began(subproblem: Subproblem, guide: Array) -> Counts | None:
-    """Return the cheapest positions in `Subproblem.flat` at the prices `guide` that fit the room; see `cheapest`."""
+def cheapest_fitting(subproblem: Subproblem, guide: Array) -> Counts | None:
+    """Return what `cheapest` does at the prices `guide`, as positions in `Subproblem.flat`."""
+    flat, capacity = subproblem.flat, subproblem.capacity
     at = np.empty(len(subproblem.tables), dtype=np.int64)
-    return (
-        at
-        if _began(
-            subproblem.flat.offsets,
-            guide,
-            subproblem.flat.use,
-            subproblem.capacity,
-            np.empty_like(subproblem.capacity),
-            at,
-        )
-        else None
-    )
+    return at if _cheapest_fitting(flat, guide, capacity, np.empty_like(capacity), at) else None
 
 
 def cheapest(subproblem: Subproblem) -> Choice | None:
-    """Return the cheapest choice that carries the load within the room, whatever its latency.
+    """Return the cheapest choice that carries the load within the capacity at any latency; None if none was found.
 
-    Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
+    Where the cheapest rows together exceed the capacity, the change with the least price per unit freed comes first.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return None
-    at = began(subproblem, subproblem.flat.price)
+    at = cheapest_fitting(subproblem, subproblem.flat.price)
     return None if at is None else subproblem.flat.choice(at)
 
 
 def steepest(subproblem: Subproblem, choice: Choice) -> Choice | None:
-    """Return the change of one stage that buys most latency for its price, or None when nothing does."""
+    """Return `choice` with the change of one stage that saves most latency per price, or None if none saves any."""
     return _steepest(_view(subproblem, choice), choice, subproblem.latency(choice))
 
 
 @compiled
-def _began(offsets: Counts, guide: Array, use: Counts, capacity: Counts, occupied: Counts, at: Counts) -> bool:
-    """Set `at` to the cheapest rows that fit `capacity`; return whether there is a way to it by changes that free room.
+def _cheapest_fitting(flat: Flat, guide: Array, capacity: Counts, occupied: Counts, at: Counts) -> bool:
+    """Set `at` to the cheapest rows that fit `capacity`; return whether changes that free capacity led there.
 
-    Where the cheapest rows together need more than there is, the change that frees most for its price comes first.
+    Where the cheapest rows together exceed the capacity, the change with the least price per unit freed comes first.
     """
+    offsets, use = flat.offsets, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
     for pool in range(pools):
         occupied[pool] = 0
@@ -175,12 +157,8 @@ def _began(offsets: Counts, guide: Array, use: Counts, capacity: Counts, occupie
 
 @compiled
 def _descended(
-    offsets: Counts,
-    price: Array,
+    flat: Flat,
     guide: Array,
-    mean: Array,
-    excess: Array,
-    use: Counts,
     capacity: Counts,
     latency_s: float,
     at_most: float,
@@ -189,12 +167,13 @@ def _descended(
     at: Counts,
     moves: Counts,
 ) -> int:
-    """Walk down the steepest edges from `at`, which becomes the answer; return how many steps led there, or -1.
+    """Descend along the steepest changes from `at`, which becomes the answer; return the number of steps, or -1.
 
-    At every point the cheapest single change that already suffices is noted: the answer may be one change away from
-    the last of its steps, the rows `moves`. Edges are as steep as they save latency for the `guide` price; what counts
-    in the end, and against `at_most`, is the `price`.
+    Before each step the cheapest single change that meets the latency is a candidate: the answer may be one change
+    away from the last of its steps, the rows `moves`. Steepness is latency saved per `guide` price; the answer is
+    compared, also with `at_most`, by `price`. `occupied` and `answer` are working memory.
     """
+    offsets, price, mean, excess, use = flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
     means, squares, paid = 0.0, 0.0, 0.0
     for pool in range(pools):
@@ -259,19 +238,9 @@ def _descended(
 
 
 @compiled
-def _tightened(
-    offsets: Counts,
-    price: Array,
-    mean: Array,
-    excess: Array,
-    use: Counts,
-    capacity: Counts,
-    latency_s: float,
-    exchanges: bool,
-    occupied: Counts,
-    at: Counts,
-) -> None:
-    """Take back what `at` does not need, one stage and then two at a time, until nothing more is saved."""
+def _trimmed(flat: Flat, capacity: Counts, latency_s: float, exchanges: bool, occupied: Counts, at: Counts) -> None:
+    """Make `at` cheaper within the limits by changes of one stage, then of two, until no change saves anything."""
+    offsets, price, mean, excess, use = flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
     while True:
         means, squares = 0.0, 0.0
@@ -379,7 +348,7 @@ def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
 
 
 def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
-    """Go down the steepest edges; at every point note the cheapest single change that already suffices."""
+    """Descend along the steepest changes; the cheapest single change that meets the latency is a candidate at each."""
     best: Walk | None = None
     while subproblem.price(walk.answer) <= at_most + TOLERANCE:
         now = subproblem.latency(walk.answer)
@@ -396,8 +365,8 @@ def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
     return best
 
 
-def _tighten(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
-    """Take back what is not needed, one stage and then two at a time, until nothing more is saved."""
+def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
+    """Extend `walk` by changes of one stage, then of two, that lower the price within the limits, until none does."""
     while True:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
@@ -408,7 +377,7 @@ def _tighten(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
 
 
 def _exchange(subproblem: Subproblem, choice: Choice) -> Choice | None:
-    """Return the cheapest change of two stages that saves something, or None; too many are not looked at."""
+    """Return the cheapest change of two stages that lowers the price; None if there is none, or too many pairs."""
     sizes = [len(table) for table in subproblem.tables]
     if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
         return None

@@ -1,9 +1,8 @@
-"""What limits cost: prices of latency and pools at which the cheapest rows, each for itself, bound every choice.
+"""Dual prices of latency and pools (Lagrangian relaxation): they bound the price of every feasible choice from below.
 
-With a price θ per second and μ per unit of a pool, Σ_s min_r (price + θ·latency + μ·use) − θ·latency_s − μ·room is
-never above the price of a choice that keeps all limits (Lagrangian relaxation). Its largest value is as good a bound as
-linear programming gives, and rows whose own excess over the minimum lifts it above a known price cannot be in a
-cheaper choice.
+With a price θ per second and μ per unit of a pool, Σ_s min_r (price + θ·latency + μ·use) − θ·latency_s − μ·capacity is
+never above the price of a choice within all limits. Its maximum is as good a bound as linear programming gives. A row
+whose excess over the minimum of its stage lifts the bound above a known price cannot be part of a cheaper choice.
 
 Latencies must add up for this. Σ mean + √Σ excess² ≥ Σ (mean + w·excess) for every vector w of length one (Cauchy and
 Schwarz), with equality where w is parallel to the excesses.
@@ -19,7 +18,7 @@ Counts = NDArray[np.int64]
 
 
 def latency_weights(excess: Array) -> Array:
-    """Return the vector of length one along the excesses [S] of a choice."""
+    """Return the unit vector w parallel to the excesses (S,) of a choice."""
     length = float(np.sqrt((excess * excess).sum()))
     return excess / length if length > 0 else np.full(len(excess), len(excess) ** -0.5)
 
@@ -28,12 +27,12 @@ def latency_weights(excess: Array) -> Array:
 def maximised(
     offsets: Counts, price: Array, weights: Array, enough: float, rounds: int, multipliers: Array, reduced: Array
 ) -> float:
-    """Return the best bound found on the price of the choices whose `weights` [N, D] add up to at most 1 each.
+    """Return the best lower bound found on the price of choices whose `weights` (N, D) sum to at most 1 per column.
 
-    `multipliers` [D] are where to start and become those of the bound, in units of price; `reduced` [N] becomes by how
-    much each row exceeds the cheapest of its stage at these. A bound above `enough` ends the search, in at most
-    `rounds` steps: Polyak's, along the subgradient and what is left of the last step (Camerini, Fratta and Maffioli).
-    What is aimed at lies above the best so far by as much as steps gained of late: `enough` may be far away.
+    `multipliers` (D,) are the start of the search and become those of the bound, in units of price; `reduced` (N,)
+    becomes the excess of each row over the cheapest of its stage at these. At most `rounds` Polyak steps along the
+    subgradient deflected by the last step (Camerini, Fratta and Maffioli); a bound above `enough` ends them. The target
+    value of a step is the best bound plus what recent steps gained, because `enough` may be far away.
     """
     stages, count = len(offsets) - 1, weights.shape[1]
     here, gradient, direction = np.empty(count), np.empty(count), np.empty(count)
@@ -103,13 +102,13 @@ def maximised(
 
 
 @compiled
-def along_one(offsets: Counts, price: Array, weight: Array, enough: float, rounds: int) -> float:
-    """Return the multiplier that maximises the bound of one constraint alone: where two lines of the hull meet.
+def single_multiplier(offsets: Counts, price: Array, weight: Array, enough: float, rounds: int) -> float:
+    """Return the multiplier that maximises the bound with one constraint only.
 
-    The bound is concave and piecewise linear, so that the crossing of the lines on either side is the next candidate.
+    The bound is concave and piecewise linear: the next candidate is where the lines on either side cross.
     """
     stages = len(offsets) - 1
-    low, high = 0.0, -1.0  # high < 0: none is known on the far side
+    low, high = 0.0, -1.0  # high < 0: no point with a falling bound is known
     low_value, low_slope, high_value, high_slope = 0.0, 0.0, 0.0, 0.0
     here, best, best_value, expected = 0.0, 0.0, -np.inf, np.inf
     for number in range(rounds):
@@ -131,7 +130,7 @@ def along_one(offsets: Counts, price: Array, weight: Array, enough: float, round
         else:
             high, high_value, high_slope = here, value, slope
         if high < 0:
-            here = max(2 * here, (enough - value) / slope)  # beyond it, the line is above what is asked
+            here = max(2 * here, (enough - value) / slope)  # beyond it, the line is above `enough`
             if here > 1e18:
                 break
             continue

@@ -1,8 +1,9 @@
-"""One pipeline's question to the search, and the ways through its answers."""
+"""The search problem of one pipeline (`Subproblem`), and the sequence of choices that a search visits (`Walk`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +20,23 @@ Choice = tuple[int, ...]
 """One row of each stage's table."""
 
 TOLERANCE = 1e-9
-"""USD per hour, and seconds: differences up to this are rounding."""
-
+"""Differences up to this are rounding, in USD per hour and in seconds."""
 
 MOST = 1e15
-"""Stands for no limit on price or latency, and `NEVER_S` for an infinite latency: neither could be weighed."""
+"""Replaces an infinite limit on price or latency: arithmetic with infinity would give NaN."""
 NEVER_S = 1e12
+"""Replaces an infinite latency, for the same reason."""
 _SLACK = 1e-12
-"""Sums in another order must not turn an answer away."""
+"""Relative: a sum in another order must not make a choice infeasible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flat:
-    """The tables of N rows as plain arrays, for compiled code: stages by name, the rows of each cheapest first.
+class Flat(NamedTuple):
+    """The tables as plain arrays of N rows, for compiled code: stages by name, the rows of each by price.
 
-    `stages[S]` are positions in the case, `offsets[S + 1]` where each stage's rows begin, `rows[N]` their rows in its
-    table. The latency of a choice is Σ `mean_s` + √Σ `excess_s`²; where percentiles are added up, they are the means.
+    `stages` (S,) are positions in `Subproblem.tables`, `offsets` (S + 1,) the first row of each stage, `rows` (N,) the
+    positions of the rows in the table of their stage; `price`, `mean_s`, `excess_s` have the shape (N,), `use` (N,
+    pools). The latency of a choice is Σ `mean_s` + √Σ `excess_s`²; with `Composition.SUM`, `mean_s` holds the
+    percentiles and `excess_s` zeros.
     """
 
     stages: Counts
@@ -46,12 +48,12 @@ class Flat:
     use: Counts
 
     def position(self, choice: Choice) -> Counts:
-        """Return the positions in the arrays of the rows of `choice`, stages by name."""
-        found = np.empty(len(self.stages), dtype=np.int64)
+        """Return the positions of the rows of `choice` in these arrays, stages by name."""
+        position = np.empty(len(self.stages), dtype=np.int64)
         for number, stage in enumerate(self.stages.tolist()):
             block = self.rows[self.offsets[number] : self.offsets[number + 1]]
-            found[number] = self.offsets[number] + int(np.nonzero(block == choice[stage])[0][0])
-        return found
+            position[number] = self.offsets[number] + int(np.nonzero(block == choice[stage])[0][0])
+        return position
 
     def choice(self, position: Counts) -> Choice:
         """Return the choice whose rows are at `position`."""
@@ -63,9 +65,9 @@ class Flat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subproblem:
-    """One pipeline to serve at least cost: its tables, the latency allowed and the room in the pools.
+    """One pipeline to serve at least cost: its tables, the latency limit and the capacity of the pools.
 
-    `prices` are what each row costs the search (USD per hour); `capacity` is in the units of the pools.
+    `prices` are the objective of each row in USD per hour, one array per table; `capacity` is in the units of `Supply`.
     """
 
     tables: tuple[StageOptions, ...]
@@ -79,34 +81,34 @@ class Subproblem:
 
     @property
     def flat(self) -> Flat:
-        """Return the tables as plain arrays; they are made once."""
+        """Return the tables as plain arrays, made on first use."""
         if self._flat is None:
             object.__setattr__(self, "_flat", self._flattened())
         assert self._flat is not None
         return self._flat
 
     def within(self, capacity: Counts) -> "Subproblem":
-        """Return the same question with another room."""
+        """Return the same subproblem with another capacity of the pools."""
         subproblem = replace(self, capacity=capacity)
         object.__setattr__(subproblem, "_flat", self._flat)
         return subproblem
 
     def for_latency(self, latency_s: float) -> "Subproblem":
-        """Return the same question with another latency allowed."""
+        """Return the same subproblem with another latency limit."""
         subproblem = replace(self, latency_s=latency_s)
         object.__setattr__(subproblem, "_flat", self._flat)
         return subproblem
 
     def priced(self, prices: Sequence[Array]) -> "Subproblem":
-        """Return the same question at other prices."""
+        """Return the same subproblem with other prices."""
         return replace(self, prices=tuple(prices))
 
     def price(self, choice: Choice) -> float:
-        """Return what `choice` costs the search."""
+        """Return the objective of `choice`, in USD per hour."""
         return float(sum(prices[row] for prices, row in zip(self.prices, choice, strict=True)))
 
     def cost_per_hour(self, choice: Choice) -> float:
-        """Return what the replicas of `choice` cost, in USD per hour."""
+        """Return the cost of the replicas of `choice`, in USD per hour."""
         return float(sum(table.cost_per_hour[row] for table, row in zip(self.tables, choice, strict=True)))
 
     def use(self, choice: Choice) -> Counts:
@@ -114,7 +116,7 @@ class Subproblem:
         return np.asarray(sum(table.use[row] for table, row in zip(self.tables, choice, strict=True)), dtype=np.int64)
 
     def fits(self, choice: Choice) -> bool:
-        """Return whether `choice` fits the room."""
+        """Return whether the pools have capacity for `choice`."""
         return bool(np.all(self.use(choice) <= self.capacity))
 
     def latency(self, choice: Choice) -> float:
@@ -128,14 +130,14 @@ class Subproblem:
         return self._latency(rows)
 
     def exchanged(self, choice: Choice, changed: tuple[int, int], rows: tuple[Counts, Counts]) -> Array:
-        """Return the latencies with two stages `changed` to the pairs of `rows`."""
+        """Return the latency for each pair of `rows` of the two stages `changed`, the other stages as in `choice`."""
         every = [np.array([row]) for row in choice]
         for stage, new in zip(changed, rows, strict=True):
             every[stage] = new
         return self._latency(every)
 
     def fitting(self, choice: Choice, stage: int) -> Mask:
-        """Return which rows of `stage` fit the room, the other stages as in `choice`."""
+        """Return for which rows of `stage` the pools have capacity, the other stages as in `choice`."""
         others = self.use(choice) - self.tables[stage].use[choice[stage]]
         return np.asarray(np.all(others + self.tables[stage].use <= self.capacity, axis=1))
 
@@ -161,7 +163,7 @@ class Subproblem:
         )
 
     def by_name(self) -> tuple[int, ...]:
-        """Return the stages in an order that does not depend on the one they were given in."""
+        """Return the stages sorted by name, so that results do not depend on the order given."""
         return tuple(sorted(range(len(self.tables)), key=lambda stage: self.tables[stage].stage.name))
 
     def _latency(self, rows: Sequence[Counts]) -> Array:
@@ -174,13 +176,13 @@ class Subproblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """What the search visited, from the cheapest allocation that carries the load to its answer."""
+    """The choices that a search visited, from the cheapest one that carries the load to its result."""
 
     visited: tuple[Choice, ...]
 
     @property
     def answer(self) -> Choice:
-        """Return the choice the search ended with."""
+        """Return the last choice: the result of the search."""
         return self.visited[-1]
 
     def to(self, choice: Choice) -> "Walk":
@@ -192,7 +194,7 @@ class Walk:
         return Walk(visited=tuple(visited))
 
     def direct(self, subproblem: Subproblem) -> "Walk":
-        """Return the walk without its detours: moves that a later move of the same stage made cheaper again."""
+        """Return the walk without moves that a later move of the same stage undid at no higher price."""
         moves = [
             (stage, new[stage])
             for old, new in pairwise(self.visited)
@@ -214,12 +216,12 @@ def with_row(choice: Choice, stage: int, row: int) -> Choice:
 
 
 def _cheapest_first(prices: Array) -> Counts:
-    """Return the rows by price; equals stay in the order of the table, which is the user's preference."""
+    """Return the rows by price; equal prices stay in the order of the table, which is the user's preference."""
     if np.all(prices[1:] >= prices[:-1]):
         return np.arange(len(prices), dtype=np.int64)
     return np.argsort(prices, kind="stable").astype(np.int64)
 
 
 def latency_limit_s(subproblem: Subproblem) -> float:
-    """Return the latency allowed, finite and with room for the rounding of sums."""
+    """Return the latency limit, finite and with slack for the rounding of sums."""
     return min(subproblem.latency_s * (1 + _SLACK), MOST)

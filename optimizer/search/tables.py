@@ -1,4 +1,4 @@
-"""What a stage may run: allocations over its placements with cost, latency and use of the pools."""
+"""The tables of the search: allocations of a stage over its placements, with cost, latency and use of the pools."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
 from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage
+from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -19,32 +20,32 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 RESOLUTION = 1e-3
-"""Two latencies of a stage that differ by less than this share of its percentile are the same: no model knows them."""
+"""Latencies of a stage within this share of its percentile count as equal: the model is less exact."""
 
 _ENDLESS = 2**40
 
-_ALONE_LIMIT = 512  # numbers of replicas of one placement: beyond it they are thinned
+_ALONE_LIMIT = 512  # numbers of replicas of one placement; more are thinned out
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
 _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
-_MANY_RUNNING = 4  # with more, all get one batch limit: what one of them does hardly shows
-_CENTS = 9  # decimals at which two costs are the same
-_MEMO_BYTES = 24 * 2**20
+_MANY_RUNNING = 4  # with more, all get one batch limit: that of a single one hardly matters
+_CENTS = 9  # decimals at which two costs count as equal
+_TABLES_BYTES = 24 * 2**20
 
 
 class Mixing(Enum):
-    """When a stage runs on several pools at once."""
+    """When a stage may use several pools at once."""
 
     OVERFLOW = "Overflow"
-    """The next placement starts only when the one before is at its bound or at its pool's limit."""
+    """A placement gets replicas only when the one before is at its bound or at its pool's limit."""
     ANY = "Any"
-    """Any two placements: for pools that stages compete for, where no stage alone reaches a limit."""
+    """Any two placements together: for pools that stages compete for where no stage alone reaches a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The pools in units that make their use additive, so that whole instances never have to be guessed.
+    """The pools in units in which the use of placements adds up.
 
     Where the `per_instance` values on a pool divide each other, a unit is the smallest replica's share of an
     instance; otherwise it is an instance, and every placement is rounded up to whole ones. Arrays follow `pools`.
@@ -70,12 +71,12 @@ class Supply:
         return np.asarray(-(-replicas * per_instance // placement.per_instance), dtype=np.int64)
 
     def most(self, placement: Placement) -> int:
-        """Return how many replicas of `placement` its whole pool holds."""
+        """Return how many replicas of `placement` fit its pool."""
         column = self.column(placement)
         return int(self.limits[column]) * placement.per_instance // int(self.units_per_instance[column])
 
     def price_per_hour(self, placement: Placement) -> float:
-        """Return what one replica costs, in USD per hour."""
+        """Return the cost of one replica, in USD per hour."""
         return float(self.prices_per_hour[self.column(placement)]) / placement.per_instance
 
 
@@ -99,11 +100,11 @@ def supply_of(problem: Problem) -> Supply:
 class StageOptions:
     """The allocations of one stage, cheapest first: one row each, one column per placement (or pool, for `use`).
 
-    Equal ones are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
-    what switching costs; `use` is in the units of `Supply`. The same replicas may be there with several batch limits,
-    one with the better percentile and another with the better mean. `latency_error` is that of
-    `Predictions`, None where no model was asked. `coarseness` is by what share an allocation left out between two that
-    are listed may be cheaper than the next one listed, `coarse_from_per_hour` what the cheapest one left out costs.
+    Equal costs are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
+    the cost of switching; `use` is in the units of `Supply`. The same replicas may have several rows, one with the
+    batch limits of the better percentile and another with those of the better mean. `latency_error` is that of
+    `Predictions`, None without predictions. Where allocations were thinned out, `coarseness` is by which share one left
+    out may be cheaper than the next one listed, and `coarse_from_per_hour` the cost of the cheapest one left out.
     """
 
     stage: Stage
@@ -133,26 +134,25 @@ def stage_options(
     switching_cost_per_hour: float = 0.0,
     mixing: Mixing = Mixing.OVERFLOW,
 ) -> StageOptions:
-    """Return the allocations that carry `load` and that no other one on the same pools beats.
+    """Return the undominated allocations of `stage` that carry `load`.
 
-    Placements with a word error rate above `max_wer` get nothing, not even their minimum. Otherwise every
-    placement has its minimum, as far as its pool holds it; the stage has its floor, as far as its bounds allow.
-    Of numbers of replicas there are at most `_ALONE_LIMIT` per placement: those next to what the load needs one by
-    one, the others in equal proportions. Latencies are told apart to `RESOLUTION`.
+    Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others have their
+    minimum, as far as it fits their pool; the stage has its floor, as far as its bounds allow. There are at most
+    `_ALONE_LIMIT` numbers of replicas per placement: every one near the need of the load, the others in equal
+    proportions. Latencies within `RESOLUTION` count as equal.
 
-    What was asked before is remembered by its value: stages that have not changed cost next to nothing.
+    Tables are cached by value: stages that have not changed cost next to nothing.
     """
     bounds = _bounds(stage, supply, max_wer)
     key = (stage, load, percentile, switching_cost_per_hour, mixing, bounds)
-    known = _MEMO.get(key)
+    known = _TABLES.get(key)
     if known is None:
-        known = _table(stage, load, bounds, percentile, switching_cost_per_hour, mixing)
-        _MEMO.put(key, known)
+        known = _TABLES.put(key, _table(stage, load, bounds, percentile, switching_cost_per_hour, mixing))
     return known
 
 
 def without_replicas(table: StageOptions) -> StageOptions:
-    """Return the only option of a stage for which there is no room: nothing, which answers never."""
+    """Return the only option of a stage without capacity: no replicas, and an infinite latency."""
     count = len(table.stage.placements)
     return StageOptions(
         stage=table.stage,
@@ -169,7 +169,7 @@ def without_replicas(table: StageOptions) -> StageOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What the pools and the user leave of each placement: all of a `Supply` and of `max_wer` that a table shows."""
+    """The bounds of each placement by pool and user: all of `Supply` and `max_wer` that a table depends on."""
 
     pools: int
     columns: tuple[int, ...]
@@ -194,39 +194,7 @@ def _bounds(stage: Stage, supply: Supply, max_wer: float | None) -> _Bounds:
     )
 
 
-class _Memo:
-    """The latest tables by the values they follow from, within `_MEMO_BYTES`: two generations, the older one goes."""
-
-    def __init__(self) -> None:
-        self._young: dict[object, StageOptions] = {}
-        self._old: dict[object, StageOptions] = {}
-        self._bytes = 0
-
-    def get(self, key: object) -> StageOptions | None:
-        """Return what was put there, if it is still there."""
-        known = self._young.get(key)
-        if known is None:
-            known = self._old.pop(key, None)
-            if known is not None:
-                self.put(key, known)
-        return known
-
-    def put(self, key: object, table: StageOptions) -> None:
-        """Keep `table`, and forget the older generation when this one is half of all."""
-        size = _bytes(table)
-        if self._bytes + size > _MEMO_BYTES // 2:
-            self._old, self._young, self._bytes = self._young, {}, 0
-        if size <= _MEMO_BYTES // 2:
-            self._young[key] = table
-            self._bytes += size
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._young, self._old, self._bytes = {}, {}, 0
-
-
-_MEMO = _Memo()
-_OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and what nine arrays take besides their data
+_OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and nine arrays besides their data
 
 
 def _bytes(table: StageOptions) -> int:
@@ -234,17 +202,20 @@ def _bytes(table: StageOptions) -> int:
     return _OVERHEAD_BYTES + 8 * columns * len(table)
 
 
+_TABLES: BoundedCache[StageOptions] = BoundedCache(_TABLES_BYTES, size=_bytes)
+
+
 def _table(
     stage: Stage, load: StageLoad, bounds: _Bounds, percentile: float, switching_cost_per_hour: float, mixing: Mixing
 ) -> StageOptions:
     placements = stage.placements
-    ask = _Ask(stage=stage, load=load, percentile=percentile)
-    parts = _candidates(ask, bounds, mixing, switching_cost_per_hour > 0)
-    found = _answers(ask, parts)
-    said = found.predictions
-    rows = np.nonzero(np.isfinite(said.percentile_s))[0]
-    replicas, batches, blocks = found.replicas[rows], found.batches[rows], found.blocks[rows]
-    mean, quantile, utilization = said.mean_s[rows], said.percentile_s[rows], said.utilization[rows]
+    request = _Request(stage=stage, load=load, percentile=percentile)
+    parts = _candidates(request, bounds, mixing, switching_cost_per_hour > 0)
+    rows_of = _predicted(request, parts)
+    predicted = rows_of.predictions
+    rows = np.nonzero(np.isfinite(predicted.percentile_s))[0]
+    replicas, batches, blocks = rows_of.replicas[rows], rows_of.batches[rows], rows_of.blocks[rows]
+    mean, quantile, utilization = predicted.mean_s[rows], predicted.percentile_s[rows], predicted.utilization[rows]
 
     cost = replicas @ np.array(bounds.prices_per_hour)
     moved = np.abs(replicas - np.array([p.current for p in placements])).sum(axis=1)
@@ -280,7 +251,7 @@ def _table(
         mean_s=mean[keep],
         percentile_s=quantile[keep],
         utilization=utilization[keep],
-        latency_error=said.error[rows][keep],
+        latency_error=predicted.error[rows][keep],
         coarseness=max((part.coarseness for part in parts), default=0.0),
         coarse_from_per_hour=min((part.coarse_from_per_hour for part in parts), default=inf),
         use=use,
@@ -298,10 +269,10 @@ def _front(
     most_blocks: int,
     resolution: float,
 ) -> Mask:
-    """Return which rows no other beats: none that costs no more, is no slower and takes no more of any pool.
+    """Return which rows are undominated: no other costs no more, is no slower and uses no more of any pool.
 
-    Rows come by rising objective. A row is held against those of its own block, and against the first `alone` blocks:
-    one placement with nothing from the others but their minimum, which may be all that a mix needs.
+    Rows come by rising objective. A row is compared with those of its own block, and with the first `alone` blocks,
+    which have one placement, the others at their minimum.
     """
     count = len(cost)
     keep = np.zeros(count, np.bool_)
@@ -335,10 +306,10 @@ def _front(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Allocations that differ in one placement: from `first` to `last` replicas of it, of the others what `row` has.
+    """Allocations that differ in one placement: `first` to `last` replicas of it, the others as in `row`.
 
-    `number` says whose rows can beat whose: that of a placement alone is its own position. `full` is the placement
-    that the others take over from, None where there is none.
+    Rows are compared within a `number`; that of a placement alone is its position. `full` is the placement that is at
+    its bound and overflows to the others, None where none is.
     """
 
     number: int
@@ -351,9 +322,9 @@ class _Block:
 
 
 def _blocks(bounds: _Bounds) -> Iterator[_Block]:
-    """Yield the allocations to consider, none of them twice: each placement alone, then filled up by the others.
+    """Yield the allocations to consider, each once: each placement alone, then overflowing to the others.
 
-    Once the placement that began and all before it are full, what follows is what the first placement's turn had.
+    Once the placement of a turn and all before it are full, the rest repeats the first turn and is left out.
     """
     lowest, highest = bounds.lowest, bounds.highest
     free = [k for k, (low, high) in enumerate(zip(lowest, highest, strict=True)) if low < high]
@@ -378,9 +349,9 @@ def _blocks(bounds: _Bounds) -> Iterator[_Block]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """What the load asks of the replicas together, and what one of each placement has to give at best.
+    """The capacity that the load needs, and the most that one replica of each placement provides.
 
-    `enough` are the replicas of each placement from which on more make no difference.
+    `enough` is the number of replicas of each placement above which more make no difference.
     """
 
     rate_rps: float
@@ -391,12 +362,12 @@ class _Need:
     enough: tuple[int, ...]
 
     def first(self, block: _Block) -> int:
-        """Return how few replicas of the block's placement can be enough, or one less."""
+        """Return the least number of replicas of the block's placement that can suffice, or one less."""
         k = block.placement
         rest = [count if other != k else 0 for other, count in enumerate(block.row)]
         first = max(block.first, self.floor - sum(rest))
-        for asked, each in ((self.rate_rps, self.each_rps), (self.sessions, self.each_slots)):
-            left = asked - sum(count * one for count, one in zip(rest, each, strict=True) if count)
+        for need, each in ((self.rate_rps, self.each_rps), (self.sessions, self.each_slots)):
+            left = need - sum(count * one for count, one in zip(rest, each, strict=True) if count)
             if left > 0:
                 first = max(first, ceil(min(left / each[k], block.last + 2.0)) - 1)
         return first
@@ -417,14 +388,14 @@ def _need(stage: Stage, load: StageLoad, bounds: _Bounds) -> _Need:
 
 
 def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, sessions: float | None, batch: int) -> int:
-    """Return the replicas from which on more make no difference to `rate_rps`, in batches of `batch` items at most.
+    """Return the number of replicas above which more make no difference, for `rate_rps` in batches of up to `batch`.
 
-    Replicas that share a queue wait no longer once there are some times the root of the load more than it needs.
+    Items in a shared queue no longer wait once capacity exceeds the load by a few times its square root.
     """
     need = rate_rps / capacity_rps(placement, batch)
     if routing in {Routing.PULL, Routing.LEAST_LOADED}:
         count = need / 0.9 + 5 * sqrt(need) + 5
-    else:  # with queues of their own ten times what is needed hardly ever wait
+    else:  # at separate queues with ten times the capacity needed hardly any item waits
         count = 10 * need + 1
         if routing is Routing.STICKY and sessions is not None:
             count = max(count, sessions)
@@ -434,7 +405,7 @@ def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, ses
 
 
 def _numbers(first: int, last: int, most: int) -> Counts:
-    """Return the numbers from `first` to `last`; of more than `most` the first half one by one, then by proportion."""
+    """Return the numbers from `first` to `last`, at most `most`: the first half one by one, then in proportion."""
     if last - first < most:
         return np.arange(first, last + 1, dtype=np.int64)
     near = first + most // 2
@@ -444,7 +415,7 @@ def _numbers(first: int, last: int, most: int) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Allocations of which the same placements run; `block` says which rows can beat which, `full` what is full."""
+    """Allocations with the same placements in use; `block` and `full` are those of their `_Block`."""
 
     replicas: Counts
     block: int
@@ -455,14 +426,14 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ask:
-    """A stage, what arrives there, and the percentile that matters."""
+class _Request:
+    """A stage, its load, and the percentile of the SLA."""
 
     stage: Stage
     load: StageLoad
     percentile: float
 
-    def predictions(self, replicas: Counts, batches: Counts) -> Predictions:
+    def predict(self, replicas: Counts, batches: Counts) -> Predictions:
         """Return the prediction of each row of `replicas` with the batch limits in the same row of `batches`."""
         return predict_all(
             self.load,
@@ -475,8 +446,8 @@ class _Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answers:
-    """Rows of replicas and batch limits with the block they belong to and their predictions."""
+class _Rows:
+    """Rows of replicas and batch limits, with their blocks and predictions."""
 
     replicas: Counts
     batches: Counts
@@ -484,14 +455,14 @@ class _Answers:
     predictions: Predictions
 
 
-def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
-    """Return the allocations to consider, what runs now among them if asked for."""
-    stage = ask.stage
+def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
+    """Return the allocations to consider; with `keep_current` those that run now are among them."""
+    stage = request.stage
     current = [
         min(max(p.current, low), high)
         for p, low, high in zip(stage.placements, bounds.lowest, bounds.highest, strict=True)
     ]
-    need = _need(stage, ask.load, bounds)
+    need = _need(stage, request.load, bounds)
     parts: list[_Part] = []
     for block in _blocks(bounds):
         numbers = _numbers(
@@ -522,18 +493,18 @@ def _candidates(ask: _Ask, bounds: _Bounds, mixing: Mixing, keep_current: bool) 
     return [part for part in enough if len(part.replicas)]
 
 
-def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
-    """Return the predictions of all allocations: of those that overflow, where one more of the first would have helped.
+def _predicted(request: _Request, parts: Sequence[_Part]) -> _Rows:
+    """Return the predictions of all allocations; those that overflow only where the full placement needs more.
 
-    A placement whose last replica no longer shortens anything does not overflow for want of more.
+    A placement does not overflow if its last replica no longer lowers a latency.
     """
-    alone = _asked(ask, [part for part in parts if part.full is None])
+    alone = _predictions(request, [part for part in parts if part.full is None])
     overflowing = {full for full in {part.full for part in parts} if full is not None and _would_help(alone, full)}
     if not overflowing:
         return alone
-    beyond = _asked(ask, [part for part in parts if part.full in overflowing])
+    beyond = _predictions(request, [part for part in parts if part.full in overflowing])
     one, two = alone.predictions, beyond.predictions
-    return _Answers(
+    return _Rows(
         replicas=np.concatenate((alone.replicas, beyond.replicas)),
         batches=np.concatenate((alone.batches, beyond.batches)),
         blocks=np.concatenate((alone.blocks, beyond.blocks)),
@@ -546,8 +517,8 @@ def _answers(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
     )
 
 
-def _would_help(alone: _Answers, placement: int) -> bool:
-    """Return whether the last replica of `placement`, which is full, made mean or percentile less."""
+def _would_help(alone: _Rows, placement: int) -> bool:
+    """Return whether the last replica of `placement`, which is full, lowered mean or percentile."""
     rows = np.nonzero(alone.blocks == placement)[0]
     counts = alone.replicas[rows, placement]
     full = rows[counts == counts.max(initial=0)]
@@ -559,12 +530,12 @@ def _would_help(alone: _Answers, placement: int) -> bool:
     )
 
 
-def _asked(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
-    """Return the predictions of allocations: of a placement alone with each limit, of mixes with what suits them."""
+def _predictions(request: _Request, parts: Sequence[_Part]) -> _Rows:
+    """Return the predictions of allocations: one placement with each batch limit, mixes with suitable limits."""
     mixed = [part for part in parts if sum(part.running) > 1]
-    suiting = iter(_suiting_limits(ask, mixed))
-    limits = [next(suiting) if sum(part.running) > 1 else _same_limits(ask.stage, part.running) for part in parts]
-    count = len(ask.stage.placements)
+    suiting = iter(_suiting_limits(request, mixed))
+    limits = [next(suiting) if sum(part.running) > 1 else _same_limits(request.stage, part.running) for part in parts]
+    count = len(request.stage.placements)
     sizes = [len(part.replicas) for part, tried in zip(parts, limits, strict=True) for _ in tried]
     nothing = np.zeros((0, count), dtype=np.int64)
     replicas = np.concatenate(
@@ -573,11 +544,11 @@ def _asked(ask: _Ask, parts: Sequence[_Part]) -> _Answers:
     rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
     batches = np.repeat(rows, sizes, axis=0)
     blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
-    return _Answers(
+    return _Rows(
         replicas=replicas,
         batches=batches,
         blocks=np.repeat(blocks, sizes),
-        predictions=ask.predictions(replicas, batches),
+        predictions=request.predict(replicas, batches),
     )
 
 
@@ -585,7 +556,7 @@ _Limits = tuple[int, ...]
 
 
 def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
-    """Return one batch limit for all that run, as near to it as each can come from below; the largest first."""
+    """Return one batch limit for all placements in use, each at its largest size not above it; the largest first."""
     sizes = sorted({size for p, runs in zip(stage.placements, running, strict=True) if runs for size in p.batch_sizes})
     limits = (
         tuple(
@@ -598,7 +569,7 @@ def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
 
 
 def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> list[_Limits]:
-    """Return `limits`, then those that differ in one placement that runs."""
+    """Return `limits`, then those that differ in one placement in use."""
     others = [
         (*limits[:k], size, *limits[k + 1 :])
         for k, placement in enumerate(stage.placements)
@@ -609,25 +580,25 @@ def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> lis
     return [limits, *others]
 
 
-def _suiting_limits(ask: _Ask, parts: Sequence[_Part]) -> list[list[_Limits]]:
-    """Return the batch limits to try with each mix: those that suit its first and its last allocation, and the largest.
+def _suiting_limits(request: _Request, parts: Sequence[_Part]) -> list[list[_Limits]]:
+    """Return the batch limits to try with each mix: the best for its first and its last allocation, and the largest.
 
-    The largest carry most: where replicas are few, it is they or nothing.
-
-    Hardware differs in what a larger batch costs, so one limit for all is no good choice (on random mixes the
-    percentile is then a sixth higher than with the best limits). It is where the search begins; each step changes the
-    limit of one placement.
+    The largest limits have the most capacity, which few replicas may need. Hardware differs in the time that a larger
+    batch takes: with one limit for all placements the percentile of random mixes is a sixth higher than with the best
+    limits. The search starts from one limit for all and changes one placement per step.
     """
-    if not any(len(p.batch_sizes) > 1 for p in ask.stage.placements):
-        return [_same_limits(ask.stage, part.running) for part in parts]
+    if not any(len(p.batch_sizes) > 1 for p in request.stage.placements):
+        return [_same_limits(request.stage, part.running) for part in parts]
     samples = [(part, part.replicas[row]) for part in parts for row in _sample(len(part.replicas))]
-    same = {part.running: _same_limits(ask.stage, part.running) for part in parts}
+    same = {part.running: _same_limits(request.stage, part.running) for part in parts}
     tried = [same[part.running] for part, _ in samples]
     best: list[_Limits] = []
     for turn in range(_LIMIT_STEPS + 1):
         if turn:
-            tried = [_other_limits(ask.stage, s[0].running, limits) for s, limits in zip(samples, best, strict=True)]
-        best = _best_limits(ask, [row for _, row in samples], tried)
+            tried = [
+                _other_limits(request.stage, s[0].running, limits) for s, limits in zip(samples, best, strict=True)
+            ]
+        best = _best_limits(request, [row for _, row in samples], tried)
     chosen = iter(best)
     suiting = ([next(chosen) for _ in _sample(len(part.replicas))] for part in parts)
     return [list(dict.fromkeys((*limits, same[part.running][0]))) for part, limits in zip(parts, suiting, strict=True)]
@@ -637,19 +608,19 @@ def _sample(count: int) -> list[int]:
     return sorted({min(2, count - 1), count - 1})
 
 
-def _best_limits(ask: _Ask, rows: Sequence[Counts], tried: Sequence[Sequence[_Limits]]) -> list[_Limits]:
-    """Return for each allocation the batch limits with the least percentile, the first of equals."""
+def _best_limits(request: _Request, rows: Sequence[Counts], tried: Sequence[Sequence[_Limits]]) -> list[_Limits]:
+    """Return for each allocation the batch limits with the least percentile, the first if equal."""
     if not rows:
         return []
     sizes = [len(limits) for limits in tried]
     batches = np.array([limits for row in tried for limits in row], dtype=np.int64)
-    quantile = ask.predictions(np.repeat(np.array(rows), sizes, axis=0), batches).percentile_s
+    quantile = request.predict(np.repeat(np.array(rows), sizes, axis=0), batches).percentile_s
     parts = np.split(quantile, np.cumsum(sizes)[:-1])
     return [limits[int(np.argmin(part))] for limits, part in zip(tried, parts, strict=True)]
 
 
 def _mixes(bounds: _Bounds) -> list[Counts]:
-    """Return any mix of two placements, the others at their minimum."""
+    """Return all mixes of two placements, the others at their minimum, thinned to `_MIXES_LIMIT` rows."""
     pairs = list(combinations(range(len(bounds.lowest)), 2))
     blocks = []
     for one, two in pairs:
@@ -668,7 +639,7 @@ def _spread(lowest: int, highest: int, most: int) -> Counts:
 
 
 def _by_running(rows: Counts) -> list[_Part]:
-    """Return `rows` apart by which placements run, the blocks numbered as in `_blocks`."""
+    """Return `rows` grouped by the placements in use, the blocks numbered as in `_blocks`."""
     patterns, of = np.unique(rows > 0, axis=0, return_inverse=True)
     return [
         _Part(

@@ -257,7 +257,7 @@ def _apart(one: float, two: float) -> bool:
 
 
 def _forget_tables() -> None:
-    tables._MEMO = tables._Memo()
+    tables._TABLES.clear()
 
 
 def first_call_s() -> tuple[float, float]:

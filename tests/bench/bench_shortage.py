@@ -26,7 +26,7 @@ from optimizer.allocate import allocate
 from optimizer.fleet import fleet
 from optimizer.model import Problem
 from optimizer.plan import Plan
-from optimizer.runtime.cache import Remembered
+from optimizer.runtime.cache import BoundedCache
 from optimizer.search import tables
 
 SIZES = ((4, 3), (6, 4), (12, 8), (20, 8))
@@ -51,8 +51,8 @@ class Row:
 
 def forget() -> None:
     """Forget every table and question, as a process that has just begun."""
-    tables._MEMO.clear()
-    fleet._CASES = Remembered(2048)
+    tables._TABLES.clear()
+    fleet._CASES = BoundedCache(2048)
 
 
 def timed(problem: Problem) -> tuple[Plan, float, float]:

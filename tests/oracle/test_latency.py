@@ -9,7 +9,7 @@ from problems import on
 
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
 from optimizer.model import Placement, Routing
-from optimizer.replay.queues import serve
+from optimizer.replay.queues import ServerGroup, serve
 
 ITEMS = 150_000
 Subproblem = tuple[Placement, int, float]
@@ -82,11 +82,10 @@ def test_stage_by_stage_is_event_by_event(routing: Routing, batch_wait_s: float,
         "batch_wait_s": batch_wait_s,
         "fixed_s": 0.7,
         "per_item_s": 0.3,
-        "routing": routing,
-        "seed": 1,
     }
-    spent = simulate(times, replicas=6, **stage)  # type: ignore[arg-type]
-    done = serve(times, np.zeros(len(times), dtype=np.int64), servers=6, **stage)  # type: ignore[arg-type]
+    spent = simulate(times, replicas=6, routing=routing, seed=1, **stage)  # type: ignore[arg-type]
+    group = ServerGroup(replicas=6, **stage)  # type: ignore[arg-type]
+    done = serve(times, np.zeros(len(times), dtype=np.int64), groups=(group,), routing=routing, seed=1)
     assert done - times == pytest.approx(spent)
 
 

@@ -6,7 +6,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.allocate import allocate
 from optimizer.kv_cache import KvCacheShape
 from optimizer.latency.batching_table import UTILIZATION_CEILING
-from optimizer.model import Pipeline, Placement, PoolName, Routing, StageName
+from optimizer.model import Pipeline, Placement, PoolName, Routing, ServiceLaw, StageName
 from optimizer.plan import PipelinePlan
 
 CHUNK_S = 0.16
@@ -70,17 +70,9 @@ def planned_on_gpus(pipeline: Pipeline) -> PipelinePlan:
 
 def test_the_planner_finds_the_ratio_of_prefill_to_decode() -> None:
     """2000 tokens in, 200 out, batches of 32: two decode workers for about four that read prompts."""
-    shape = KvCacheShape(
-        layers=32,
-        kv_heads=8,
-        head_dim=128,
-        bytes_per_element=2,
-        tokens_per_session=2100,
-        device_bytes=80e9,
-        weight_bytes=16e9,
-    )
     prefill_s, answer_tokens, rate_rps = 0.2118, 200, 60.0
-    step = shape.decode_law(2.0e12)
+    # Of a decoding step: 16 GB of weights once and 277 MB of cache per session, at 70 % of 2 TB/s.
+    step = ServiceLaw(fixed_s=16e9 / 1.4e12, per_item_s=277e6 / 1.4e12)
     prefill = a_stage("prefill", on("gpu", service=(prefill_s, 0.0), cv=0.0, bounds=(0, 100)), routing=Routing.PULL)
     # The whole answer is an item: its steps are shared with the batch it is decoded in.
     law = step.scaled(answer_tokens)

@@ -14,7 +14,7 @@ from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem, whole_instances
 from optimizer.plan import PipelinePlan, Plan
-from optimizer.runtime.cache import Remembered
+from optimizer.runtime.cache import BoundedCache
 
 ADVISED = 32
 """Fleets up to this size are told what pipelines that cannot be served would take: some thirty searches for each."""
@@ -23,7 +23,7 @@ REMEMBERED = 16
 """Plans of up to so many pipelines are kept: most cycles of a quiet fleet ask what the last one did. The values of a
 larger one take as long to compare."""
 
-_PLANS: Remembered[Plan] = Remembered(64)
+_PLANS: BoundedCache[Plan] = BoundedCache(64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,7 @@ def test_an_overloaded_stage_makes_the_whole_endless(after: list[StageName]) -> 
 
 def test_branches_that_nest_are_a_tree() -> None:
     shape = shape_of([(A, []), (B, [A]), (C, [A]), (D, [B, C]), (E, [D])])
-    assert shape.series_parallel
+    assert shape.tree is not None
     assert shape.tree == Series(parts=(0, Parallel(branches=(1, 2)), 3, 4))
     entries = shape_of([(A, []), (B, []), (C, [A, B])])
     assert entries.tree == Series(parts=(Parallel(branches=(0, 1)), 2))
@@ -103,5 +103,5 @@ def test_branches_that_nest_are_a_tree() -> None:
 
 def test_branches_that_share_a_stage_are_no_tree() -> None:
     shape = shape_of([(A, []), (B, []), (C, [A, B]), (D, [B]), (E, [C, D])])
-    assert not shape.series_parallel
+    assert shape.tree is None
     assert shape.tree is None

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from optimizer.latency.quantiles import gamma_quantile, maximum, mixture_percentile
+from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
 
 
 @pytest.mark.parametrize("cv", [0.1, 0.5, 1.0])
@@ -34,16 +34,3 @@ def test_a_mixture_of_lognormals_is_exact() -> None:
         95,
     )[0]
     assert 0.3 * one.cdf(answer) + 0.7 * two.cdf(answer) == pytest.approx(0.95, abs=1e-5)
-
-
-def test_the_latest_of_equal_branches_is_later_than_each() -> None:
-    one = stats.lognorm(0.5)
-    mean, quantile = maximum(np.full((2, 1), one.mean()), np.full((2, 1), one.ppf(0.95)), 95)
-    assert quantile[0] == pytest.approx(one.ppf(0.95**0.5), rel=1e-4)
-    assert mean[0] > one.mean()
-
-
-def test_a_branch_that_is_never_last_does_not_matter() -> None:
-    mean, quantile = maximum(np.array([[10.0], [0.001]]), np.array([[12.0], [0.002]]), 95)
-    assert quantile[0] == pytest.approx(12.0)
-    assert mean[0] == pytest.approx(10.0, rel=0.01)

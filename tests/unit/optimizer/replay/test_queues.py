@@ -1,13 +1,21 @@
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from optimizer.model import Routing
 from optimizer.replay import queues
-from optimizer.replay.queues import ServerGroup, serve, serve_mixed
+from optimizer.replay.queues import ServerGroup, serve
 
 N = 200_000
+
+
+def alike(
+    arrivals: np.ndarray, sessions: np.ndarray, *, servers: int, routing: Routing, seed: int, **group: Any
+) -> np.ndarray:
+    """Serve on `servers` equal replicas."""
+    return serve(arrivals, sessions, groups=(ServerGroup(replicas=servers, **group),), routing=routing, seed=seed)
 
 
 def poisson(rate_rps: float, n: int = N, seed: int = 1) -> np.ndarray:
@@ -21,24 +29,24 @@ def streams(n: int = N, count: int = 100, seed: int = 2) -> np.ndarray:
 def test_m_m_c_and_m_d_1_are_the_textbook() -> None:
     # Erlang's second formula: P(wait) is 1/3 for two servers at ρ = 0.5 and the mean wait 1/3.
     arrivals = poisson(1.0)
-    inside = serve(arrivals, streams(), servers=2, fixed_s=1.0, cv=1.0, routing=Routing.PULL, seed=3) - arrivals
+    inside = alike(arrivals, streams(), servers=2, fixed_s=1.0, cv=1.0, routing=Routing.PULL, seed=3) - arrivals
     assert inside.mean() == pytest.approx(4 / 3, rel=0.03)
     arrivals = poisson(0.7)
-    inside = serve(arrivals, streams(), servers=1, fixed_s=1.0, routing=Routing.PULL, seed=3) - arrivals
+    inside = alike(arrivals, streams(), servers=1, fixed_s=1.0, routing=Routing.PULL, seed=3) - arrivals
     assert inside.mean() == pytest.approx(1 + 0.7 / (2 * 0.3), rel=0.03)
 
 
 @pytest.mark.parametrize("cv", [0.3, 1.0, 1.8])
 def test_service_times_have_the_mean_and_the_variation_asked_for(cv: float) -> None:
     arrivals = np.arange(N, dtype=np.float64) * 100
-    inside = serve(arrivals, streams(), servers=1, fixed_s=1.0, cv=cv, routing=Routing.PULL, seed=3) - arrivals
+    inside = alike(arrivals, streams(), servers=1, fixed_s=1.0, cv=cv, routing=Routing.PULL, seed=3) - arrivals
     assert inside.mean() == pytest.approx(1, rel=0.02)
     assert inside.std() == pytest.approx(cv, rel=0.04)
 
 
 def test_a_free_server_takes_what_waits_up_to_its_limit() -> None:
     arrivals = np.array([0.0, 0.1, 0.2, 0.3, 5.0])
-    done = serve(
+    done = alike(
         arrivals, np.zeros(5, int), servers=1, batch=2, fixed_s=0.8, per_item_s=0.2, routing=Routing.PULL, seed=0
     )
     assert done == pytest.approx([1.0, 2.2, 2.2, 3.2, 6.0])
@@ -47,7 +55,7 @@ def test_a_free_server_takes_what_waits_up_to_its_limit() -> None:
 @pytest.mark.parametrize("routing", Routing)
 def test_a_batch_waits_until_it_is_full_or_its_oldest_waited_long_enough(routing: Routing) -> None:
     arrivals = np.array([0.0, 0.3, 10.0, 10.1, 10.2, 20.0])
-    done = serve(arrivals, np.zeros(6, int), servers=1, batch=3, batch_wait_s=0.5, fixed_s=1.0, routing=routing, seed=0)
+    done = alike(arrivals, np.zeros(6, int), servers=1, batch=3, batch_wait_s=0.5, fixed_s=1.0, routing=routing, seed=0)
     assert done == pytest.approx([1.5, 1.5, 11.2, 11.2, 11.2, 21.5])
 
 
@@ -55,13 +63,13 @@ def test_a_batch_waits_until_it_is_full_or_its_oldest_waited_long_enough(routing
 def test_one_replica_is_the_same_whatever_the_routing(batch_wait_s: float) -> None:
     arrivals = poisson(6.0)
     stage = ServerGroup(replicas=1, concurrency=3, batch=4, batch_wait_s=batch_wait_s, fixed_s=1.0, per_item_s=0.1)
-    kept = [serve_mixed(arrivals, streams(), groups=(stage,), routing=routing, seed=1) for routing in Routing]
+    kept = [serve(arrivals, streams(), groups=(stage,), routing=routing, seed=1) for routing in Routing]
     assert all(np.array_equal(kept[0], other) for other in kept[1:])
 
 
 def test_many_sticky_streams_are_one_server_each_with_its_share() -> None:
     arrivals = poisson(6.0)
-    inside = serve(arrivals, streams(count=4000), servers=8, fixed_s=1.0, cv=1.0, routing=Routing.STICKY, seed=3)
+    inside = alike(arrivals, streams(count=4000), servers=8, fixed_s=1.0, cv=1.0, routing=Routing.STICKY, seed=3)
     assert (inside - arrivals).mean() == pytest.approx(4.0, rel=0.1)
 
 
@@ -69,14 +77,14 @@ def test_a_session_stays_on_one_replica_and_sessions_are_spread_evenly() -> None
     # One item of each of four streams at a time, then all of one stream: it queues behind itself.
     arrivals = np.array([0.0, 0.0, 0.0, 0.0, 10.0, 10.0, 10.0])
     sessions = np.array([7, 3, 9, 5, 3, 3, 3])
-    done = serve(arrivals, sessions, servers=4, fixed_s=1.0, routing=Routing.STICKY, seed=0)
+    done = alike(arrivals, sessions, servers=4, fixed_s=1.0, routing=Routing.STICKY, seed=0)
     assert done == pytest.approx([1, 1, 1, 1, 11, 12, 13])
 
 
 def test_looking_beats_turns_and_turns_beat_chance() -> None:
     arrivals = poisson(0.85 * 8)
     p95 = [
-        np.percentile(serve(arrivals, streams(), servers=8, fixed_s=1.0, cv=1.0, routing=r, seed=5) - arrivals, 95)
+        np.percentile(alike(arrivals, streams(), servers=8, fixed_s=1.0, cv=1.0, routing=r, seed=5) - arrivals, 95)
         for r in (Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM)
     ]
     assert p95 == sorted(p95)
@@ -87,7 +95,7 @@ def test_unequal_groups_get_work_in_proportion_to_their_capacity(routing: Routin
     fast, slow = ServerGroup(replicas=2, fixed_s=1.0), ServerGroup(replicas=3, fixed_s=4.0)
     arrivals = poisson(0.4 * (2 + 3 / 4))
     sessions = streams(count=40_000)
-    inside = serve_mixed(arrivals, sessions, groups=(fast, slow), routing=routing, seed=5) - arrivals
+    inside = serve(arrivals, sessions, groups=(fast, slow), routing=routing, seed=5) - arrivals
     if routing is not Routing.LEAST_LOADED:  # its shares depend on what is queued
         assert np.isfinite(inside).all()
     # With so little load an item that takes less than 4 s was on a fast replica.
@@ -97,7 +105,7 @@ def test_unequal_groups_get_work_in_proportion_to_their_capacity(routing: Routin
 def test_luck_is_the_same_for_the_same_seed_only() -> None:
     arrivals = poisson(3.0, 1000)
     first, again, other = (
-        serve(arrivals, streams(1000), servers=4, fixed_s=1.0, cv=0.5, routing=Routing.RANDOM, seed=seed)
+        alike(arrivals, streams(1000), servers=4, fixed_s=1.0, cv=0.5, routing=Routing.RANDOM, seed=seed)
         for seed in (1, 1, 2)
     )
     assert np.array_equal(first, again)
@@ -105,7 +113,7 @@ def test_luck_is_the_same_for_the_same_seed_only() -> None:
 
 
 def test_nothing_arrives_nothing_leaves() -> None:
-    assert len(serve(np.empty(0), np.empty(0, int), servers=2, fixed_s=1.0, routing=Routing.PULL, seed=0)) == 0
+    assert len(alike(np.empty(0), np.empty(0, int), servers=2, fixed_s=1.0, routing=Routing.PULL, seed=0)) == 0
 
 
 @pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED])
@@ -114,8 +122,8 @@ def test_luck_does_not_depend_on_what_was_asked_before(routing: Routing) -> None
     slow, quick = ServerGroup(replicas=2, fixed_s=0.4, cv=0.5), ServerGroup(replicas=3, fixed_s=0.2, cv=0.9)
     groups = (slow, replace(quick, batch=4, batch_wait_s=0.3))
     queues._draws.cache_clear()
-    first = serve_mixed(arrivals, streams(), groups=groups, routing=routing, seed=1)
-    serve_mixed(arrivals[: N // 3], streams(), groups=groups, routing=Routing.RANDOM, seed=1)
-    serve_mixed(arrivals, streams(), groups=(quick, slow), routing=routing, seed=1)
-    again = serve_mixed(arrivals, streams(), groups=groups, routing=routing, seed=1)
+    first = serve(arrivals, streams(), groups=groups, routing=routing, seed=1)
+    serve(arrivals[: N // 3], streams(), groups=groups, routing=Routing.RANDOM, seed=1)
+    serve(arrivals, streams(), groups=(quick, slow), routing=routing, seed=1)
+    again = serve(arrivals, streams(), groups=groups, routing=routing, seed=1)
     assert np.array_equal(first, again)

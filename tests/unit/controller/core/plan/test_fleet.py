@@ -6,12 +6,12 @@ from planning import Planner
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
-from optimizer.runtime.cache import Remembered
+from optimizer.runtime.cache import BoundedCache
 
 
 @pytest.fixture
 def remembering(planner: Planner, monkeypatch: pytest.MonkeyPatch) -> Planner:
-    monkeypatch.setattr("controller.core.plan.fleet._PLANS", Remembered(64))
+    monkeypatch.setattr("controller.core.plan.fleet._PLANS", BoundedCache(64))
     return planner
 
 
