@@ -49,7 +49,7 @@ def pipeline_decision(
             *_holds(assessment, aim, outcomes.holds.get(assessment.key, ())),
         ),
         changes=_changes(assessment, desired, outcomes),
-        rules=assessment.rules,
+        rules=assessment.rules.states,
         desired=desired,
         unconstrained=aim.wanted,
         spend_per_hour=spend_per_hour,
@@ -82,29 +82,17 @@ def _memory(
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
+    learned = assessment.learned
     return PipelineMemory(
         demand=assessment.demand.demand,
         samples=assessment.demand.samples,
-        service_factors={
-            (stage.name, placement.pool): placement.service_factor
-            for stage in assessment.profile.stages
-            for placement in stage.placements
-        },
-        moved_at_s=assessment.moved_at_s,
-        pass_ratios={stage.name: stage.pass_ratio for stage in assessment.profile.stages},
-        latency_corrections={
-            stage.name: stage.latency_correction
-            for stage in assessment.profile.stages
-            if stage.latency_correction is not None
-        },
-        throughput_corrections={
-            (stage.name, placement.pool): placement.throughput_correction
-            for stage in assessment.profile.stages
-            for placement in stage.placements
-            if placement.throughput_correction is not None
-        },
-        rules=assessment.rule_memories,
+        service_factors=learned.service_factors,
+        pass_ratios=learned.pass_ratios,
+        latency_corrections=learned.latency_corrections,
+        throughput_corrections=learned.throughput_corrections,
+        rules=assessment.rules.memories,
         batches=batches,
+        moved_at_s=assessment.moved_at_s,
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.problem import GRAIN, pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_demand
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.plan import LimitKind, PipelinePlan
+from profiler.stages import GRAIN
 
 _SOON = 0.5
 """Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
@@ -30,7 +32,7 @@ def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None
     if (
         assessment.demand.demand is None
         or plan.served_fraction >= 1
-        or (plan.served_fraction <= 0 and assessment.pools_missing)
+        or (plan.served_fraction <= 0 and assessment.missing.pools)
     ):
         return None
     if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
@@ -108,8 +110,10 @@ def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: 
     """
 
     def in_time(demand: float) -> bool:
-        asked = pipeline_problem(assessment.spec, demand, profile=assessment.profile)
-        latency_s = predicted_latency_s(asked, serving, assessment.state.memory.batches, composition=policy.composition)
+        pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, demand))
+        latency_s = predicted_latency_s(
+            pipeline, serving, assessment.state.memory.batches, composition=policy.composition
+        )
         return latency_s is not None and latency_s <= assessment.spec.sla.latency_s
 
     if most <= 0 or in_time(most):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
-from controller.core.assess.rules import floors
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
@@ -15,7 +14,7 @@ from controller.core.state.spec import PlacementKey, StageSpec, StepPolicy
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
-from profiler.profile import LatencySource
+from profiler.stages import LatencySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def find_aim(
         or _worth_it(assessment, plan, problem, planned, pools, policy)
     )
     # A stage whose only pool does not exist says nothing about what the others are worth.
-    unknown = bool(assessment.pools_missing) and plan.served_fraction <= 0
+    unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (unreachable and not pressed):
         final = _at_least_bounds(assessment, planned)
     else:
@@ -75,9 +74,9 @@ def find_aim(
     if assessment.spend_unknown:
         # It may be at the cap already.
         final = {key: min(count, assessment.current[key]) for key, count in final.items()}
-    frozen = {stage for stage, _ in assessment.targets_missing}
+    frozen = {stage for stage, _ in assessment.missing.targets}
     for key in final:
-        if key[0] in frozen or key[1] in assessment.pools_missing:
+        if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
     wanted = _lifted(assessment, planned, pools)
@@ -198,7 +197,7 @@ def _lifted(
         for placement in stage.placements
     )
     for stage in assessment.spec.stages:
-        missing = floors(assessment.rules).get(stage.name, 0) - sum(
+        missing = assessment.rules.floors().get(stage.name, 0) - sum(
             lifted[(stage.name, placement.pool)] for placement in stage.placements
         )
         for key, price, capacity in _rooms(assessment, stage, lifted, prices):
@@ -229,13 +228,13 @@ def _rooms(
 
 def _absences(assessment: Assessment) -> Iterable[Hold]:
     for stage, pool in assessment.current:
-        if pool in assessment.pools_missing:
+        if pool in assessment.missing.pools:
             yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
     if assessment.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
-    for stage, detail in assessment.blind.items():
+    for stage, detail in assessment.missing.samples.items():
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
-    for (stage, pool), detail in assessment.targets_missing.items():
+    for (stage, pool), detail in assessment.missing.targets.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
     yield from assessment.outages
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.problem import NO_REPLICAS, pool_problem
+from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
 from controller.core.plan.ledger import EPSILON, entries
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
@@ -141,7 +141,7 @@ def _problem(
     held = [(assessment.spec, assessment.current) for assessment in others]
     placed = [(assessment.spec, assessment.current) for assessment in assessments]
     left = {
-        name: pool_problem(
+        name: optimizer_pool(
             pool.spec,
             max(
                 0,
@@ -154,9 +154,7 @@ def _problem(
     }
     kept = affordable(group, left, budget)
     return Problem(
-        pipelines=tuple(
-            assessment.problem(policy, at_least=kept.get(assessment.key, NO_REPLICAS)) for assessment in group
-        ),
+        pipelines=tuple(keeping(assessment.pipeline, kept.get(assessment.key, NO_REPLICAS)) for assessment in group),
         pools=left,
         budget_per_hour=budget,
         composition=policy.composition,

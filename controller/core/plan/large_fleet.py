@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
-from controller.core.assess.problem import NO_REPLICAS, pool_problem
+from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import PoolTotals
 from controller.core.state.policy import Policy
@@ -46,10 +46,10 @@ def plan_in_turns(
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
     by_key = {assessment.key: assessment for assessment in assessments}
-    whole = {name: pool_problem(pool.spec, pool.open_limit) for name, pool in pools.items()}
+    whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     questions = {
-        assessment.key: assessment.problem(
-            policy, at_least=affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
+        assessment.key: keeping(
+            assessment.pipeline, affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
         )
         for assessment in assessments
     }
@@ -90,7 +90,7 @@ def _planned_alone(
 ) -> PipelinePlan:
     problem = Problem(
         pipelines=(question,),
-        pools={name: pool_problem(pools[name].spec, capacity.left(name)) for name in terms_of(question, pools)},
+        pools={name: optimizer_pool(pools[name].spec, capacity.left(name)) for name in terms_of(question, pools)},
         budget_per_hour=capacity.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,

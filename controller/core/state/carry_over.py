@@ -7,8 +7,8 @@ from enum import Enum
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.profile import Correction
 from profiler.samples import ABSURD
+from profiler.stages import Correction, Learned
 
 FURTHEST_S = 5e10
 """No time is further than this from the epoch: there has to be a date for it. Virtual time may be below zero."""
@@ -126,6 +126,16 @@ class PipelineMemory:
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
+
+    @property
+    def learned(self) -> Learned:
+        """Return what the profiler learned. It is stored field by field, as statuses have it."""
+        return Learned(
+            pass_ratios=self.pass_ratios,
+            service_factors=self.service_factors,
+            latency_corrections=self.latency_corrections,
+            throughput_corrections=self.throughput_corrections,
+        )
 
     def __post_init__(self) -> None:
         """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""

@@ -11,8 +11,8 @@ from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.profile import PipelineProfile
 from profiler.samples import MetricsTier, Reading
+from profiler.stages import PipelineProfile
 
 
 class Outcome(Enum):
