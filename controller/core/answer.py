@@ -1,40 +1,31 @@
 """The decision put together: what changes, what holds, what is remembered."""
 
-from collections.abc import Mapping
-
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
-from controller.core.act.rollout import Outcomes, deletion_costs
+from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
 from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
-from controller.core.plan.ledger import Ledger
+from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.snapshot import Snapshot, TargetMissing
+from controller.core.state.spec import Mode
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier
 
 
 def pipeline_decision(
-    assessment: Assessment,
-    *,
-    plan: PipelinePlan,
-    aim: Aim,
-    outcomes: Outcomes,
-    spend_per_hour: float,
-    excused_until_s: float | None,
-    now_s: float,
-    policy: Policy,
-    planned: Planned | None = None,
-    awaits_turn: bool = False,
+    assessment: Assessment, fleet: FleetPlan, aim: Aim, rollout: PipelineRollout, now_s: float, policy: Policy
 ) -> PipelineDecision:
-    """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
-    desired = {key: outcomes.after.get((assessment.key, key), now) for key, now in assessment.current.items()}
+    """Return the decision about one pipeline. While it awaits its turn, its plan is what runs."""
+    plan = fleet.plans[assessment.key]
+    awaits_turn = assessment.key in fleet.waiting
     by_plan = admitted_by_plan(assessment, plan)
     meanwhile = (
-        None if awaits_turn else admitted_meanwhile(assessment, plan, desired, by_plan, policy=policy, now_s=now_s)
+        None
+        if awaits_turn
+        else admitted_meanwhile(assessment, plan, rollout.desired, by_plan, policy=policy, now_s=now_s)
     )
     return PipelineDecision(
         spec=assessment.spec,
@@ -46,19 +37,32 @@ def pipeline_decision(
         plan=plan,
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
-            *_holds(assessment, aim, outcomes.holds.get(assessment.key, ())),
+            *_holds(assessment, aim, rollout.holds),
         ),
-        changes=_changes(assessment, desired, outcomes),
+        changes=_changes(assessment, rollout),
         rules=assessment.rules.states,
-        desired=desired,
+        desired=rollout.desired,
         unconstrained=aim.wanted,
-        spend_per_hour=spend_per_hour,
+        spend_per_hour=rollout.spend_per_hour,
         admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
         admitted_meanwhile=meanwhile,
-        memory=_memory(assessment, plan, aim, excused_until_s, by_plan),
+        memory=_memory(
+            assessment,
+            plan,
+            aim,
+            excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
+            admissible=by_plan,
+        ),
         metrics=_metrics_use(assessment, now_s),
-        planned=planned,
+        planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
     )
+
+
+def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
+    """Return until when spend above the cap is excused: the drain and two cycles after it began."""
+    until_s = now_s + assessment.spec.scaling.drain_s + 2 * policy.interval_s
+    since_before = assessment.state.memory.excess_excused_until_s
+    return until_s if since_before is None else min(until_s, since_before)  # a clock may have been set back
 
 
 def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
@@ -75,7 +79,7 @@ def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
 
 
 def _memory(
-    assessment: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, by_plan: float | None
+    assessment: Assessment, plan: PipelinePlan, aim: Aim, *, excused_until_s: float | None, admissible: float | None
 ) -> PipelineMemory:
     batches = assessment.state.memory.batches
     if assessment.acting and aim.follows_plan:
@@ -97,7 +101,7 @@ def _memory(
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
-        admissible=by_plan,
+        admissible=admissible,
     )
 
 
@@ -119,26 +123,24 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
     return (*aside, *aim.holds, *waits)
 
 
-def _changes(
-    assessment: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes
-) -> tuple[ReplicaChange, ...]:
+def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
     changes: list[ReplicaChange] = []
     for stage in assessment.spec.stages:
         for placement in stage.placements:
             key = (stage.name, placement.pool)
             target = assessment.state.target(*key)
-            if not isinstance(target, TargetMissing) and desired[key] != target.desired:
+            if not isinstance(target, TargetMissing) and rollout.desired[key] != target.desired:
                 changes.append(
                     ReplicaChange(
                         stage=stage.name,
                         pool=placement.pool,
                         target=placement.target,
                         before=target.desired,
-                        after=desired[key],
-                        reason=outcomes.reasons[(assessment.key, key)],
+                        after=rollout.desired[key],
+                        reason=rollout.reasons[key],
                         resource_version=target.resource_version,
                         deletion_costs=deletion_costs(
-                            target, placement.target, assessment.state.samples_of(*key).sessions, desired[key]
+                            target, placement.target, assessment.state.samples_of(*key).sessions, rollout.desired[key]
                         ),
                     )
                 )
@@ -146,15 +148,15 @@ def _changes(
 
 
 def pool_decision(
-    name: PoolName, snapshot: Snapshot, ledger: Ledger, plan: Plan | None, memory: PoolMemory
+    name: PoolName, snapshot: Snapshot, rollout: Rollout, plan: Plan | None, memory: PoolMemory
 ) -> PoolDecision:
     """Return what is decided and known about one pool."""
     pool = snapshot.pools[name]
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(
         name=name,
-        in_use=ledger.in_use(name) + pool.strays_in_use,
-        planned=ledger.instances(name),
+        in_use=rollout.in_use[name],
+        planned=rollout.instances[name],
         limit=pool.limit,
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),

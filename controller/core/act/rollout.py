@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from controller.core.act.targets import Aim, in_time, late
 from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.snapshot import ServingReplica, TargetMissing, TargetState
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
@@ -29,7 +31,7 @@ class Move:
     assessment: Assessment
     aim: Aim
     plan: PipelinePlan
-    problem: Pipeline
+    pipeline: Pipeline
 
     @property
     def key(self) -> PipelineKey:
@@ -40,13 +42,13 @@ class Move:
         """Return what one replica of each placement of `stage` carries: (items per second, sessions)."""
         plan = next(own for own in self.plan.stages if own.name == stage)
         batches = {placement.pool: placement.batch for placement in plan.placements}
-        asked = next(own for own in self.problem.stages if own.name == stage)
+        declared = next(own for own in self.pipeline.stages if own.name == stage)
         return {
             placement.pool: (
                 capacity_rps(placement, batches.get(placement.pool, placement.batch_sizes[-1])),
                 float(placement.session_slots or 0),
             )
-            for placement in asked.placements
+            for placement in declared.placements
         }
 
     def ready(self, key: PlacementKey) -> int:
@@ -66,28 +68,88 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """What this cycle asks for: replicas per placement, why not more, and which changes a cap forced."""
+class PipelineRollout:
+    """How far a pipeline gets in this cycle: replicas after it, why they change, and why not further.
 
-    after: Mapping[tuple[PipelineKey, PlacementKey], int]
-    holds: Mapping[PipelineKey, tuple[Hold, ...]]
-    reasons: Mapping[tuple[PipelineKey, PlacementKey], ChangeReason]
-    forced: frozenset[PipelineKey]
-
-
-def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) -> Outcomes:
-    """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
-
-    Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
-    Then down, as far as those that replace it are ready, or further where items are late for want of room elsewhere.
-    A move that has no room at all gives up just enough of what it leaves to begin.
+    `spend_per_hour` is before the changes; `above_cap` says that it, or that of the fleet, is more than the cap allows.
     """
-    moves = sorted(moves, key=lambda move: (-move.assessment.spec.priority, move.key))
+
+    desired: Mapping[PlacementKey, int]
+    reasons: Mapping[PlacementKey, ChangeReason]
+    holds: tuple[Hold, ...]
+    spend_per_hour: float
+    above_cap: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How far every pipeline gets in this cycle, and the instances of each pool: in use now, and desired after it."""
+
+    pipelines: Mapping[PipelineKey, PipelineRollout]
+    in_use: Mapping[PoolName, float]
+    instances: Mapping[PoolName, int]
+
+
+def roll_out(
+    assessments: Sequence[Assessment],
+    fleet: FleetPlan,
+    aims: Mapping[PipelineKey, Aim],
+    snapshot: Snapshot,
+    policy: Policy,
+    trials: Mapping[PoolName, int],
+) -> Rollout:
+    """Take every acting pipeline as far towards its aim as caps and capacity allow in this cycle.
+
+    `trials` has how many replicas may be added to pools that failed and have not delivered since.
+    """
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials)
+    above = ledger.above_cap(ledger.observed_per_hour())
+    moves = [
+        Move(
+            assessment=assessment,
+            aim=aims[assessment.key],
+            plan=fleet.plans[assessment.key],
+            pipeline=fleet.pipelines[assessment.key],
+        )
+        for assessment in assessments
+        if assessment.acting
+    ]
+    moves.sort(key=lambda move: (-move.assessment.spec.priority, move.key))
+    holds, forced = _schedule(moves, ledger, policy.composition)
+    pipelines: dict[PipelineKey, PipelineRollout] = {}
+    for assessment in assessments:
+        key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
+        pipelines[key] = PipelineRollout(
+            desired={own: ledger.after.get((key, own), count) for own, count in assessment.current.items()},
+            reasons={**aims[key].reasons, **forced.get(key, {})},
+            holds=holds.get(key, ()),
+            spend_per_hour=spend,
+            above_cap=above or ledger.above_cap(spend, key),
+        )
+    return Rollout(
+        pipelines=pipelines,
+        in_use={name: ledger.in_use(name) + pool.strays_in_use for name, pool in snapshot.pools.items()},
+        instances={name: ledger.instances(name) for name in snapshot.pools},
+    )
+
+
+def _schedule(
+    moves: Sequence[Move], ledger: Ledger, composition: Composition
+) -> tuple[Mapping[PipelineKey, tuple[Hold, ...]], Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]]]:
+    """Change `ledger.after` for `moves`, most important first; return the holds, and the changes that a cap forced.
+
+    Above a cap the excess goes first, at once, whatever else holds. Then replicas are added, by priority, as far as
+    they fit. Then replicas are removed as far as their replacements are ready, or further where items are late for lack
+    of capacity elsewhere. A move that finds no capacity at all gives up just enough of what it leaves to begin.
+    """
     before = dict(ledger.after)
     for move in moves:
         _reduce([move], ledger, move.key)
     _reduce(moves, ledger, None)
-    forced = {name for name in before if ledger.after[name] != before[name]}
+    forced: dict[PipelineKey, dict[PlacementKey, ChangeReason]] = {}
+    for (pipeline, key), count in before.items():
+        if ledger.after[(pipeline, key)] != count:
+            forced.setdefault(pipeline, {})[key] = ChangeReason.BUDGET
     refused = {move.key: _raise(move, ledger) for move in moves}
     held = {move.key: _lower(move, ledger, composition) for move in moves}
     for move in moves:
@@ -96,15 +158,7 @@ def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) ->
             _even_out(move, ledger, key, limit)
         if blocked and move.settled() and not _changed(move.key, before, ledger):
             _make_room(move, moves, ledger, *blocked[0])
-    return Outcomes(
-        after=dict(ledger.after),
-        holds={move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves},
-        reasons={
-            **{(move.key, key): reason for move in moves for key, reason in move.aim.reasons.items()},
-            **dict.fromkeys(forced, ChangeReason.BUDGET),
-        },
-        forced=frozenset(pipeline for pipeline, _ in forced),
-    )
+    return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced
 
 
 def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
@@ -237,7 +291,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
     """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
     keys = [key for _, key in ledger.placements(move.key)]
-    return in_time(move.assessment, move.plan, move.problem, _serving(move, keys, ledger), composition)
+    return in_time(move.assessment, move.plan, move.pipeline, _serving(move, keys, ledger), composition)
 
 
 def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:

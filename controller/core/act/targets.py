@@ -38,7 +38,7 @@ class Aim:
 def find_aim(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     *,
@@ -52,7 +52,7 @@ def find_aim(
         planned == assessment.current
         or pressed
         or bool(assessment.leaving)
-        or _worth_it(assessment, plan, problem, planned, pools, policy)
+        or _worth_it(assessment, plan, pipeline, planned, pools, policy)
     )
     # A stage whose only pool does not exist says nothing about what the others are worth.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
@@ -125,7 +125,7 @@ def _held_high(assessment: Assessment) -> bool:
 def _worth_it(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     planned: Mapping[PlacementKey, int],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
@@ -134,7 +134,7 @@ def _worth_it(
     if out_of_bounds(assessment):
         return True
     # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
-    if not in_time(assessment, plan, problem, assessment.current, policy.composition):
+    if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
@@ -149,7 +149,7 @@ def _worth_it(
 def in_time(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     serving: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
@@ -160,7 +160,7 @@ def in_time(
         for stage in plan.stages
         for placement in stage.placements
     }
-    served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
+    served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
     return latency_s is not None and latency_s <= assessment.spec.sla.latency_s + EPSILON
 
@@ -338,39 +338,21 @@ def find_aims(
     Tolerance is for money: a pipeline that holds more than its plan of what is scarce follows its plan.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    short = _Short(snapshot, ledger)
+    shortage = ledger.shortage()
     aims = {
-        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=short.presses(assessment))
+        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=shortage.affects(assessment))
         for assessment in assessments
     }
     for assessment in assessments:
         if assessment.acting:
             ledger.ask(assessment.key, aims[assessment.key].final)
-    short = _Short(snapshot, ledger)
+    shortage = ledger.shortage()
     for assessment in assessments:
-        if assessment.acting and short.presses(assessment):
+        if assessment.acting and shortage.affects(assessment):
             aims[assessment.key] = _aim(assessment, fleet, snapshot, policy, pressed=True)
     return aims
 
 
 def _aim(assessment: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy, *, pressed: bool) -> Aim:
-    plan, problem = fleet.pipelines[assessment.key], fleet.problems[assessment.key]
-    return find_aim(assessment, plan, problem, snapshot.pools, policy, pressed=pressed)
-
-
-class _Short:
-    """What is asked for more than there is of, as the ledger says now."""
-
-    def __init__(self, snapshot: Snapshot, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._fleet = ledger.above_cap(ledger.cost_per_hour())
-        # Nodes of a pool without a ceiling that are not ready for a moment press nobody.
-        self._pools = {
-            name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
-        }
-
-    def presses(self, assessment: Assessment) -> bool:
-        """Whether the pipeline takes part in asking for more than there is of a pool or a budget."""
-        if self._fleet or self._ledger.above_cap(self._ledger.cost_per_hour(assessment.key), assessment.key):
-            return True
-        return any(count and pool in self._pools for (_, pool), count in assessment.current.items())
+    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
+    return find_aim(assessment, plan, pipeline, snapshot.pools, policy, pressed=pressed)

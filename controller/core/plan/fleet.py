@@ -1,18 +1,18 @@
 """The plan for the whole fleet: what acts is planned together, around what cannot be moved."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
-from controller.core.plan.ledger import EPSILON, entries
+from controller.core.plan.ledger import EPSILON, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem, whole_instances
+from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.runtime.cache import Remembered
 
@@ -28,15 +28,15 @@ _PLANS: Remembered[Plan] = Remembered(64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """`plan` is that of the pipelines that act (of all, where none does); `pipelines` has the others as well.
+    """The plans of all pipelines, and the `pipelines` that they were made for.
 
-    Of a large fleet, which is planned in turns, there is no one `plan`; `planned` is then what each keeps of its last
-    turn; those `waiting` have not had one.
+    `plan` is that of the pipelines that act (of all, where none does). A large fleet, which is planned in turns, has no
+    single `plan`: `planned` is what each pipeline keeps of its last turn, and those `waiting` have not had one.
     """
 
     plan: Plan | None
-    pipelines: Mapping[PipelineKey, PipelinePlan]
-    problems: Mapping[PipelineKey, Pipeline]
+    plans: Mapping[PipelineKey, PipelinePlan]
+    pipelines: Mapping[PipelineKey, Pipeline]
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
 
@@ -48,14 +48,14 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     """
     acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
-    problems: dict[PipelineKey, Pipeline] = {}
+    pipelines: dict[PipelineKey, Pipeline] = {}
     plan: Plan | None = None
     for group in (assessments, acting):
         if group and (group is acting or len(acting) < len(assessments)):
             problem, plan = planned_together(group, assessments, pools, policy)
-            plans.update({answer.key: answer for answer in plan.pipelines})
-            problems.update({asked.key: asked for asked in problem.pipelines})
-    return FleetPlan(plan=plan, pipelines=plans, problems=problems)
+            plans.update({own.key: own for own in plan.pipelines})
+            pipelines.update({own.key: own for own in problem.pipelines})
+    return FleetPlan(plan=plan, plans=plans, pipelines=pipelines)
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:
@@ -98,7 +98,7 @@ def planned_together(
     if any(pool.leaving_instances for pool in pools.values()):
         problem = _problem(group, assessments, pools, policy, without_leaving=True)
         plan = _allocated(problem, advice, before)
-        if all(answer.feasible for answer in plan.pipelines):
+        if all(own.feasible for own in plan.pipelines):
             return problem, plan
     problem = _problem(group, assessments, pools, policy, without_leaving=False)
     return problem, _allocated(problem, advice, before)
@@ -138,15 +138,15 @@ def _problem(
     )
     held_per_hour += unaccounted_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
-    held = [(assessment.spec, assessment.current) for assessment in others]
-    placed = [(assessment.spec, assessment.current) for assessment in assessments]
+    held = totals_of((assessment.spec, assessment.current) for assessment in others)
+    placed = totals_of((assessment.spec, assessment.current) for assessment in assessments)
     left = {
         name: optimizer_pool(
             pool.spec,
             max(
                 0,
-                pool.limit_holding(_instances(name, placed))
-                - _instances(name, held)
+                pool.limit_holding(placed.instances(name))
+                - held.instances(name)
                 - (pool.leaving_instances if without_leaving else 0),
             ),
         )
@@ -184,22 +184,10 @@ def affordable(
             continue
         if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
             continue
-        if any(
-            _instances(name, [*chosen, (assessment.spec, assessment.kept)]) > pool.instances
-            for name, pool in pools.items()
-        ):
+        totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
+        if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
         chosen.append((assessment.spec, assessment.kept))
         total_per_hour += cost_per_hour
         kept[assessment.key] = assessment.kept
     return kept
-
-
-def _instances(pool: PoolName, held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> int:
-    return whole_instances(
-        (placement.prior.per_instance, replicas.get((stage.name, pool), 0))
-        for spec, replicas in held
-        for stage in spec.stages
-        for placement in stage.placements
-        if placement.pool == pool
-    )

@@ -19,9 +19,9 @@ from math import inf
 from controller.core.assess.assessment import Assessment, out_of_bounds
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
-from controller.core.plan.ledger import PoolTotals
+from controller.core.plan.ledger import Holdings
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, PoolState, unaccounted_per_hour
+from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
@@ -59,7 +59,7 @@ def plan_in_turns(
         if (own := assessment.state.planned) is not None and _same_placements(own.question, questions[assessment.key])
     }
     turn = choose(assessments, questions, planned, pools)
-    capacity = Capacity(assessments, planned, pools)
+    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
 
     def take(question: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(question, pools)
@@ -67,9 +67,9 @@ def plan_in_turns(
 
     for key in turn.now:
         assessment = by_key[key]
-        capacity.release(assessment)
-        take(questions[key], _planned_alone(questions[key], capacity, pools, policy))
-        capacity.hold(assessment, planned[key].plan.replicas())
+        holdings.release(assessment)
+        take(questions[key], _planned_alone(questions[key], holdings, pools, policy))
+        holdings.hold(assessment, planned[key].plan.replicas())
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
         problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
@@ -78,20 +78,20 @@ def plan_in_turns(
     standing = {key: standing_plan(by_key[key], questions[key], pools) for key in turn.waiting}
     return FleetPlan(
         plan=None,
-        pipelines={**{key: own.plan for key, own in planned.items()}, **standing},
-        problems={key: planned[key].question if key in planned else question for key, question in questions.items()},
+        plans={**{key: own.plan for key, own in planned.items()}, **standing},
+        pipelines={key: planned[key].question if key in planned else question for key, question in questions.items()},
         planned=planned,
         waiting=turn.waiting,
     )
 
 
 def _planned_alone(
-    question: Pipeline, capacity: "Capacity", pools: Mapping[PoolName, PoolState], policy: Policy
+    question: Pipeline, holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> PipelinePlan:
     problem = Problem(
         pipelines=(question,),
-        pools={name: optimizer_pool(pools[name].spec, capacity.left(name)) for name in terms_of(question, pools)},
-        budget_per_hour=capacity.money_left(policy.budget_per_hour),
+        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in terms_of(question, pools)},
+        budget_per_hour=holdings.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -285,51 +285,3 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
         moved_replicas=0,
         switching_cost_per_hour=0.0,
     )
-
-
-class Capacity:
-    """What is held of pools and money, so that one pipeline can be planned in what the others leave."""
-
-    def __init__(
-        self,
-        assessments: Sequence[Assessment],
-        planned: Mapping[PipelineKey, Planned],
-        pools: Mapping[PoolName, PoolState],
-    ) -> None:
-        self._pools = pools
-        self._totals = PoolTotals()
-        self._per_hour = unaccounted_per_hour(pools.values())
-        self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
-        for assessment in assessments:
-            self.hold(
-                assessment, planned[assessment.key].plan.replicas() if assessment.key in planned else assessment.current
-            )
-        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
-
-    def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
-        """Count for a pipeline what runs and, where it acts, what is planned, whichever is more."""
-        wanted = planned if assessment.acting else NO_REPLICAS
-        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
-
-    def release(self, assessment: Assessment) -> None:
-        """Count nothing for a pipeline."""
-        self._count(assessment, NO_REPLICAS)
-
-    def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
-        before = self._held.get(assessment.key, NO_REPLICAS)
-        for stage in assessment.spec.stages:
-            for placement in stage.placements:
-                key, size = (stage.name, placement.pool), placement.prior.per_instance
-                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
-                    was, now = before.get(key, 0), after.get(key, 0)
-                    self._totals.move(placement.pool, size, was, now)
-                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
-        self._held[assessment.key] = after
-
-    def left(self, pool: PoolName) -> int:
-        """Return the instances that nobody holds, without those on their way out."""
-        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
-
-    def money_left(self, budget_per_hour: float | None) -> float | None:
-        """Return what nobody spends of a budget, None without one."""
-        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)

@@ -6,8 +6,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
+from controller.core.assess.assessment import Assessment
 from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, unaccounted_per_hour
-from controller.core.state.spec import PlacementKey
+from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
@@ -39,6 +40,15 @@ class PoolTotals:
         if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
             return whole_instances(sizes.items())
         return self._rounded[pool]
+
+
+def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> PoolTotals:
+    """Return the totals of `held`: pipelines with their replicas."""
+    totals = PoolTotals()
+    for spec, replicas in held:
+        for (stage, pool), placement in spec.placements().items():
+            totals.move(pool, placement.prior.per_instance, 0, replicas.get((stage, pool), 0))
+    return totals
 
 
 class Replicas(MutableMapping[K, int]):
@@ -113,6 +123,21 @@ class Entry:
     def occupied(self, desired: int) -> int:
         """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
         return most_replicas(desired, self.existing, self.terminating)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Whether the `fleet`, and which `pipelines`, cost more than their cap; which `pools` are asked for too much."""
+
+    fleet: bool
+    pipelines: frozenset[PipelineKey]
+    pools: frozenset[PoolName]
+
+    def affects(self, assessment: Assessment) -> bool:
+        """Whether a pipeline takes part in it."""
+        if self.fleet or assessment.key in self.pipelines:
+            return True
+        return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
 
 
 class Ledger:
@@ -207,6 +232,17 @@ class Ledger:
         """
         return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
 
+    def shortage(self) -> Shortage:
+        """Return what the desired replicas exceed.
+
+        Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
+        """
+        return Shortage(
+            fleet=self.above_cap(self.cost_per_hour()),
+            pipelines=frozenset(name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)),
+            pools=frozenset(name for name in self._ceilings if self.overfull(name)),
+        )
+
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
         """Return what one replica of a placement costs."""
         return self._entries[(pipeline, key)].price_per_hour
@@ -260,3 +296,52 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
                     terminating=target.terminating,
                 )
     return found
+
+
+class Holdings:
+    """The instances and the money that every pipeline holds, so that one can be planned within what the others leave.
+
+    A pipeline holds its current replicas and, where it acts, its planned ones, whichever are more.
+    """
+
+    def __init__(
+        self,
+        assessments: Sequence[Assessment],
+        planned: Mapping[PipelineKey, Mapping[PlacementKey, int]],
+        pools: Mapping[PoolName, PoolState],
+    ) -> None:
+        self._pools = pools
+        self._totals = PoolTotals()
+        self._per_hour = unaccounted_per_hour(pools.values())
+        self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
+        for assessment in assessments:
+            self.hold(assessment, planned.get(assessment.key, assessment.current))
+        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
+
+    def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
+        """Count the current and `planned` replicas of a pipeline."""
+        wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
+        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
+
+    def release(self, assessment: Assessment) -> None:
+        """Count no replica of a pipeline."""
+        self._count(assessment, {})
+
+    def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
+        before = self._held.get(assessment.key, {})
+        for stage in assessment.spec.stages:
+            for placement in stage.placements:
+                key, size = (stage.name, placement.pool), placement.prior.per_instance
+                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
+                    was, now = before.get(key, 0), after.get(key, 0)
+                    self._totals.move(placement.pool, size, was, now)
+                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+        self._held[assessment.key] = after
+
+    def left(self, pool: PoolName) -> int:
+        """Return the instances that no pipeline holds, without those that are being removed."""
+        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+
+    def money_left(self, budget_per_hour: float | None) -> float | None:
+        """Return the part of a budget that is not spent, None without a budget."""
+        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)
