@@ -47,7 +47,7 @@ def plan_in_turns(
     """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
-    questions = {
+    pipelines = {
         assessment.key: keeping(
             assessment.pipeline, affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
         )
@@ -56,41 +56,41 @@ def plan_in_turns(
     planned = {
         assessment.key: own
         for assessment in assessments
-        if (own := assessment.state.planned) is not None and _same_placements(own.question, questions[assessment.key])
+        if (own := assessment.state.planned) is not None and _same_placements(own.pipeline, pipelines[assessment.key])
     }
-    turn = choose(assessments, questions, planned, pools)
+    turn = choose(assessments, pipelines, planned, pools)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
 
-    def take(question: Pipeline, plan: PipelinePlan) -> None:
-        terms = terms_of(question, pools)
-        planned[plan.key] = Planned(question=question, plan=plan, terms=terms, at_s=now_s)
+    def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
+        terms = terms_of(pipeline, pools)
+        planned[plan.key] = Planned(pipeline=pipeline, plan=plan, terms=terms, at_s=now_s)
 
     for key in turn.now:
         assessment = by_key[key]
         holdings.release(assessment)
-        take(questions[key], _planned_alone(questions[key], holdings, pools, policy))
+        take(pipelines[key], _planned_alone(pipelines[key], holdings, pools, policy))
         holdings.hold(assessment, planned[key].plan.replicas())
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
         problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
-        for question, plan in zip(problem.pipelines, together.pipelines, strict=True):
-            take(question, plan)
-    standing = {key: standing_plan(by_key[key], questions[key], pools) for key in turn.waiting}
+        for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
+            take(pipeline, plan)
+    standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
     return FleetPlan(
         plan=None,
         plans={**{key: own.plan for key, own in planned.items()}, **standing},
-        pipelines={key: planned[key].question if key in planned else question for key, question in questions.items()},
+        pipelines={key: planned[key].pipeline if key in planned else pipeline for key, pipeline in pipelines.items()},
         planned=planned,
         waiting=turn.waiting,
     )
 
 
 def _planned_alone(
-    question: Pipeline, holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
+    pipeline: Pipeline, holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> PipelinePlan:
     problem = Problem(
-        pipelines=(question,),
-        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in terms_of(question, pools)},
+        pipelines=(pipeline,),
+        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in terms_of(pipeline, pools)},
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
@@ -129,16 +129,16 @@ class Turn:
 
 def choose(
     assessments: Sequence[Assessment],
-    questions: Mapping[PipelineKey, Pipeline],
+    pipelines: Mapping[PipelineKey, Pipeline],
     kept: Mapping[PipelineKey, Planned],
     pools: Mapping[PoolName, PoolState],
 ) -> Turn:
-    """Return whose turn it is; `questions` is what each pipeline asks now, `kept` has the plans that can be kept."""
+    """Return whose turn it is; `pipelines` is what each pipeline asks now, `kept` has the plans that can be kept."""
     due: list[tuple[int, float, int, PipelineKey]] = []
     content: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
     for assessment in assessments:
-        rank = _rank(assessment, questions[assessment.key], pools)
+        rank = _rank(assessment, pipelines[assessment.key], pools)
         if rank is not None:
             due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
         else:
@@ -153,11 +153,11 @@ def choose(
     return Turn(now=tuple(now), waiting=waiting)
 
 
-def _rank(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
+def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
     """Return how urgent a new plan is, the lowest rank and the largest change first; None where the old one stands."""
     planned = assessment.state.planned
     if planned is not None:
-        change = _change(planned, question, assessment.current, pools)
+        change = _change(planned, pipeline, assessment.current, pools)
         if change <= MOVED:
             return None
         return (0 if out_of_bounds(assessment) else 1), change
@@ -167,37 +167,37 @@ def _rank(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, P
 
 
 def _change(
-    planned: Planned, question: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+    planned: Planned, pipeline: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> float:
     """Return the largest share by which what was planned for has changed, infinite where anything declared has."""
-    before = planned.question
-    if before == question and planned.terms == terms_of(question, pools):
+    before = planned.pipeline
+    if before == pipeline and planned.terms == terms_of(pipeline, pools):
         return 0.0
-    if planned.terms != terms_of(question, pools) or declared(before) != declared(question):
+    if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
         return inf
     asked = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
     # Once what was planned runs, a plan that moves nothing takes its place.
     moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
-    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(question), strict=True))])
+    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
 
 
 def _same_placements(before: Pipeline, now: Pipeline) -> bool:
     """Whether a plan for `before` says of every placement of `now` how many replicas it is to have, and of no other."""
     asked, asks = (
-        {(stage.name, placement.pool) for stage in question.stages for placement in stage.placements}
-        for question in (before, now)
+        {(stage.name, placement.pool) for stage in pipeline.stages for placement in stage.placements}
+        for pipeline in (before, now)
     )
     return asked == asks
 
 
-def declared(question: Pipeline) -> object:
-    """Return the parts of a question that do not drift."""
+def declared(pipeline: Pipeline) -> object:
+    """Return the parts of a pipeline that do not drift."""
     return (
-        *(question.sla, question.budget_per_hour, question.priority, question.max_wer),
-        question.demand.sessions is None,
+        *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        pipeline.demand.sessions is None,
         tuple(
             (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
-            for stage in question.stages
+            for stage in pipeline.stages
         ),
     )
 
@@ -209,13 +209,13 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
     )
 
 
-def measured(question: Pipeline) -> tuple[float, ...]:
-    """Return the parts of a question that drift: loads, times and ratios."""
+def measured(pipeline: Pipeline) -> tuple[float, ...]:
+    """Return the parts of a pipeline that drift: loads, times and ratios."""
 
     def numbers() -> Iterator[float]:
-        yield question.demand.entry_rate_rps
-        yield question.demand.sessions or 0.0
-        for stage in question.stages:
+        yield pipeline.demand.entry_rate_rps
+        yield pipeline.demand.sessions or 0.0
+        for stage in pipeline.stages:
             yield stage.pass_ratio
             yield stage.latency_factor
             for placement in stage.placements:
@@ -225,9 +225,9 @@ def measured(question: Pipeline) -> tuple[float, ...]:
     return tuple(numbers())
 
 
-def terms_of(question: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
-    """Return what an instance costs of the pools that a question may use, and how many are on their way out."""
-    used = {placement.pool: pools[placement.pool] for stage in question.stages for placement in stage.placements}
+def terms_of(pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
+    """Return what an instance costs of the pools that a pipeline may use, and how many are on their way out."""
+    used = {placement.pool: pools[placement.pool] for stage in pipeline.stages for placement in stage.placements}
     return {name: (pool.spec.price_per_hour, pool.leaving_instances) for name, pool in used.items()}
 
 
@@ -242,11 +242,11 @@ def lacking(plan: PipelinePlan) -> Limit | None:
     return limit if shared and not plan.feasible else None
 
 
-def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
+def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return what runs, as the plan of a pipeline that has not had its turn."""
     cost = sum(
         pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
-        for stage in question.stages
+        for stage in pipeline.stages
         for placement in stage.placements
         for pool in (placement.pool,)
     )
@@ -257,11 +257,11 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
         limited_by=None,
         latency_s=None,
         cost_per_hour=cost,
-        bottleneck=question.stages[0].name,
+        bottleneck=pipeline.stages[0].name,
         stages=tuple(
             StagePlan(
                 name=stage.name,
-                rate_rps=question.demand.entry_rate_rps * question.visit_ratios[stage.name],
+                rate_rps=pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name],
                 utilization=None,
                 latency_s=None,
                 mean_s=None,
@@ -277,7 +277,7 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
                     for placement in stage.placements
                 ),
             )
-            for stage in question.stages
+            for stage in pipeline.stages
         ),
         steps=(),
         next_step=None,

@@ -52,9 +52,9 @@ class HoldReason(Enum):
     ON_TRIAL = "OnTrial"
     """After a failure one replica is tried first; the others wait for it."""
     POOL_NOT_FOUND = "PoolNotFound"
-    SLA_UNREACHABLE = "SlaUnreachable"
+    SLA_UNREACHABLE = "SLAUnreachable"
     """No allocation reaches the SLA, which is no reason to take away what serves late."""
-    SLA_MISSED = "SlaMissed"
+    SLA_MISSED = "SLAMissed"
     """Items are late now, whatever the model says: nothing that serves is taken away."""
 
 

@@ -81,12 +81,12 @@ _NOT_READ = TargetMissing(reason="not read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The plan that a pipeline keeps until its next turn: what was asked, on which terms, and when.
+    """The plan that a pipeline keeps until its next turn, and the `pipeline` that was planned, at `at_s`.
 
-    `terms` has the price of an instance of each pool that it may use, and how many are on their way out.
+    `terms` has the price of an instance of each pool that it may use, and how many instances are being removed.
     """
 
-    question: Pipeline
+    pipeline: Pipeline
     plan: PipelinePlan
     terms: Mapping[PoolName, tuple[float, int]]
     at_s: float

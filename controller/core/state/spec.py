@@ -121,6 +121,14 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineQueries:
+    """The PromQL of a pipeline as a whole: its demand, and its end-to-end latency (None: composed of the stages')."""
+
+    demand: str
+    latency: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A SpeechPipeline as declared. `chunk_s` is set for unit Streams: a stream offers 1 / chunk items per second."""
 
@@ -133,9 +141,8 @@ class PipelineSpec:
     priority: int
     unit: DemandUnit
     chunk_s: float | None
-    demand_query: str
+    queries: PipelineQueries
     sla: Sla
-    sla_query: str | None
     max_wer: float | None
     budget_per_hour: float
     scaling: Scaling
