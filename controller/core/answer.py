@@ -1,9 +1,10 @@
-"""The decision put together: what changes, what holds, what is remembered."""
+"""The decision of a cycle: changes, holds, and what is carried over to the next cycle."""
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
 from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
+from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
@@ -18,7 +19,7 @@ from profiler.samples import MetricsTier
 def pipeline_decision(
     assessment: Assessment, fleet: FleetPlan, aim: Aim, rollout: PipelineRollout, now_s: float, policy: Policy
 ) -> PipelineDecision:
-    """Return the decision about one pipeline. While it awaits its turn, its plan is what runs."""
+    """Return the decision for one pipeline. While it awaits its turn, its plan is its current replicas."""
     plan = fleet.plans[assessment.key]
     awaits_turn = assessment.key in fleet.waiting
     by_plan = admitted_by_plan(assessment, plan)
@@ -59,10 +60,10 @@ def pipeline_decision(
 
 
 def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
-    """Return until when spend above the cap is excused: the drain and two cycles after it began."""
+    """Return the end of the time in which spend above the cap is excused: the drain and two cycles from its start."""
     until_s = now_s + assessment.spec.scaling.drain_s + 2 * policy.interval_s
-    since_before = assessment.state.memory.excess_excused_until_s
-    return until_s if since_before is None else min(until_s, since_before)  # a clock may have been set back
+    earlier = assessment.state.memory.excess_excused_until_s
+    return until_s if earlier is None else min(until_s, earlier)  # a clock may have been set back
 
 
 def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
@@ -106,21 +107,21 @@ def _memory(
 
 
 def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
-    aside = (
+    conflicts_and_refusals = (
         *(
-            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=f"{pool}: {who}")
-            for (stage, pool), who in assessment.conflicting.items()
+            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=details.conflict(pool, cause))
+            for (stage, pool), cause in assessment.conflicting.items()
         ),
         *(
-            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=f"{pool}: {why}")
-            for (stage, pool), why in assessment.state.refused.items()
+            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_pool(pool, reason))
+            for (stage, pool), reason in assessment.state.refused.items()
         ),
     )
     if assessment.spec.mode is Mode.PAUSED:
-        return (Hold(reason=HoldReason.PAUSED), *aside, *aim.holds)
+        return (Hold(reason=HoldReason.PAUSED), *conflicts_and_refusals, *aim.holds)
     if assessment.spec.mode is Mode.RECOMMEND and aim.target != assessment.current:
-        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aside, *aim.holds)
-    return (*aside, *aim.holds, *waits)
+        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *conflicts_and_refusals, *aim.holds)
+    return (*conflicts_and_refusals, *aim.holds, *waits)
 
 
 def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
@@ -150,7 +151,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
 def pool_decision(
     name: PoolName, snapshot: Snapshot, rollout: Rollout, plan: Plan | None, memory: PoolMemory
 ) -> PoolDecision:
-    """Return what is decided and known about one pool."""
+    """Return the use, limits, shadow price and failures of one pool."""
     pool = snapshot.pools[name]
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(

@@ -1,10 +1,11 @@
-"""From what the plan wants to what this cycle aims at: tolerance, floors, steps, and never down on missing data."""
+"""From the plan to the aim of this cycle: tolerance, floors, steps, and no scale-down while data is missing."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
@@ -19,11 +20,11 @@ from profiler.stages import LatencySource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """Where a pipeline is to go, before money and capacity say how far it gets this cycle.
+    """The replicas that a pipeline aims for, before caps and capacity limit how far it gets in this cycle.
 
-    `target` is the aim of this cycle, `final` that of later ones, `wanted` what plan and rules want however bold,
-    `planned` the plan alone; each lists every placement. `reasons` says why each placement of `target` that differs
-    from now does. `follows_plan` is false where what runs is good enough.
+    `target` is the aim of this cycle, `final` that of later ones without step limits, `wanted` the plan with the floors
+    of rules, `planned` the plan alone; each lists every placement. `reasons` has the reason for each placement whose
+    target differs from now. `follows_plan` is false where the current replicas are good enough.
     """
 
     target: Mapping[PlacementKey, int]
@@ -44,7 +45,7 @@ def find_aim(
     *,
     pressed: bool,
 ) -> Aim:
-    """Return where to take a pipeline; `pressed` says that others need what it could do without."""
+    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
@@ -54,7 +55,7 @@ def find_aim(
         or bool(assessment.leaving)
         or _worth_it(assessment, plan, pipeline, planned, pools, policy)
     )
-    # A stage whose only pool does not exist says nothing about what the others are worth.
+    # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (unreachable and not pressed):
         final = _at_least_bounds(assessment, planned)
@@ -72,7 +73,7 @@ def find_aim(
         final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
-        # It may be at the cap already.
+        # Spend may be at the cap already.
         final = {key: min(count, assessment.current[key]) for key, count in final.items()}
     frozen = {stage for stage, _ in assessment.missing.targets}
     for key in final:
@@ -102,9 +103,9 @@ def find_aim(
 
 
 def late(assessment: Assessment) -> bool:
-    """Return whether the SLA is missed as measured end to end.
+    """Return whether the measured end-to-end latency exceeds the SLA.
 
-    A latency composed of the stages' own is too careful to say.
+    A latency composed of those of the stages does not count: it is an upper estimate.
     """
     profile = assessment.profile
     return (
@@ -115,7 +116,7 @@ def late(assessment: Assessment) -> bool:
 
 
 def _held_high(assessment: Assessment) -> bool:
-    """Whether the scale-down window holds a demand so far above the forecast that it matters."""
+    """Whether the scale-down window holds a demand that is above the forecast by more than the tolerance."""
     demand, forecast = assessment.demand.demand, assessment.demand.forecast
     if assessment.demand.falls_at_s is None or demand is None or forecast is None:
         return False
@@ -130,10 +131,10 @@ def _worth_it(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
 ) -> bool:
-    """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
+    """Whether the current replicas are out of bounds, would miss the SLA, or the plan saves more than the tolerance."""
     if out_of_bounds(assessment):
         return True
-    # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
+    # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
@@ -153,10 +154,10 @@ def in_time(
     serving: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
-    """Return whether `serving` would carry what the plan serves within the SLA, with the batches that are taken now."""
-    told = assessment.state.memory.batches
+    """Return whether `serving` meets the SLA for the load that the plan serves, with the current batch limits."""
+    current = assessment.state.memory.batches
     batches = {
-        (stage.name, placement.pool): told.get((stage.name, placement.pool), placement.batch)
+        (stage.name, placement.pool): current.get((stage.name, placement.pool), placement.batch)
         for stage in plan.stages
         for placement in stage.placements
     }
@@ -166,7 +167,7 @@ def in_time(
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
-    """Return what runs, raised to the declared minimums; the plan starts the stages that do not run at all."""
+    """Return the current replicas, raised to the declared minimums; stages without a replica get the planned ones."""
     raised: dict[PlacementKey, int] = {}
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
@@ -187,7 +188,7 @@ def _lifted(
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
 
-    First what runs already stays, then pools in use grow, then the others, each in the order of preference.
+    Current replicas stay first, then pools in use get more, then the others, each in the order of preference.
     """
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
@@ -200,7 +201,7 @@ def _lifted(
         missing = assessment.rules.floors().get(stage.name, 0) - sum(
             lifted[(stage.name, placement.pool)] for placement in stage.placements
         )
-        for key, price, capacity in _rooms(assessment, stage, lifted, prices):
+        for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
             added = max(0, min(missing, affordable))
             lifted[key] += added
@@ -209,7 +210,7 @@ def _lifted(
     return lifted
 
 
-def _rooms(
+def _additions(
     assessment: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
 ) -> Sequence[tuple[PlacementKey, float, int]]:
     """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
@@ -232,10 +233,11 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
             yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
     if assessment.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
-    for stage, detail in assessment.missing.samples.items():
+    for stage, reading in assessment.missing.samples.items():
+        detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
-    for (stage, pool), detail in assessment.missing.targets.items():
-        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
+    for (stage, pool), reason in assessment.missing.targets.items():
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
     yield from assessment.outages
 
 
@@ -244,8 +246,8 @@ def _stepped(
 ) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
     """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
 
-    A fallback from a pool that cannot deliver is not limited: what it replaces is gone already. Nor is what a cap has
-    left of it for a later cycle.
+    A fallback from a pool that does not deliver is not limited, since the replicas that it replaces are gone; nor is
+    the part of it that a cap deferred to a later cycle.
     """
     target = dict(final)
     limited: list[StageName] = []
@@ -270,9 +272,9 @@ def _stepped(
 
 
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
-    """Return the replicas that it takes to have those that are to go replaced before they do.
+    """Return the replicas needed to replace those on nodes that are being removed, before these are gone.
 
-    Until enough of the others are ready, they are asked for on top.
+    The replacements are added on top until enough other replicas are ready.
     """
     replaced: dict[PlacementKey, int] = {}
     for key, leaving in assessment.leaving.items():
@@ -284,14 +286,14 @@ def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Map
 
 
 def _out(assessment: Assessment) -> frozenset[PlacementKey]:
-    """Return the placements that are planned without."""
+    """Return the placements that plans leave out."""
     return frozenset(
         (hold.stage, hold.pool) for hold in assessment.outages if hold.stage is not None and hold.pool is not None
     )
 
 
 def _step(policy: StepPolicy, replicas: int) -> int:
-    # At least one: a share of nothing would leave a stage that does not run at that for ever.
+    # At least one: a share of zero replicas would keep a stage without replicas at zero.
     return max(1, math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
 
 
@@ -335,7 +337,7 @@ def find_aims(
 ) -> Mapping[PipelineKey, Aim]:
     """Return the aim of every pipeline that could be planned.
 
-    Tolerance is for money: a pipeline that holds more than its plan of what is scarce follows its plan.
+    The tolerance is for cost alone: a pipeline that holds a share of what the fleet is short of follows its plan.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     shortage = ledger.shortage()

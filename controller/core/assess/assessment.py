@@ -16,10 +16,19 @@ from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
 from profiler.profile import profile_pipeline
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingReading:
+    """A quantity that the ready replicas of a pool do not report."""
+
+    pool: PoolName
+    quantity: Quantity
+    absence: Absence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +39,7 @@ class Missing:
     cannot be read, `pools` the pools that do not exist.
     """
 
-    samples: Mapping[StageName, str]
+    samples: Mapping[StageName, MissingReading]
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
 
@@ -59,7 +68,7 @@ class Assessment:
     on_trial: Mapping[PlacementKey, int]
     missing: Missing
     conflicts: Mapping[PlacementKey, Conflict]
-    conflicting: Mapping[PlacementKey, str]
+    conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
 
@@ -70,7 +79,7 @@ class Assessment:
 
     @property
     def spec(self) -> PipelineSpec:
-        """Return what the user asked for."""
+        """Return the pipeline as declared."""
         return self.state.spec
 
     @property
@@ -85,7 +94,7 @@ class Assessment:
 
     @property
     def share_before(self) -> float | None:
-        """Return the share of the demand to plan for that the last cycle admitted, None where that was all."""
+        """Return the share of the planned demand that the last cycle admitted, None where that was all."""
         admitted, demand = self.state.memory.admissible, self.planned_demand
         return None if admitted is None or demand <= 0 else min(1.0, admitted / demand)
 
@@ -96,7 +105,7 @@ class Assessment:
 
     @property
     def never_down(self) -> bool:
-        """Whether too little is known to take anything away."""
+        """Whether too little is known to remove any replica."""
         return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
 
     @property
@@ -106,7 +115,7 @@ class Assessment:
 
     @property
     def spend_unknown(self) -> bool:
-        """Whether a workload that may run cannot be read, or runs on a pool without a price: nobody knows the spend."""
+        """Whether the spend is unknown: a workload cannot be read, or has replicas on a pool that does not exist."""
         targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
         return any(
             target.unreadable
@@ -117,9 +126,9 @@ class Assessment:
 
     @property
     def kept(self) -> Mapping[PlacementKey, int]:
-        """Return the replicas that stay whatever the plan says: all of a pipeline that never goes down.
+        """Return the replicas that stay whatever the plan is: all while the pipeline must not scale down.
 
-        Else those whose pool does not exist: nobody knows what they are worth.
+        Otherwise those whose pool does not exist, because what they cost is unknown.
         """
         return {
             key: min(count, self.at_most.get(key, count))
@@ -225,7 +234,7 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
 
 
 def _moves(state: PipelineState) -> bool:
-    """Whether replicas are coming or going, so that rates over a window are not yet those of all work."""
+    """Whether replicas start or stop, so that rates over a window are not yet those of all replicas."""
     return any(
         target.terminating or not target.ready == target.existing == target.desired
         for key in state.spec.placement_keys()
@@ -271,16 +280,16 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
     )
 
 
-def _stages_without_samples(state: PipelineState) -> Mapping[StageName, str]:
-    """Return the stages whose ready replicas report no usable load, and why."""
-    silent: dict[StageName, str] = {}
+def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:
+    """Return the stages whose ready replicas report no usable load, and what they do not report."""
+    silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
         if stage in silent or _ready(state, (stage, pool)) == 0:
             continue
         for quantity in THROUGHPUT:
             reading = state.samples_of(stage, pool).of(quantity)
             if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
-                silent[stage] = f"{quantity.value} on {pool}: {reading.reason.value} {reading.detail}".rstrip()
+                silent[stage] = MissingReading(pool=pool, quantity=quantity, absence=reading)
                 break
     return silent
 
@@ -291,7 +300,7 @@ def _ready(state: PipelineState, key: PlacementKey) -> int:
 
 
 def out_of_bounds(assessment: Assessment) -> bool:
-    """Return whether what runs breaks the declared bounds, or nothing of a stage runs."""
+    """Return whether the current replicas are outside the declared bounds, or a stage has none."""
     for stage in assessment.spec.stages:
         if all(assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
             return True
@@ -304,7 +313,7 @@ def out_of_bounds(assessment: Assessment) -> bool:
 
 
 def most_allowed(assessment: Assessment, key: PlacementKey, prior: Placement) -> int:
-    """Return how many replicas a placement may have: none where its model makes too many errors."""
+    """Return how many replicas a placement may have: none where its word error rate is above `max_wer`."""
     if assessment.spec.max_wer is not None and prior.wer is not None and prior.wer > assessment.spec.max_wer:
         return 0
     most = min(prior.max_replicas, assessment.at_most.get(key, prior.max_replicas))

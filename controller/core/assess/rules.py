@@ -1,4 +1,4 @@
-"""Threshold rules: floors on top of the plan, that hold from when a rule fires until it has been clear."""
+"""Threshold rules: floors on top of the plan, which hold from when a rule fires until its cooldown has passed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,9 +57,9 @@ def evaluate_rules(
 
 
 def _next(rule: Rule, before: RuleMemory, reading: Reading, floor: int, now_s: float) -> RuleMemory:
-    """Return the rule's state after `reading`; `floor` is what it sets when it fires now."""
+    """Return the rule's state after `reading`; `floor` applies if the rule fires now."""
     if isinstance(reading, Absence):
-        # Being clear has to be seen: time without data does not count towards the cooldown.
+        # Time without data does not count towards the cooldown.
         return RuleMemory(floor=before.floor, fired=before.fired)
     if _holds(rule, reading):
         return RuleMemory(floor=before.floor, fired=True) if before.fired else RuleMemory(floor=floor, fired=True)
@@ -85,7 +85,7 @@ def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:
-    """Return the zones of the pools the stage runs on; of all its pools while it runs on none."""
+    """Return the zones of the pools on which the stage has replicas; of all its pools while it has none."""
     running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
     named = running or [placement.pool for placement in stage.placements]
     return max([1, *(pools[pool].zones for pool in named if pool in pools)])

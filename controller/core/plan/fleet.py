@@ -1,4 +1,4 @@
-"""The plan for the whole fleet: what acts is planned together, around what cannot be moved."""
+"""The plan for the whole fleet: acting pipelines are planned together, around the replicas of the others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from optimizer.plan import PipelinePlan, Plan
 from optimizer.runtime.cache import Remembered
 
 ADVISED = 32
-"""Fleets up to this size are told what pipelines that cannot be served would take: some thirty searches for each."""
+"""The largest fleet for which unmet demand comes with advice: some thirty searches for each such pipeline."""
 
 REMEMBERED = 16
-"""Plans of up to so many pipelines are kept: most cycles of a quiet fleet ask what the last one did. The values of a
-larger one take as long to compare."""
+"""The largest problem whose plan is cached: most cycles of a quiet fleet have the problem of the last one. To compare
+the values of a larger one takes as long as to solve it."""
 
 _PLANS: Remembered[Plan] = Remembered(64)
 
@@ -44,7 +44,7 @@ class FleetPlan:
 def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
     """Return the plan of every pipeline.
 
-    Pipelines that act are planned around what the others hold, those that only recommend as if they acted too.
+    Acting pipelines are planned around the replicas of the others; those that only recommend, as if all acted.
     """
     acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
@@ -59,18 +59,18 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with a stand-in for every pool that pipelines name and that does not exist.
+    """Return the snapshot with a placeholder for every pool that pipelines name and that does not exist.
 
-    Nothing is added there, and what it costs is not known: it has no price, and as many instances as are in use.
+    A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
     named = {
         placement.pool for state in snapshot.pipelines for stage in state.spec.stages for placement in stage.placements
     }
-    missing = {name: _stand_in(name) for name in named - snapshot.pools.keys()}
+    missing = {name: _placeholder(name) for name in named - snapshot.pools.keys()}
     return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
 
 
-def _stand_in(name: PoolName) -> PoolState:
+def _placeholder(name: PoolName) -> PoolState:
     spec = PoolSpec(
         name=name,
         uid="",
@@ -89,9 +89,9 @@ def _stand_in(name: PoolName) -> PoolState:
 def planned_together(
     group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> tuple[Problem, Plan]:
-    """Return the question and the plan, without the nodes that are to go if that can be.
+    """Return the problem and the plan of `group`, without nodes that are being removed if all can be served so.
 
-    Else they are planned with: what runs on them serves to the end.
+    Otherwise these nodes are included: their replicas are ready until the node is gone.
     """
     advice = policy.advice and len(group) <= ADVISED
     before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
@@ -105,7 +105,7 @@ def planned_together(
 
 
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
-    """Return the plan for `problem`, which follows from its values: a question asked before is not searched again."""
+    """Return the plan for `problem`, from the cache if a problem with the same values was solved before."""
     if len(problem.pipelines) > REMEMBERED:
         return allocate(problem, advice=advice, shares_before=shares_before)
     key = (
@@ -130,7 +130,7 @@ def _problem(
     *,
     without_leaving: bool,
 ) -> Problem:
-    """Return the question of `group`, around what the others of `assessments` hold."""
+    """Return the problem of `group`, with the instances and money that the others of `assessments` leave."""
     keys = {assessment.key for assessment in group}
     others = [assessment for assessment in assessments if assessment.key not in keys]
     held_per_hour = sum(
@@ -166,9 +166,9 @@ def _problem(
 def affordable(
     group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
-    """Return the replicas to keep of the pipelines that never go down, as far as caps allow, by priority.
+    """Return the replicas to keep of the pipelines that must not scale down, as far as caps allow, by priority.
 
-    Above a cap something has to go, and the plan says best what.
+    Above a cap some replicas have to go, and the plan chooses which.
     """
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []

@@ -1,15 +1,14 @@
-"""The plan of a large fleet, in turns: in each cycle those pipelines are planned anew that need it most.
+"""The plan of a large fleet, in turns: each cycle plans the pipelines that need a new plan most.
 
-A plan takes some ten milliseconds, so that all of thousands do not fit into a cycle. A pipeline keeps its plan until
-what it was made for has changed: its load or its measured times by more than `MOVED`, anything declared at all, a pool
-or a price. Of those that have changed, up to `PER_TURN` are planned in a cycle, those outside their bounds first, then
-by how much has changed; beside them a few of the oldest plans and of those that got too little, so that none rests on
-what has long been otherwise. Until its first turn, or the first one after its stages or placements have become others,
-the plan of a pipeline is what runs.
+A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
+inputs of the plan change: its load or measured times by more than `MOVED`, or anything declared, a pool, or a price. Of
+the changed pipelines, a cycle plans up to `PER_TURN`: those outside their bounds first, then by the size of the change.
+It also plans a few with the oldest plans and a few that lack capacity, so that no plan becomes too old. Until its first
+turn, and after its stages or placements have changed, the plan of a pipeline is its current replicas.
 
-Each is planned by itself in what the others leave: where pools and the fleet's budget suffice for all, that is what
-planning together comes to. Where they do not, those that got too little are planned together with the least important
-of those that hold what they lack, up to `TOGETHER` pipelines.
+Each pipeline is planned alone, with what the others leave. Where pools and the fleet's budget suffice, the result is
+that of planning together. Where they do not, the pipelines that lack capacity are planned together with the least
+important ones that hold it, up to `TOGETHER` pipelines.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,15 +27,15 @@ from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem,
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
-"""Fleets up to this size are planned whole in every cycle."""
+"""The largest fleet that is planned as a whole in every cycle."""
 PER_TURN = 250
 AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
-"""Share by which a load or a time must differ to be planned for anew: well below the tolerance for acting on it."""
+"""Relative change of a load or a time that needs a new plan: well below the tolerance for acting on it."""
 ARRIVED = 1.5 * MOVED
 NEVER = 0.2
-"""A pipeline that was never planned comes before those in which less than this share has changed."""
+"""A pipeline that was never planned comes before those whose relative change is below this."""
 
 _MEASURED = ("service", "saturation_rps", "current")
 
@@ -44,7 +43,7 @@ _MEASURED = ("service", "saturation_rps", "current")
 def plan_in_turns(
     assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
 ) -> FleetPlan:
-    """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
+    """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the one that it keeps."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     pipelines = {
@@ -102,7 +101,7 @@ def _planned_alone(
 def _with_givers(
     short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
 ) -> Sequence[Assessment]:
-    """Return the most important of those that got too little, and the least important that hold what they lack."""
+    """Return the most important pipelines that lack capacity, and the least important ones that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
     money = any(limit.kind is LimitKind.BUDGET for limit in limits)
@@ -121,7 +120,7 @@ def _with_givers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Which pipelines are planned in this cycle, the most urgent first, and which have to wait for their first plan."""
+    """The pipelines to plan `now`, most urgent first, and those that are `waiting` for their first plan."""
 
     now: tuple[PipelineKey, ...]
     waiting: frozenset[PipelineKey]
@@ -133,18 +132,18 @@ def choose(
     kept: Mapping[PipelineKey, Planned],
     pools: Mapping[PoolName, PoolState],
 ) -> Turn:
-    """Return whose turn it is; `pipelines` is what each pipeline asks now, `kept` has the plans that can be kept."""
+    """Return whose turn it is; `pipelines` are as of now, `kept` has the plans that can be kept."""
     due: list[tuple[int, float, int, PipelineKey]] = []
-    content: list[tuple[float, PipelineKey]] = []
+    unchanged: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
     for assessment in assessments:
         rank = _rank(assessment, pipelines[assessment.key], pools)
         if rank is not None:
             due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
         else:
-            own = kept[assessment.key]  # nothing has changed, so that it can be
-            (short if lacking(own.plan) is not None else content).append((own.at_s, assessment.key))
-    again = [key for old in (short, content) for _, key in sorted(old)[:AGAIN_PER_TURN]]
+            own = kept[assessment.key]  # it has one, since nothing has changed
+            (short if lacking(own.plan) is not None else unchanged).append((own.at_s, assessment.key))
+    again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
     chosen = frozenset(now)
     waiting = frozenset(
@@ -154,7 +153,7 @@ def choose(
 
 
 def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
-    """Return how urgent a new plan is, the lowest rank and the largest change first; None where the old one stands."""
+    """Return (rank, change), most urgent: lowest rank, then largest change. None where no new plan is needed."""
     planned = assessment.state.planned
     if planned is not None:
         change = _change(planned, pipeline, assessment.current, pools)
@@ -169,29 +168,29 @@ def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, P
 def _change(
     planned: Planned, pipeline: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> float:
-    """Return the largest share by which what was planned for has changed, infinite where anything declared has."""
+    """Return the largest relative change since the plan, infinite where anything declared has changed."""
     before = planned.pipeline
     if before == pipeline and planned.terms == terms_of(pipeline, pools):
         return 0.0
     if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
         return inf
-    asked = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
-    # Once what was planned runs, a plan that moves nothing takes its place.
-    moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
+    then = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
+    # Once the planned replicas run, a plan without changes replaces the old one.
+    moved = 0.0 if current == then else ARRIVED if current == planned.plan.replicas() else 1.0
     return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
 
 
 def _same_placements(before: Pipeline, now: Pipeline) -> bool:
-    """Whether a plan for `before` says of every placement of `now` how many replicas it is to have, and of no other."""
-    asked, asks = (
+    """Whether a plan for `before` has exactly the placements of `now`."""
+    then, present = (
         {(stage.name, placement.pool) for stage in pipeline.stages for placement in stage.placements}
         for pipeline in (before, now)
     )
-    return asked == asks
+    return then == present
 
 
 def declared(pipeline: Pipeline) -> object:
-    """Return the parts of a pipeline that do not drift."""
+    """Return the declared parts of a pipeline, which do not drift."""
     return (
         *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
@@ -210,7 +209,7 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
 
 
 def measured(pipeline: Pipeline) -> tuple[float, ...]:
-    """Return the parts of a pipeline that drift: loads, times and ratios."""
+    """Return the measured parts of a pipeline, which drift: loads, times and ratios."""
 
     def numbers() -> Iterator[float]:
         yield pipeline.demand.entry_rate_rps
@@ -226,7 +225,7 @@ def measured(pipeline: Pipeline) -> tuple[float, ...]:
 
 
 def terms_of(pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
-    """Return what an instance costs of the pools that a pipeline may use, and how many are on their way out."""
+    """Return, for each pool that a pipeline may use, the price of an instance and how many are being removed."""
     used = {placement.pool: pools[placement.pool] for stage in pipeline.stages for placement in stage.placements}
     return {name: (pool.spec.price_per_hour, pool.leaving_instances) for name, pool in used.items()}
 
@@ -236,14 +235,14 @@ def _difference(before: float, now: float) -> float:
 
 
 def lacking(plan: PipelinePlan) -> Limit | None:
-    """Return what a plan lacks that others may hold, a pool's instances or money; None where it lacks nothing."""
+    """Return the limit that others may relieve, a pool or a budget, where a plan is infeasible because of it."""
     limit = plan.limited_by
     shared = limit is not None and limit.kind in {LimitKind.POOL, LimitKind.BUDGET}
     return limit if shared and not plan.feasible else None
 
 
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
-    """Return what runs, as the plan of a pipeline that has not had its turn."""
+    """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
         pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
         for stage in pipeline.stages
