@@ -1,12 +1,12 @@
-"""Measured beats modelled: what a stage's tail and a replica's throughput are, over what the model says. Pure.
+"""Corrections of the model by measurement: a stage's 95th percentile and a replica's throughput. Pure.
 
-Both are learned from what runs, slowly, within bounds, and only where the samples can be compared with the model: no
-replica came or went within their window, enough items, the service time settled. A latency is compared where nothing
-is overloaded, since near its limit a queue says more about the last minutes than about the model; a throughput where
-the replicas have more to do than they can.
+Both are learned slowly, within bounds, and only from samples that can be compared with the model: no replica started or
+stopped within their window, there were enough items, and the service factor has settled. Latency is compared without
+overload, because near its limit a queue reflects the last minutes more than the model. Throughput is compared under
+overload.
 
-Nothing measured keeps what was learned for an hour. Then it fades, so that a stage which is asked for again next week
-is planned as declared.
+Without measurements a correction stays for an hour. Then it fades, so that a stage that gets load again next week is
+planned as declared.
 """
 
 import math
@@ -31,23 +31,23 @@ from profiler.stages import (
 )
 
 LATENCY_TIME_CONSTANT_S = 300.0
-"""How fast a measured tail is believed: a percentile of one window is noisy, and a wrong one costs money."""
+"""Time constant of the latency correction: a percentile of one window is noisy, and a wrong one costs money."""
 RELIEF_TIME_CONSTANT_S = 1800.0
-"""How fast a slow tail is forgotten while it is measured to be faster: one that comes and goes in minutes is planned
-for as slow, instead of moving replicas each time."""
+"""Time constant of a latency correction that decreases. A latency that rises and falls within minutes stays corrected,
+instead of changing replicas each time."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
-"""How fast a throughput under overload is believed: faster, because items are late meanwhile."""
+"""Time constant of the throughput correction: shorter, because items are late meanwhile."""
 THROUGHPUT_FACTORS = (0.5, 1.0)
-"""A replica is believed to carry at least half of what its service time says, and never more."""
+"""Bounds of the observed throughput over the one implied by the service time."""
 KEPT_S = 3600.0
 """How long a correction stays as it is without a measurement."""
 FADING_TIME_CONSTANT_S = 4 * 3600.0
-"""How fast it then goes back to nothing."""
+"""Time constant with which it then fades."""
 MIN_TAIL_ITEMS = 200.0
-"""Ten items beyond the 95th percentile, so that it is not one item's time."""
+"""Least number of items for a comparison: ten of them are beyond the 95th percentile."""
 NEGLIGIBLE = 0.02
-"""A throughput this close to the law's is the law's."""
-_PERCENTILE = 95.0  # what a stage's servers tell, whatever the percentile of the SLA
+"""Deviations of the throughput below this share are ignored."""
+_PERCENTILE = 95.0  # the percentile that servers report, whatever that of the SLA
 _HIGHEST_UTILIZATION = 0.9
 _SATURATED = 0.95
 _FALLING_BEHIND = 1.05  # arrivals over completions
@@ -165,7 +165,7 @@ def _corrected(
 
 
 def _towards(goal: float, start: float, interval_s: float, time_constant_s: float) -> float:
-    """Return how far an exponential approach from `start` has come after `interval_s`; never past the `goal`."""
+    """Return the value after `interval_s` of an exponential approach from `start` to `goal`."""
     return goal + (start - goal) * math.exp(-interval_s / time_constant_s)
 
 
@@ -219,7 +219,7 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
 
 @lru_cache(maxsize=1 << 15)
 def _modelled(load: StageLoad, placement: Placement, replicas: int, batch: int, routing: Routing) -> Prediction | None:
-    """Return what the model predicts; of thousands of stages most are as they were a cycle ago."""
+    """Return the prediction of the model. Cached, because most stages are unchanged since the last cycle."""
     return predict(load, placement, replicas, batch=batch, routing=routing, percentile=_PERCENTILE)
 
 
@@ -274,7 +274,7 @@ def _saturated(part: _Part, completions_rps: float, sla_latency_s: float) -> boo
 
 
 def _service_settled(profile: PlacementProfile) -> bool:
-    """Whether the smoothed service time has arrived at the measured one: what is left is not the mean's fault."""
+    """Whether the smoothed service factor has reached the measured one, so that the mean causes no deviation."""
     if profile.measured_factor is None:
         return True
     low, high = FACTOR_BOUNDS

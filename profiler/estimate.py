@@ -1,8 +1,9 @@
-"""Conclusions from samples: corrected service laws, pass ratios, pressure, the bottleneck of now, end-to-end latency.
+"""Estimates from samples: corrected service laws, pass ratios, pressure, the bottleneck, end-to-end latency.
 
-Pure. Readings of several placements make one of the stage: rates and counts are summed, percentiles and receive
-pressure take the worst placement, means are weighted by replicas. A placement without ready replicas has no say; one
-with replicas but without a reading makes the stage's reading absent, because a part would look like less load.
+Pure. The readings of several placements are combined per stage: rates and counts are summed, percentiles and receive
+pressure are those of the worst placement, means are weighted by replicas. A placement without ready replicas does not
+count; one with ready replicas but without a reading makes the stage's reading absent, because a part would look like
+less load.
 """
 
 import math
@@ -23,18 +24,19 @@ from profiler.stages import (
 )
 
 SMOOTHING = 0.3
-"""Weight of the newest measurement in a service factor: half of a change is believed after two cycles."""
+"""Weight of the newest measurement in a service factor: it follows half of a change within two cycles."""
 PASS_RATIO_TIME_CONSTANT_S = 60.0
-"""How fast a measured pass ratio is believed: what people say changes slowly, and a wrong ratio moves every stage."""
+"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
 FACTOR_BOUNDS = (0.5, 2.0)
-"""Measured over prior service time is believed within these bounds; beyond them something else is wrong."""
+"""Bounds of measured over prior service time. A ratio beyond them has another cause than the service time."""
 MIN_ITEMS = 30.0
-"""Fewer items than these within the window correct nothing."""
+"""Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
-"""Where batches grow by nearly all that the service grows by, the free variance has no bound of its own."""
+"""Lower bound of the damping, where the batch grows nearly as much as the service: the variance has no bound there."""
 _BOUNDED = 1.5
-"""How much narrower the batches between 1 and the limit are, near it, than if all were one or the other: fitted, with
-the way in which both bounds of the variance meet, to simulated servers (`tests/oracle/test_service_times.py`)."""
+"""How much narrower than the extreme distribution (only batches of 1 and of the limit) batches near the limit are.
+Fitted, with the combination of both bounds of the variance, to simulated servers
+(`tests/oracle/test_service_times.py`)."""
 LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
 
 
@@ -218,15 +220,15 @@ def _measured_pass_ratio(
             return rate
         total_rps += rate
     ratio = total_rps / len(offered) / completions_rps
-    # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
-    # all items were filtered.
+    # A ratio of zero would plan no replica after this stage. It means that the next stage lost its input, not that all
+    # items were filtered.
     return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
 
 
 def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:
     """Whether what waits at a stage takes longer than the whole SLA to clear.
 
-    Some servers count an item when it is answered, so such a stage seems to be offered less than it is.
+    Some servers count an item when it is completed, so the measured arrivals of such a stage are too low.
     """
     queue, completions_rps = readings[Quantity.QUEUE_DEPTH], readings[Quantity.COMPLETION_RATE]
     if isinstance(queue, Absence) or isinstance(completions_rps, Absence):
@@ -235,7 +237,7 @@ def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) ->
 
 
 def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:
-    """Return the stage of most pressure, the first of equals; stages without a score do not take part."""
+    """Return the stage with the highest pressure, the first of equals; None where no stage has one."""
     scores = [(profile.pressure, profile.name) for profile in profiles if not isinstance(profile.pressure, Absence)]
     return max(scores, key=lambda score: score[0])[1] if scores else None
 
@@ -286,7 +288,7 @@ _NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready"
 
 @lru_cache(maxsize=1024)
 def _of_pool(pool: PoolName, absence: Absence) -> Absence:
-    """Return an absence that says of which pool it is: the same object each time, as a fleet has tens of thousands."""
+    """Return the absence with its pool. Cached, because a large fleet has tens of thousands of the same."""
     return Absence(reason=absence.reason, detail=f"pool {pool}: {absence.detail}".rstrip(": "))
 
 

@@ -68,7 +68,7 @@ class LatencySource(Enum):
     MEASURED = "Measured"
     """The user's `sla.query`."""
     COMPOSED = "Composed"
-    """Put together from the stages' own percentiles."""
+    """Composed of the stages' own percentiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +99,12 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProfile:
-    """A stage on one pool: readings, and the service law after correction.
+    """A stage on one pool: readings, and the corrected service law.
 
     `service_factor` is measured over prior mean service time, smoothed and bounded; `service` is the prior times it.
-    `measured_factor` is the newest measurement of it, None without enough traffic. `saturation_rps` is what one
-    replica was seen to carry when it had more to do than it could, None where that is what `service` says;
-    `throughput_correction` is the same over what `service` says.
+    `measured_factor` is the newest measurement of it, None without enough traffic. `saturation_rps` is the throughput
+    of one replica that was observed under overload, None where it is the one implied by `service`;
+    `throughput_correction` is its ratio to the implied one.
     """
 
     pool: PoolName
@@ -123,8 +123,8 @@ class StageProfile:
 
     `pass_ratio` is the smoothed, measured ratio (the prior until there is one). `pressure` is
     0.40 · latency + 0.30 · utilisation + 0.30 · queue, each 0–1. `latency_factor` is the measured over the modelled
-    95th percentile, as planned with; `latency_correction` is what was learned of it, None before the first time.
-    `modelled_p95_s` is what the model says of the present load and replicas, None where nothing could be compared.
+    95th percentile, as planned with; `latency_correction` is what was learned of it, None before the first comparison.
+    `modelled_p95_s` is the prediction for the present load and replicas, None where nothing could be compared.
     """
 
     name: StageName
@@ -140,7 +140,7 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProfile:
-    """A pipeline now: its stages, the one under most pressure, and the end-to-end latency at the SLA's percentile."""
+    """A pipeline: its stages, the one with the highest pressure, and the end-to-end latency at the SLA's percentile."""
 
     stages: tuple[StageProfile, ...]
     bottleneck: StageName | None

@@ -129,7 +129,7 @@ def roll_out(
         )
     return Rollout(
         pipelines=pipelines,
-        in_use={name: ledger.in_use(name) + pool.strays_in_use for name, pool in snapshot.pools.items()},
+        in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
         instances={name: ledger.instances(name) for name in snapshot.pools},
     )
 

@@ -147,7 +147,7 @@ class _Room:
     @classmethod
     def of(cls, snapshot: Snapshot) -> "_Room":
         free: dict[PoolName, float] = {
-            name: pool.ready_instances - pool.leaving_instances - pool.strays_in_use
+            name: pool.ready_instances - pool.leaving_instances - pool.unaccounted_in_use
             for name, pool in snapshot.pools.items()
         }
         draining: set[PoolName] = set()
