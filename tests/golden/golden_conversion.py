@@ -4,14 +4,17 @@ from typing import Any
 
 RENAMED_FIELDS = {
     "contests": "conflicts",
+    "question": "pipeline",
     "rivals": "autoscalers",
     "rung": "tier",
     "strays": "unaccounted",
     "work_limit": "search_effort",
 }
-RENAMED_VALUES: dict[str, str] = {}
+RENAMED_VALUES = {"SlaMissed": "SLAMissed", "SlaUnreachable": "SLAUnreachable"}
 DROPPED_FIELDS = frozenset({"memoryUse"})
 """Readings of quantities that are no longer read."""
+GROUPED_FIELDS = {"queries": {"demand_query": "demand", "sla_query": "latency"}}
+"""Fields that are now in a value of their own: the field of that value, and their names before and now."""
 
 
 def converted(value: Any) -> Any:
@@ -20,6 +23,10 @@ def converted(value: Any) -> Any:
     Fields that no longer exist are left out.
     """
     if isinstance(value, dict):
+        for group, names in GROUPED_FIELDS.items():
+            if names.keys() <= value.keys():
+                inside = {now: value[before] for before, now in names.items()}
+                value = {**{name: inner for name, inner in value.items() if name not in names}, group: inside}
         kept = {name: inner for name, inner in value.items() if name not in DROPPED_FIELDS}
         return {RENAMED_FIELDS.get(name, name): converted(inner) for name, inner in kept.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-from golden_conversion import DROPPED_FIELDS, RENAMED_FIELDS, converted
+from golden_conversion import DROPPED_FIELDS, GROUPED_FIELDS, RENAMED_FIELDS, RENAMED_VALUES, converted
 from golden_files import read
 
 
@@ -11,8 +11,18 @@ def test_readings_of_a_quantity_that_is_no_longer_read_are_dropped() -> None:
     assert converted({"readings": {"memoryUse": 0.4, "sessions": 3.0}}) == {"readings": {"sessions": 3.0}}
 
 
+def test_fields_that_belong_together_are_grouped_and_values_renamed() -> None:
+    before = {
+        "spec": {"demand_query": "sum(offered)", "sla_query": None, "name": "a"},
+        "holds": ["SlaMissed", "Paused"],
+    }
+    queries = {"demand": "sum(offered)", "latency": None}
+    assert converted(before) == {"spec": {"name": "a", "queries": queries}, "holds": ["SLAMissed", "Paused"]}
+
+
 def test_every_conversion_is_needed_by_a_stored_record() -> None:
     names: set[str] = set()
+    values: set[str] = set()
     stack = [read("decisions")]
     while stack:
         value = stack.pop()
@@ -21,5 +31,10 @@ def test_every_conversion_is_needed_by_a_stored_record() -> None:
             stack += value.values()
         elif isinstance(value, list):
             stack += value
-    assert names >= RENAMED_FIELDS.keys() | DROPPED_FIELDS
-    assert not names & set(RENAMED_FIELDS.values())
+        elif isinstance(value, str):
+            values.add(value)
+    grouped = {name for group in GROUPED_FIELDS.values() for name in group}
+    assert names >= RENAMED_FIELDS.keys() | DROPPED_FIELDS | grouped
+    assert not names & {*RENAMED_FIELDS.values(), *GROUPED_FIELDS}
+    assert values >= RENAMED_VALUES.keys()
+    assert not values & set(RENAMED_VALUES.values())

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import PipelinePlan, PlacementStep, Step
-from profiler.profile import LatencySource
 from profiler.samples import Absence, MetricsTier, Reading
+from profiler.stages import LatencySource
 
 _HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "the pipeline is paused",

@@ -15,8 +15,8 @@ from controller.kube.status import invalid_status, number, pipeline_status, pool
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
-from profiler.profile import Correction
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import Correction
 
 
 def status_of(snapshot: Snapshot, old: dict[str, Any] | None = None) -> dict[str, Any]:
