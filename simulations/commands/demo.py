@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from controller.core.messages.phrases import CHANGES
+from controller.core.messages.decisions import CHANGES
 from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
 from simulations.lab.session.run import MAX_LAG_S, Options

@@ -83,10 +83,10 @@ def tells(fallback: Fallback, words: str) -> None:
     assert down[0].pools["inferentia"]["status"]["unavailableUntil"]
     last = fallback.run.seen[-1]
     assert {"CannotDeliver"} <= {event["reason"] for event in last.pool_events if event["type"] == "Warning"}
-    assert "NotPoolsAvailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
-    assert "a pool cannot deliver" in " ".join(event.get("message", "") for event in last.events)
+    assert "PoolsUnavailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
+    assert "a pool cannot deliver nodes" in " ".join(event.get("message", "") for event in last.events)
     assert 'sluice_pool_unavailable{pool="inferentia"} 1.0' in fallback.witness.metrics
-    assert "encoder on inferentia: the pool cannot deliver" in fallback.witness.explained
+    assert "encoder on inferentia: the pool cannot deliver nodes" in fallback.witness.explained
     assert words in fallback.witness.explained
 
 

@@ -252,7 +252,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             assert "1 of 1 endpoints" in condition["message"]
             assert "Unavailable: Prometheus: no" in condition["message"]
             assert lab.status()["metrics"]["lostSince"]
-            until(lambda: ("Warning", "NotMetricsAvailable") in lab.events())
+            until(lambda: ("Warning", "MetricsMissing") in lab.events())
             seen = [(lab.replicas(), lab.only("sluice_metrics_margin"))]
             while seen[-1][1] < seen[0][1] + 0.001:
                 seen.append((lab.replicas(), lab.only("sluice_metrics_margin")))

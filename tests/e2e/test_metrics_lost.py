@@ -53,7 +53,7 @@ def test_a_condition_and_an_event_tell_that_metrics_are_missing(run: LabRun, bli
     assert condition["reason"] == "MetricsMissing"
     assert condition["message"]
     assert blind[0].condition("Ready")["status"] == "False"
-    told = [event for event in run.seen[-1].events if event["reason"] == "NotMetricsAvailable"]
+    told = [event for event in run.seen[-1].events if event["reason"] == "MetricsMissing"]
     assert {event["type"] for event in told} == {"Warning"}
 
 

@@ -94,7 +94,7 @@ def test_the_columns_explanation_and_status_say_that_there_is_no_load_to_see(lab
     assert "MetricsMissing" in lab.kubectl("get", "sp", "-A").stdout
     explained = lab.sluice("explain", "speech/captions", "--kubeconfig", lab.told["kubeconfig:"])
     assert explained.returncode == 0
-    assert "metrics are missing: nothing scales down" in explained.stdout
+    assert "metrics are missing; no replica is removed" in explained.stdout
 
 
 @pytest.mark.parametrize(

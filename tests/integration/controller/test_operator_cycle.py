@@ -417,7 +417,7 @@ def test_without_metrics_nothing_scales_down_and_a_condition_says_so_once(world:
 
     condition = world.condition("captions", "MetricsAvailable")
     assert (condition["status"], condition["reason"]) == ("False", "MetricsMissing")
-    assert len([event for event in world.events() if event == ("captions", "Warning", "NotMetricsAvailable")]) == 1
+    assert len([event for event in world.events() if event == ("captions", "Warning", "MetricsMissing")]) == 1
 
 
 def test_a_paused_pipeline_is_left_as_it_is(world: World) -> None:

@@ -46,12 +46,12 @@ def a_decision(t_s: float, reason: str, **changes: list[int]) -> dict[str, Any]:
 
 DECISIONS = [
     a_decision(64.0, "demand", inferentia=[1, 3]),
-    a_decision(72.4, "a pool cannot deliver", gpu=[0, 1], inferentia=[3, 1]),
-    a_decision(92.0, "tried again after a failure", inferentia=[1, 2]),
-    a_decision(98.0, "a pool cannot deliver", inferentia=[2, 1]),
-    a_decision(138.0, "tried again after a failure", inferentia=[1, 2]),
-    a_decision(146.0, "cheaper", inferentia=[2, 3]),
-    a_decision(152.0, "cheaper", gpu=[1, 0]),
+    a_decision(72.4, "a pool cannot deliver nodes", gpu=[0, 1], inferentia=[3, 1]),
+    a_decision(92.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(98.0, "a pool cannot deliver nodes", inferentia=[2, 1]),
+    a_decision(138.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(146.0, "lower cost", inferentia=[2, 3]),
+    a_decision(152.0, "lower cost", gpu=[1, 0]),
 ]
 
 

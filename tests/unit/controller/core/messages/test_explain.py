@@ -20,9 +20,12 @@ from builders import (
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import ConditionValue, conditions, events, explain, reason_sentence, summary
+from controller.core.messages.conditions import ConditionValue, conditions
+from controller.core.messages.events import events
+from controller.core.messages.explain import explain, reason_sentence
+from controller.core.messages.summary import summary
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
-from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import DemandUnit, Mode
@@ -123,7 +126,7 @@ def test_an_event_is_written_for_changes_and_for_conditions_that_flip(planner: P
     assert events(decision_of(steady).pipelines[0], well) == ()
     assert events(decision_of(steady).pipelines[0], {}) == ()
     (event,) = events(decision_of(missed).pipelines[0], well)
-    assert (event.warning, event.reason) == (True, "NotSLAMet")
+    assert (event.warning, event.reason) == (True, HoldReason.SLA_MISSED.value)
     (event,) = events(decision_of(steady).pipelines[0], {**well, "SLAMet": "False"})
     assert (event.warning, event.reason) == (False, "SLAMet")
     assert len(events(decision_of(missed).pipelines[0], {**well, "SLAMet": "Unknown"})) == 1
@@ -152,9 +155,9 @@ def test_where_the_metrics_come_from_is_told_where_it_is_not_the_best_place(plan
     assert (found.status, found.reason, found.message) == ("True", "Prometheus", "")
     found = by_type(measured_by(steady, DIRECT))["MetricsAvailable"]
     assert (found.status, found.reason) == ("True", "DirectScrape")
-    assert "read off the pods themselves (Unavailable: Prometheus: refused)" in found.message
+    assert "metrics are read from the pods directly (Unavailable: Prometheus: refused)" in found.message
     decision = decide(a_snapshot(replace(steady, metrics=DIRECT)), Policy())
-    assert "read off the pods themselves" in section(explain(decision, steady.spec.key), "Why")
+    assert "metrics are read from the pods directly" in section(explain(decision, steady.spec.key), "Why")
 
 
 def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(planner: Planner) -> None:
@@ -162,8 +165,13 @@ def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(
     decision = measured_by(blind_for(120.0), DIRECT)
     found = by_type(decision)["MetricsAvailable"]
     assert (found.status, found.reason) == ("False", "MetricsMissing")
-    assert "not been seen for 120 s (Stale: newest sample 90 s old; Unavailable: Prometheus: refused)" in found.message
-    assert "planned for the last 200 requests/s and 2% more, nothing scales down" in found.message
+    assert (
+        "demand has been missing for 120 s (Stale: newest sample 90 s old; Unavailable: Prometheus: refused)"
+        in found.message
+    )
+    assert (
+        "planned for the last known 200 requests/s plus a safety margin of 2%; no replica is removed" in found.message
+    )
     lost = by_type(decision_of(blind_for(600.0)).pipelines[0])["MetricsAvailable"]
     assert (lost.status, lost.reason) == ("False", "MetricsLost")
 
@@ -182,7 +190,7 @@ def test_every_step_on_the_ladder_is_an_event_and_a_long_loss_is_one_more(planne
     assert told(fallen, "True", "Prometheus") == [(True, "MetricsFromDirectScrape")]
     assert told(healthy, "True", "DirectScrape") == [(False, "MetricsFromPrometheus")]
     short, long = (decision_of(blind_for(seconds)).pipelines[0] for seconds in (30.0, 600.0))
-    assert told(short, "True", "DirectScrape") == [(True, "NotMetricsAvailable")]
+    assert told(short, "True", "DirectScrape") == [(True, "MetricsMissing")]
     assert told(long, "False", "MetricsMissing") == [(True, "MetricsLost")]
     assert told(long, "False", "MetricsLost") == []
     assert told(healthy, "False", "MetricsLost") == [(False, "MetricsAvailable")]
@@ -201,7 +209,9 @@ def test_the_five_questions_are_answered_when_the_budget_binds(planner: Planner)
     lines = explain(decision_of(state), state.spec.key)
     assert "encoder 2→4 on inferentia" in section(lines, "What")
     assert "p95 268 ms of 500 ms" in section(lines, "Why")
-    assert "limited by Budget: 75% of the demand" in section(lines, "Why not more")
+    assert "limited by the budget of $20.00/h: 75% of the demand can be served within the SLA" in section(
+        lines, "Why not more"
+    )
     assert "the ingress admits" in section(lines, "Why not more")
     assert section(lines, "Why not now").strip() == "-"
     assert "a budget above $20.00/h" in section(lines, "What would change it")
@@ -212,14 +222,14 @@ def test_a_hold_says_why_not_now_and_for_how_long(planner: Planner) -> None:
     memory = PipelineMemory(demand=50, samples=(DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),))
     state = a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory)
     why = section(explain(decision_of(state), state.spec.key), "Why not now")
-    assert "the scale-down window still holds a higher demand, for 200 s more" in why
+    assert "scale-down waits: demand was higher within scaling.down.stabilization; 200 s left" in why
 
 
 def test_a_plan_that_is_held_is_told(planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER: 8})
     state = a_state(a_spec(mode=Mode.RECOMMEND), replicas={VAD: 4, ENCODER: 4})
     lines = explain(decision_of(state), state.spec.key)
-    assert "encoder on inferentia would go 4→8" in section(lines, "What")
+    assert "planned but not applied: encoder 4→8 on inferentia" in section(lines, "What")
     assert "mode: Auto" in section(lines, "What would change it")
 
 
@@ -258,8 +268,9 @@ def test_a_promise_is_told_with_its_error_bar_its_replay_and_what_it_moves(plann
         moved_replicas=10,
         switching_cost_per_hour=0.5,
     )
-    assert "planned: 100 ms ± 6%, 98 ms in a replay at $6.00/h, moving 10 replicas (counted as $0.50/h)" in section(
-        sure, "Why"
+    assert (
+        "planned: 100 ms ± 6% (replayed: 98 ms) at $6.00/h, changing 10 replicas (weighed as $0.50/h in the search)"
+        in (section(sure, "Why"))
     )
 
 
@@ -267,8 +278,8 @@ def test_who_cannot_be_served_learns_what_it_would_take_and_what_can_be_had(plan
     planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
     decision = decision_of(growing(planner))
     lines = told(decision, required_budget_per_hour=31.191, best_latency_s=0.6551)
-    assert "the whole demand within the SLA takes $31.20/h" in section(lines, "Why not more")
-    assert "the best latency for the whole demand within $20.00/h: 655 ms" in section(lines, "Why not more")
+    assert "serving the whole demand within the SLA needs $31.20/h" in section(lines, "Why not more")
+    assert "best latency for the whole demand within $20.00/h: 655 ms" in section(lines, "Why not more")
     assert "a budget of $31.20/h" in section(lines, "What would change it")
 
 
@@ -277,7 +288,9 @@ def test_a_cheaper_plan_that_is_not_worth_the_moves_is_told(planner: Planner) ->
     state = a_state(replicas={VAD: 4, ENCODER: 20})
     decision = decision_of(state)
     assert not decision.pipelines[0].changes
-    assert "$0.88/h cheaper would move 1 replica" in section(told(decision, cost_per_hour=19.62), "Why not now")
+    assert "a plan that costs $0.88/h less would change 1 replica" in section(
+        told(decision, cost_per_hour=19.62), "Why not now"
+    )
 
 
 def test_a_pipeline_that_was_not_decided_is_an_error(planner: Planner) -> None:
