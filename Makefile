@@ -125,8 +125,9 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## run the commands that docs/ quotes and write down what they print
+docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list of reasons
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
+	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files

@@ -136,11 +136,11 @@ _NONE = "None needed."
 _READING = "See `status.stages[].absent` and the source of `sla.query`."
 
 _READY: Mapping[Enum, tuple[str, str, str]] = {
-    Health.OK: ("True", "The plan meets the SLA and nothing changes.", _NONE),
+    Health.OK: ("True", "No problem is known, and nothing changes.", _NONE),
     Health.SCALING: ("True", "Replicas change in this cycle.", _NONE),
     Health.SLA_MISSED: (
         "True",
-        "The measured latency exceeds the SLA, although a plan that meets it exists.",
+        "The observed latency exceeds the SLA, although the plan is predicted to meet it.",
         "Wait until pending replicas are ready. If it lasts, run `sluice explain` and check `serviceTime`.",
     ),
     Health.PAUSED: ("True", "`mode` is `Paused`. Sluice reports, but changes no replica.", "Set `mode: Auto`."),
@@ -151,7 +151,7 @@ _READY: Mapping[Enum, tuple[str, str, str]] = {
     ),
     Health.METRICS_MISSING: (
         "False",
-        "Metrics are missing. No replica is removed until they are back.",
+        "Metrics are missing. Until they are back, replicas are removed only where a budget or a pool requires it.",
         "See the message of `MetricsAvailable`.",
     ),
     Health.SCALE_REFUSED: (
@@ -224,7 +224,7 @@ _CONDITIONS: Mapping[ConditionType, Mapping[Enum, tuple[str, str, str]]] = {
         **{tier: ("True", meaning, remedy) for tier, (meaning, remedy) in _SOURCES.items()},
         HoldReason.METRICS_MISSING: (
             "False",
-            "Metrics that the decision needs are missing. No replica is removed; a safety margin grows.",
+            "Metrics that the decision needs are missing. Plans use the last demand and a growing safety margin.",
             "Check `demand.query`, the presets of the stages, and Prometheus. The message names what is missing.",
         ),
         ConditionReason.METRICS_LOST: (
@@ -374,7 +374,8 @@ def listed_reasons() -> Iterator[ListedReason]:
             yield ListedReason(type=kind, reason=reason.value, state=state, meaning=meaning, remedy=remedy)
     for event, (state, meaning, remedy) in _EVENTS.items():
         yield ListedReason(type=None, reason=event.value, state=state, meaning=meaning, remedy=remedy)
-    pools = _CONDITIONS[ConditionType.AVAILABLE]
-    for reason, (state, meaning, remedy) in {**pools, **{each: _READY[each] for each in _UNUSABLE}}.items():
+    verdicts = dict(_CONDITIONS[ConditionType.AVAILABLE])
+    verdicts.update((reason, _READY[reason]) for reason in _UNUSABLE)
+    for reason, (state, meaning, remedy) in verdicts.items():
         warning = "Normal" if state == "True" else "Warning"
         yield ListedReason(type=None, reason=reason.value, state=warning, meaning=meaning, remedy=remedy)
