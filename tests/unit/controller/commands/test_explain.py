@@ -29,7 +29,7 @@ def test_the_explanation_comes_with_its_age() -> None:
 def test_a_change_that_the_operator_has_not_seen_is_pointed_out() -> None:
     lines = rendered(a_resource(generation=4, memory=EXPLAINED), NOW)
     assert lines is not None
-    assert "has not looked at the change" in lines[1]
+    assert "has not processed the change" in lines[1]
 
 
 def test_a_resource_that_cannot_be_used_says_why_instead_of_an_old_explanation() -> None:
