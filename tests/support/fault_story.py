@@ -34,7 +34,7 @@ class Column(Enum):
     ONE_WRITER = "never two writers"
     PENDING = "pending leads to a new plan"
     RESTART = "a restart writes nothing"
-    OTHERS = "one bad stops no other"
+    OTHERS = "faults are isolated per resource"
     RECOVERY = "recovery within 2 cycles"
     REASON = "the reason is in the status"
 
