@@ -38,7 +38,7 @@ from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-TELLING_SHARE = 0.5
+INVALID_SHARE = 0.5
 """Share of the interval for the statuses of resources that cannot be used, so that many of them delay no other."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without changes: thousands can take longer than a cycle."""
@@ -89,11 +89,13 @@ class Reporter:
             old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, old, status, now_s):
-                self._tell_verdict(resource, old, status)
+                self._record_verdict(resource, old, status)
         self._forget_all_but(observation)
         return self._report_pipelines(observation, decision, news)
 
-    def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
+    def record_events(
+        self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]
+    ) -> None:
         """Write Events for `decisions` and for every failed write of `writes`.
 
         Then write the statuses of resources that cannot be used, as many as there is time for.
@@ -113,9 +115,9 @@ class Reporter:
                 if event.reason != EventReason.SCALED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
-        self._tell_invalid(observation)
+        self._report_invalid(observation)
 
-    def _tell_invalid(self, observation: Observation) -> None:
+    def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
         kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools))
         news = (
@@ -124,10 +126,10 @@ class Reporter:
             for found in invalid
             if (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
         )
-        written = self._while_time(TELLING_SHARE, news, lambda one: self._write(*one, now_s))
+        written = self._while_time(INVALID_SHARE, news, lambda one: self._write(*one, now_s))
         for (_, resource, old, status), done in written:
             if done:
-                self._tell_verdict(resource, old, status)
+                self._record_verdict(resource, old, status)
 
     def _while_time(
         self, share: float, assessments: Iterable[T], write: Callable[[T], bool]
@@ -211,7 +213,7 @@ class Reporter:
             return False
         return bool(now["metadata"]["uid"] != resource.uid)
 
-    def _tell_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
+    def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
         """Write an Event when the first condition changed; none for one that is True from the start."""
         condition = new["conditions"][0]
         if condition["status"] != _verdicts(old).get(condition["type"], "True"):

@@ -15,7 +15,7 @@ from corpus import PIPELINE, mutations
 from fault_world import GROUP, VERSION, World, until
 from kubernetes import client
 
-from controller.kube.reporter import TELLING_SHARE
+from controller.kube.reporter import INVALID_SHARE
 
 PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
 _CRD = f"speechpipelines.{GROUP}"
@@ -78,7 +78,7 @@ def beside(world: World) -> Iterator[Made]:
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
         assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
-        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / (_WRITES_PER_S * TELLING_SHARE))
+        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / (_WRITES_PER_S * INVALID_SHARE))
     finally:
         world.objects.delete_collection_namespaced_custom_object(*PLACE)
         until(

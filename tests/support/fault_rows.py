@@ -577,7 +577,7 @@ def git_ops(world: World, judge: Judge) -> None:
     try:
         world.offered["main"] = world.offered["other"] = world.MUCH
         # Nobody announces it, so it has to be seen a few times: three writes, one a cycle, and the cycle that tells.
-        told = says("main", "Conflict", "another controller scales this workload")
+        told = says("main", "Conflict", "another controller")
         judge.in_time(Column.REASON, "told", lambda: told(world), world.pace.cycles(8))
         known_s = time.monotonic()
         time.sleep(4 * world.pace.interval_s)

@@ -65,7 +65,7 @@ def reading_words(reading: Reading) -> str:
 
 
 def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
-    """Return the name of a plan's binding constraint; None stands for several constraints together."""
+    """Return the name of a plan's binding constraint; None is several constraints together."""
     if limit is None:
         return "several limits together"
     match limit.kind:

@@ -12,7 +12,7 @@ def internal_error(error: Exception) -> str:
 
 
 def owner_words(pipeline: PipelineKey, stage: StageName) -> str:
-    """Return the owner of a target, by which two owners are told apart."""
+    """Return the placement that owns a target, as text."""
     return f"{pipeline}, stage {stage}"
 
 
