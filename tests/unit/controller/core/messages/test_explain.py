@@ -13,7 +13,7 @@ from builders import (
 from explained import decision_of, growing, section
 from planning import Planner
 
-from controller.core.messages.decisions import demand_change, latency_of_sla, spend_of_budget
+from controller.core.messages.decisions import HOLDS, demand_change, latency_of_sla, spend_of_budget
 from controller.core.messages.explain import explain, explain_pipeline, reason_sentence
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import Decision, Hold, HoldReason
@@ -53,10 +53,7 @@ def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> N
         (
             Hold(reason=HoldReason.FRAGMENTED, stage=StageName("encoder"), pool=ENCODER[1], detail="pod-0: no nodes"),
             "encoder on inferentia: the pool has free capacity, but no node can schedule this pod; planned without it",
-            (
-                "encoder on inferentia: the pool has free capacity, but no node can schedule this pod; planned without it "
-                "(pod-0: no nodes)"
-            ),
+            f"encoder on inferentia: {HOLDS[HoldReason.FRAGMENTED]} (pod-0: no nodes)",
         ),
         (
             Hold(reason=HoldReason.STEP_LIMITED, stage=StageName("encoder")),
