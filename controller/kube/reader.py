@@ -94,6 +94,52 @@ class Observation:
         )
 
 
+class _Resources:
+    """The resources in the stores, parsed. A spec is parsed once per generation."""
+
+    def __init__(self, pipelines: ResourceStore, pools: ResourceStore, namespaces: tuple[str, ...]) -> None:
+        self._pipelines = pipelines
+        self._pools = pools
+        self._namespaces = frozenset(namespaces)
+        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+
+    def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the pipelines with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        for (namespace, _), resource in self._pipelines.snapshot().items():
+            if self._namespaces and namespace not in self._namespaces:
+                continue
+            version = resource.uid, resource.generation
+            spec = self._specs.get(version) or _parsed(resource.whole())
+            specs[version] = spec
+            if isinstance(spec, str):
+                invalid.append(InvalidObject(resource=resource, problem=spec))
+            else:
+                usable.append((spec, resource))
+        self._specs = specs
+        return usable, tuple(invalid)
+
+    def pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the pools with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        for resource in self._pools.snapshot().values():
+            try:
+                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
+            except (InvalidResource, InvalidProblem) as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CarriedOver:
+    """What the last cycle passed on, by the UID of the resource."""
+
+    pipelines: Mapping[str, PipelineMemory] = field(default_factory=dict)
+    pools: Mapping[str, PoolMemory] = field(default_factory=dict)
+    planned: Mapping[str, Planned | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
     """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
@@ -122,17 +168,12 @@ class Reader:
         """`reporting_grace_s` is how long a pod may be ready before its metrics must be there."""
         self._gateway = gateway
         self._source = source
-        self._pipelines = pipelines
-        self._pools = pools
+        self._resources = _Resources(pipelines, pools, namespaces)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
-        self._namespaces = frozenset(namespaces)
         self._clock = clock
-        self._memories: dict[str, PipelineMemory] = {}
-        self._pool_memories: dict[str, PoolMemory] = {}
-        self._planned: dict[str, Planned | None] = {}
-        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
@@ -150,8 +191,8 @@ class Reader:
             Unavailable: the nodes cannot be read, because the API server does not answer.
         """
         now_s = self._clock()
-        pools, invalid_pools = self._parsed_pools()
-        pipelines, invalid_pipelines = self._parsed_pipelines()
+        pools, invalid_pools = self._resources.pools()
+        pipelines, invalid_pipelines = self._resources.pipelines()
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -189,9 +230,11 @@ class Reader:
 
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` passes on to the next cycle, and forget objects that no longer exist."""
-        self._memories = {observation.pipelines[pipeline.key].uid: pipeline.memory for pipeline in decision.pipelines}
-        self._planned = {pipeline.spec.uid: pipeline.planned for pipeline in decision.pipelines}
-        self._pool_memories = {observation.pools[pool.name].uid: pool.memory for pool in decision.pools}
+        self._carried_over = _CarriedOver(
+            pipelines={observation.pipelines[each.key].uid: each.memory for each in decision.pipelines},
+            pools={observation.pools[pool.name].uid: pool.memory for pool in decision.pools},
+            planned={each.spec.uid: each.planned for each in decision.pipelines},
+        )
 
     def _log_new(self, problems: tuple[str, ...]) -> None:
         """Log the problems that the last cycle did not have."""
@@ -199,31 +242,6 @@ class Reader:
             if problem not in self._problems:
                 _LOG.warning("metrics: %s", problem)
         self._problems = problems
-
-    def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        usable, invalid = [], []
-        specs: dict[tuple[str, int], PipelineSpec | str] = {}
-        for (namespace, _), resource in self._pipelines.snapshot().items():
-            if self._namespaces and namespace not in self._namespaces:
-                continue
-            version = resource.uid, resource.generation
-            spec = self._specs.get(version) or _parsed(resource.whole())
-            specs[version] = spec
-            if isinstance(spec, str):
-                invalid.append(InvalidObject(resource=resource, problem=spec))
-            else:
-                usable.append((spec, resource))
-        self._specs = specs
-        return usable, tuple(invalid)
-
-    def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        usable, invalid = [], []
-        for resource in self._pools.snapshot().values():
-            try:
-                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
-            except (InvalidResource, InvalidProblem) as error:
-                invalid.append(InvalidObject(resource=resource, problem=str(error)))
-        return usable, tuple(invalid)
 
     def _workloads(
         self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
@@ -332,11 +350,11 @@ class Reader:
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
-            planned=self._planned.get(spec.uid),
+            planned=self._carried_over.planned.get(spec.uid),
         )
 
     def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
-        if (known := self._memories.get(spec.uid)) is not None:
+        if (known := self._carried_over.pipelines.get(spec.uid)) is not None:
             return known
         try:
             stored = memory_from(resource.status().get("memory"))
@@ -350,7 +368,7 @@ class Reader:
         self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
-        memory = self._pool_memories.get(spec.uid)
+        memory = self._carried_over.pools.get(spec.uid)
         return PoolState(
             spec=spec,
             ready_instances=len(ready),

@@ -65,8 +65,8 @@ class Reporter:
         self._stores = {PIPELINES: pipelines, POOLS: pools}
         self._interval_s = interval_s
         self._clock = clock
-        self._away = threading.Event()
-        self._looked_at_s: dict[str, float] = {}
+        self._unreachable = threading.Event()
+        self._visited_at_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Reporter:
         decision differs from the last one; they come first.
         """
         snapshot, now_s = observation.snapshot, decision.now_s
-        self._away.clear()
+        self._unreachable.clear()
         for pool in decision.pools:
             resource = observation.pools[pool.name]
             old = resource.status()
@@ -131,12 +131,10 @@ class Reporter:
             if done:
                 self._record_verdict(resource, old, status)
 
-    def _while_time(
-        self, share: float, assessments: Iterable[T], write: Callable[[T], bool]
-    ) -> Iterator[tuple[T, bool]]:
-        """Write `assessments` until that share of the interval is over, at least one batch of them; yield each with the
+    def _while_time(self, share: float, items: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+        """Write `items` until that share of the interval is over, at least one batch of them; yield each with its
         result."""
-        left, until_s = iter(assessments), self._clock() + share * self._interval_s
+        left, until_s = iter(items), self._clock() + share * self._interval_s
         while some := list(islice(left, _PARALLEL)):
             yield from zip(some, self._threads.map(write, some), strict=True)
             if self._clock() > until_s:
@@ -145,10 +143,10 @@ class Reporter:
     def _report_pipelines(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
     ) -> frozenset[PipelineKey]:
-        def write(assessment: tuple[PipelineState, PipelineDecision]) -> bool:
-            resource = observation.pipelines[assessment[1].key]
+        def write(pair: tuple[PipelineState, PipelineDecision]) -> bool:
+            resource = observation.pipelines[pair[1].key]
             old = resource.status()
-            status = pipeline_status(observation.snapshot, *assessment, decision, old)
+            status = pipeline_status(observation.snapshot, *pair, decision, old)
             return self._write(PIPELINES, resource, old, status, decision.now_s)
 
         writable: set[PipelineKey] = set()
@@ -161,15 +159,10 @@ class Reporter:
             else:
                 (acting if own.changes else others).append((state, own))
         written = zip(acting, self._threads.map(write, acting), strict=True)
-        others.sort(
-            key=lambda assessment: (
-                assessment[1].key not in news,
-                self._looked_at_s.get(assessment[1].spec.uid, float("-inf")),
-            )
-        )
+        others.sort(key=lambda pair: (pair[1].key not in news, self._visited_at_s.get(pair[1].spec.uid, float("-inf"))))
         rest = self._while_time(STATUS_SHARE, others, write)
         for (_, own), done in chain(written, rest):
-            self._looked_at_s[own.spec.uid] = decision.now_s  # also for a failed write
+            self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
             if done:
                 writable.add(own.key)
         return frozenset(writable)
@@ -179,7 +172,7 @@ class Reporter:
         name = resource.name
         if not worth_writing(old, status, now_s - written_at_s(old)) or not (patch := merge_patch(old, status)):
             return True
-        if self._away.is_set():  # each of thousands of requests would wait for its timeout
+        if self._unreachable.is_set():  # each of thousands of requests would wait for its timeout
             return False
         try:
             written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
@@ -193,7 +186,7 @@ class Reporter:
                 _LOG.warning("writing the status of %s failed: %s", name, error)
             return False
         except Unavailable as error:
-            self._away.set()
+            self._unreachable.set()
             _LOG.warning("writing the status of %s failed; no other is written in this cycle: %s", name, error)
             return False
         except KubeError as error:
@@ -225,7 +218,7 @@ class Reporter:
         everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
-        self._looked_at_s = {uid: at_s for uid, at_s in self._looked_at_s.items() if uid in present}
+        self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:
