@@ -94,7 +94,7 @@ class Observation:
         )
 
 
-class _Resources:
+class Resources:
     """The resources in the stores, parsed. A spec is parsed once per generation."""
 
     def __init__(self, pipelines: ResourceStore, pools: ResourceStore, namespaces: tuple[str, ...]) -> None:
@@ -168,7 +168,7 @@ class Reader:
         """`reporting_grace_s` is how long a pod may be ready before its metrics must be there."""
         self._gateway = gateway
         self._source = source
-        self._resources = _Resources(pipelines, pools, namespaces)
+        self._resources = Resources(pipelines, pools, namespaces)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s

@@ -54,17 +54,17 @@ def _everything_is_news() -> None:
 
 def _one_for_all() -> None:
     """A resource that cannot be used ends the cycle."""
-    from controller.kube.reader import Reader
+    from controller.kube.reader import Resources
 
-    parsed = Reader._parsed_pipelines
+    parsed = Resources.pipelines
 
-    def strict(self: Reader) -> Any:
+    def strict(self: Resources) -> Any:
         usable, invalid = parsed(self)
         if invalid:
             raise ValueError(invalid[0].problem)
         return usable, invalid
 
-    Reader._parsed_pipelines = strict  # type: ignore[method-assign]
+    Resources.pipelines = strict  # type: ignore[method-assign]
 
 
 def _ever_slower() -> None:
