@@ -60,13 +60,14 @@ def rendered(resource: dict[str, Any], now: datetime) -> list[str] | None:
 
     metadata, status = resource["metadata"], resource.get("status") or {}
     key = f"{metadata['namespace']}/{metadata['name']}"
-    broken = [
-        condition["message"]
+    unusable = [
+        condition
         for condition in status.get("conditions", [])
-        if condition["reason"] == ConditionReason.INVALID_SPEC.value
+        if condition["reason"] in {ConditionReason.INVALID_SPEC.value, ConditionReason.INTERNAL_ERROR.value}
     ]
-    if broken:
-        return [f"{key} has an invalid spec; replicas left unchanged:", *(f"  {why}" for why in broken)]
+    if unusable:
+        head = f"{key}: {unusable[0]['reason']}; replicas left unchanged:"
+        return [head, *(f"  {condition['message']}" for condition in unusable)]
     explanation = (status.get("memory") or {}).get("explanation")
     if explanation is None:
         return None
