@@ -1,72 +1,57 @@
-"""Measured beats modelled: what a stage's tail and a replica's throughput are, over what the model says. Pure.
+"""Corrections of the model by measurement: a stage's 95th percentile and a replica's throughput. Pure.
 
-Both are learned from what runs, slowly, within bounds, and only where the samples can be compared with the model: no
-replica came or went within their window, enough items, the service time settled. A latency is compared where nothing
-is overloaded, since near its limit a queue says more about the last minutes than about the model; a throughput where
-the replicas have more to do than they can.
+Both are learned slowly, within bounds, and only from samples that can be compared with the model: no replica started or
+stopped within their window, there were enough items, and the service factor has settled. Latency is compared without
+overload, because near its limit a queue reflects the last minutes more than the model. Throughput is compared under
+overload.
 
-Nothing measured keeps what was learned for an hour. Then it fades, so that a stage which is asked for again next week
-is planned as declared.
+Without measurements a correction stays for an hour. Then it fades, so that a stage that gets load again next week is
+planned as declared.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
-from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
+from optimizer.model import LATENCY_FACTORS, Placement, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.profile import Correction, PipelineProfile, PlacementProfile, StageProfile
-from profiler.samples import Quantity, Reading, sane
+from profiler.samples import Quantity, sane
+from profiler.stages import (
+    Correction,
+    Learned,
+    PipelineInput,
+    PipelineProfile,
+    PlacementInput,
+    PlacementProfile,
+    StageInput,
+    StageProfile,
+    to_grain,
+)
 
 LATENCY_TIME_CONSTANT_S = 300.0
-"""How fast a measured tail is believed: a percentile of one window is noisy, and a wrong one costs money."""
+"""Time constant of the latency correction: a percentile of one window is noisy, and a wrong one costs money."""
 RELIEF_TIME_CONSTANT_S = 1800.0
-"""How fast a slow tail is forgotten while it is measured to be faster: one that comes and goes in minutes is planned
-for as slow, instead of moving replicas each time."""
+"""Time constant of a latency correction that decreases. A latency that rises and falls within minutes stays corrected,
+instead of changing replicas each time."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
-"""How fast a throughput under overload is believed: faster, because items are late meanwhile."""
+"""Time constant of the throughput correction: shorter, because items are late meanwhile."""
 THROUGHPUT_FACTORS = (0.5, 1.0)
-"""A replica is believed to carry at least half of what its service time says, and never more."""
+"""Bounds of the observed throughput over the one implied by the service time."""
 KEPT_S = 3600.0
 """How long a correction stays as it is without a measurement."""
 FADING_TIME_CONSTANT_S = 4 * 3600.0
-"""How fast it then goes back to nothing."""
+"""Time constant with which it then fades."""
 MIN_TAIL_ITEMS = 200.0
-"""Ten items beyond the 95th percentile, so that it is not one item's time."""
+"""Least number of items for a comparison: ten of them are beyond the 95th percentile."""
 NEGLIGIBLE = 0.02
-"""A throughput this close to the law's is the law's."""
-_PERCENTILE = 95.0  # what a stage's servers tell, whatever the percentile of the SLA
+"""Deviations of the throughput below this share are ignored."""
+_PERCENTILE = 95.0  # the percentile that servers report, whatever that of the SLA
 _HIGHEST_UTILIZATION = 0.9
 _SATURATED = 0.95
 _FALLING_BEHIND = 1.05  # arrivals over completions
 _SERVICE_SETTLED = 0.1  # how far the newest service factor may be from the smoothed one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningPlacement:
-    """`replicas` ready ones of `placement` (with its corrected service law), taking batches of up to `batch`."""
-
-    placement: Placement
-    replicas: int
-    batch: int
-    throughput: Correction | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningStage:
-    """A stage as it runs; `load` is what arrives by the model, of which the rate is replaced by the measured one.
-
-    `window_s` is the time that the samples average over. `latency` and `RunningPlacement.throughput` are what was
-    learned so far.
-    """
-
-    load: StageLoad
-    routing: Routing
-    window_s: float
-    placements: Mapping[PoolName, RunningPlacement]
-    latency: Correction | None
 
 
 def believed(correction: Correction | None, now_s: float) -> float:
@@ -82,84 +67,105 @@ def _kept(correction: Correction, now_s: float) -> float:
     return math.exp(-idle_s / FADING_TIME_CONSTANT_S)
 
 
-def with_corrections(
-    profile: PipelineProfile,
-    running: Mapping[StageName, RunningStage],
-    *,
-    sla_latency_s: float,
-    settled: bool,
-    now_s: float,
-    interval_s: float,
-) -> PipelineProfile:
-    """Return `profile` with what its readings say about the model, `interval_s` after the cycle before.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A placement as it runs, its profile so far, and the placement with the service time planned with."""
 
-    `settled` says that no replica came or went within the samples' window; otherwise nothing is learned. Stages that
-    `running` does not name stay as they are.
+    running: PlacementInput
+    profile: PlacementProfile
+    placement: Placement
+
+    @property
+    def replicas(self) -> int:
+        return self.running.replicas
+
+    def reading(self, quantity: Quantity) -> float | None:
+        """Return a reading of the placement, None where it is absent or no number."""
+        reading = self.profile.readings.get(quantity)
+        return reading if isinstance(reading, float | int) and sane(reading) else None
+
+    def saturating_at(self, rate_rps: float | None) -> Placement:
+        """Return the placement with another saturation."""
+        placement = self.placement
+        return placement if placement.saturation_rps == rate_rps else replace(placement, saturation_rps=rate_rps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cycle:
+    """What is the same for all stages of a pipeline in one cycle; `settled`: whether anything can be learned."""
+
+    sla_latency_s: float
+    settled: bool
+    now_s: float
+    interval_s: float
+
+
+def with_corrections(
+    profile: PipelineProfile, pipeline: PipelineInput, learned: Learned, *, now_s: float, interval_s: float
+) -> PipelineProfile:
+    """Return `profile` with the corrections that its readings imply for the model, `interval_s` after `learned`.
+
+    Nothing is learned while replicas start or stop, or while the demand is missing, which has the number of streams.
     """
-    return replace(
-        profile,
-        stages=tuple(
-            _corrected(
-                stage,
-                running[stage.name],
-                sla_latency_s=sla_latency_s,
-                settled=settled,
-                now_s=now_s,
-                interval_s=interval_s,
-            )
-            if stage.name in running
-            else stage
-            for stage in profile.stages
-        ),
+    cycle = _Cycle(
+        sla_latency_s=pipeline.sla.latency_s,
+        settled=pipeline.settled and pipeline.demand is not None,
+        now_s=now_s,
+        interval_s=interval_s,
     )
+    complete: dict[StageName, bool] = {}  # whether the stages up to and with this one drop no item
+    stages: list[StageProfile] = []
+    for stage, running in zip(profile.stages, pipeline.stages, strict=True):
+        sessions = None if pipeline.demand is None else pipeline.demand.sessions
+        all_arrive = all(complete[name] for name in running.after)
+        complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) >= 1
+        load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=sessions is not None and all_arrive)
+        stages.append(_corrected(stage, running, load, learned, cycle))
+    return replace(profile, stages=tuple(stages))
 
 
 def _corrected(
-    stage: StageProfile,
-    running: RunningStage,
-    *,
-    sla_latency_s: float,
-    settled: bool,
-    now_s: float,
-    interval_s: float,
+    stage: StageProfile, running: StageInput, load: StageLoad, learned: Learned, cycle: _Cycle
 ) -> StageProfile:
-    placements: list[PlacementProfile] = []
-    for profile in stage.placements:
-        part = running.placements[profile.pool]
-        law_rps = capacity_rps(_saturating_at(part.placement, None), part.placement.batch_sizes[-1])
-        throughput = part.throughput
-        if settled:
-            throughput = _throughput(
-                profile, part, law_rps, running.window_s, sla_latency_s, now_s=now_s, interval_s=interval_s
-            )
-        share = believed(throughput, now_s)
-        placements.append(
-            replace(
-                profile,
-                throughput_correction=throughput,
-                saturation_rps=share * law_rps if share < 1 - NEGLIGIBLE else None,
-            )
+    parts: list[_Part] = []
+    for profile, placement in zip(stage.placements, running.placements, strict=True):
+        service = placement.prior.service.scaled(to_grain(profile.service_factor))
+        part = _Part(
+            running=placement,
+            profile=profile,
+            placement=replace(placement.prior, service=service, saturation_rps=None),
         )
-    modelled = _tail(placements, running) if settled else None
-    latency = running.latency
+        law_rps = capacity_rps(part.placement, part.placement.batch_sizes[-1])
+        throughput = learned.throughput_corrections.get((stage.name, profile.pool))
+        if cycle.settled:
+            throughput = _throughput(part, throughput, law_rps, running.window_s, cycle)
+        share = believed(throughput, cycle.now_s)
+        corrected = replace(
+            profile,
+            throughput_correction=throughput,
+            saturation_rps=share * law_rps if share < 1 - NEGLIGIBLE else None,
+        )
+        parts.append(replace(part, profile=corrected))
+    modelled = _tail(parts, running, load) if cycle.settled else None
+    latency = learned.latency_corrections.get(stage.name)
     if modelled is not None:
         low, high = LATENCY_FACTORS
         ratio = min(high, max(low, modelled.ratio))
-        before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, now_s)
-        smoothed = _towards(ratio, before, interval_s, LATENCY_TIME_CONSTANT_S)
-        relieved = _towards(smoothed, believed(latency, now_s), interval_s, RELIEF_TIME_CONSTANT_S)
-        latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=now_s)
+        before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, cycle.now_s)
+        smoothed = _towards(ratio, before, cycle.interval_s, LATENCY_TIME_CONSTANT_S)
+        relieved = _towards(smoothed, believed(latency, cycle.now_s), cycle.interval_s, RELIEF_TIME_CONSTANT_S)
+        latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=cycle.now_s)
     return replace(
         stage,
-        placements=tuple(placements),
+        placements=tuple(part.profile for part in parts),
         latency_correction=latency,
-        latency_factor=believed(latency, now_s),
+        latency_factor=believed(latency, cycle.now_s),
         modelled_p95_s=None if modelled is None else modelled.percentile_s,
     )
 
 
 def _towards(goal: float, start: float, interval_s: float, time_constant_s: float) -> float:
-    """Return how far an exponential approach from `start` has come after `interval_s`; never past the `goal`."""
+    """Return the value after `interval_s` of an exponential approach from `start` to `goal`."""
     return goal + (start - goal) * math.exp(-interval_s / time_constant_s)
 
 
@@ -171,111 +177,96 @@ class _Tail:
     percentile_s: float
 
 
-def _tail(placements: Sequence[PlacementProfile], running: RunningStage) -> _Tail | None:
-    """Return how the stage's tail compares with the model, None where it cannot be compared.
+def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail | None:
+    """Return how the stage's measured tail compares with the model, None where it cannot be compared.
 
     Each placement is compared by itself: the stage's own percentile is that of the slowest.
     """
-    serving = [profile for profile in placements if running.placements[profile.pool].replicas > 0]
-    rates = [_number(profile.readings.get(Quantity.ARRIVAL_RATE)) for profile in serving]
+    serving = [part for part in parts if part.replicas > 0]
+    rates = [part.reading(Quantity.ARRIVAL_RATE) for part in serving]
     offered_rps = math.fsum(rate for rate in rates if rate is not None)
-    parts: list[tuple[float, float, float]] = []  # items per second, measured over modelled, modelled
-    for profile, rate_rps in zip(serving, rates, strict=True):
-        completions_rps = _number(profile.readings.get(Quantity.COMPLETION_RATE))
-        p95_s = _number(profile.readings.get(Quantity.LATENCY_P95))
+    tails: list[tuple[float, float, float]] = []  # items per second, measured over modelled, modelled
+    for part, rate_rps in zip(serving, rates, strict=True):
+        completions_rps = part.reading(Quantity.COMPLETION_RATE)
+        p95_s = part.reading(Quantity.LATENCY_P95)
         if rate_rps is None or completions_rps is None or p95_s is None or p95_s <= 0 or rate_rps <= 0:
             return None
-        if rate_rps > _FALLING_BEHIND * completions_rps or not _service_settled(profile):
+        if rate_rps > _FALLING_BEHIND * completions_rps or not _service_settled(part.profile):
             return None
-        part = running.placements[profile.pool]
+        batch = part.running.batch
         # A server with batches is busy nearly all the time from well below its limit on.
-        if part.batch == 1 and (_number(profile.readings.get(Quantity.UTILIZATION)) or 0.0) > _HIGHEST_UTILIZATION:
+        if batch == 1 and (part.reading(Quantity.UTILIZATION) or 0.0) > _HIGHEST_UTILIZATION:
             return None
-        sessions = running.load.sessions
+        sessions = None if load.sessions is None else load.sessions * rate_rps / offered_rps
         predicted = _modelled(
-            replace(
-                running.load,
-                rate_rps=rate_rps,
-                sessions=None if sessions is None else sessions * rate_rps / offered_rps,
-            ),
-            _saturating_at(part.placement, profile.saturation_rps),
+            replace(load, rate_rps=rate_rps, sessions=sessions),
+            part.saturating_at(part.profile.saturation_rps),
             part.replicas,
-            part.batch,
-            running.routing,
+            batch,
+            stage.routing,
         )
         if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
             return None
-        parts.append((completions_rps, _ratio(profile, p95_s, predicted), predicted.percentile_s))
-    total_rps = math.fsum(items_rps for items_rps, _, _ in parts)
-    if total_rps * running.window_s < MIN_TAIL_ITEMS:
+        tails.append((completions_rps, _ratio(part, p95_s, predicted), predicted.percentile_s))
+    total_rps = math.fsum(items_rps for items_rps, _, _ in tails)
+    if total_rps * stage.window_s < MIN_TAIL_ITEMS:
         return None
     return _Tail(
-        ratio=math.fsum(items * ratio for items, ratio, _ in parts) / total_rps,
-        percentile_s=math.fsum(items * modelled for items, _, modelled in parts) / total_rps,
+        ratio=math.fsum(items * ratio for items, ratio, _ in tails) / total_rps,
+        percentile_s=math.fsum(items * modelled for items, _, modelled in tails) / total_rps,
     )
 
 
 @lru_cache(maxsize=1 << 15)
 def _modelled(load: StageLoad, placement: Placement, replicas: int, batch: int, routing: Routing) -> Prediction | None:
-    """Return what the model predicts; of thousands of stages most are as they were a cycle ago."""
+    """Return the prediction of the model. Cached, because most stages are unchanged since the last cycle."""
     return predict(load, placement, replicas, batch=batch, routing=routing, percentile=_PERCENTILE)
 
 
-def _saturating_at(placement: Placement, rate_rps: float | None) -> Placement:
-    return placement if placement.saturation_rps == rate_rps else replace(placement, saturation_rps=rate_rps)
+def _ratio(part: _Part, p95_s: float, predicted: Prediction) -> float:
+    """Return the measured p95 over the modelled one.
 
-
-def _ratio(profile: PlacementProfile, p95_s: float, predicted: Prediction) -> float:
-    """Return the measured p95 over the modelled one, as far as the measurement tells.
-
-    Of a histogram it is known to lie between the bounds of a bucket, no more, and what is interpolated may be twice as
-    long. Within them the means say how far the model is off: sums over counts, which no bucket blurs.
+    A histogram says only between which bounds of a bucket the percentile lies; the interpolated value may be twice too
+    long. Within these bounds the ratio of the means is used: sums over counts, which no bucket blurs.
     """
-    floor_s = _number(profile.readings.get(Quantity.LATENCY_P95_FLOOR))
-    ceiling_s = _number(profile.readings.get(Quantity.LATENCY_P95_CEILING))
+    floor_s = part.reading(Quantity.LATENCY_P95_FLOOR)
+    ceiling_s = part.reading(Quantity.LATENCY_P95_CEILING)
     if floor_s is None or ceiling_s is None:
         return p95_s / predicted.percentile_s
-    mean_s = _number(profile.readings.get(Quantity.LATENCY_MEAN))
+    mean_s = part.reading(Quantity.LATENCY_MEAN)
     ratio = 1.0 if mean_s is None or predicted.mean_s <= 0 else mean_s / predicted.mean_s
     return min(max(ratio, floor_s / predicted.percentile_s), max(ceiling_s, p95_s) / predicted.percentile_s)
 
 
 def _throughput(
-    profile: PlacementProfile,
-    part: RunningPlacement,
-    law_rps: float,
-    window_s: float,
-    sla_latency_s: float,
-    *,
-    now_s: float,
-    interval_s: float,
+    part: _Part, before: Correction | None, law_rps: float, window_s: float, cycle: _Cycle
 ) -> Correction | None:
-    """Return what one replica was seen to carry, over what its service time says: None where that is the same.
+    """Return one replica's observed throughput over `law_rps`, which its service time implies; None where it is 1.
 
-    Only replicas that are busy all the time, fall behind and answer late show their limit. One that carries more than
-    it was believed to corrects that at once. The service times tell nothing of a batch limit that is not the largest.
+    Only replicas that are always busy, fall behind and miss the SLA show their limit. Completions above the believed
+    throughput correct it at once. Below the largest batch limit the throughput is not compared.
     """
-    before = part.throughput
-    completions_rps = _number(profile.readings.get(Quantity.COMPLETION_RATE))
+    completions_rps = part.reading(Quantity.COMPLETION_RATE)
     if completions_rps is None or part.replicas == 0 or completions_rps * window_s < MIN_TAIL_ITEMS:
         return before
-    if part.batch != part.placement.batch_sizes[-1] or not _service_settled(profile):
+    if part.running.batch != part.placement.batch_sizes[-1] or not _service_settled(part.profile):
         return before
     share = completions_rps / part.replicas / law_rps
-    if share >= believed(before, now_s):
+    if share >= believed(before, cycle.now_s):
         return None if before is None or share >= 1 else replace(before, factor=share, smoothed=share)
-    if not _saturated(profile, completions_rps, sla_latency_s):
+    if not _saturated(part, completions_rps, cycle.sla_latency_s):
         return before
     goal = max(THROUGHPUT_FACTORS[0], share)
-    factor = _towards(goal, believed(before, now_s), interval_s, THROUGHPUT_TIME_CONSTANT_S)
-    return Correction(factor=factor, smoothed=factor, learned_at_s=now_s)
+    factor = _towards(goal, believed(before, cycle.now_s), cycle.interval_s, THROUGHPUT_TIME_CONSTANT_S)
+    return Correction(factor=factor, smoothed=factor, learned_at_s=cycle.now_s)
 
 
-def _saturated(profile: PlacementProfile, completions_rps: float, sla_latency_s: float) -> bool:
-    utilization = _number(profile.readings.get(Quantity.UTILIZATION))
-    p95_s = _number(profile.readings.get(Quantity.LATENCY_P95))
-    arrivals_rps = _number(profile.readings.get(Quantity.ARRIVAL_RATE))
-    queue = _number(profile.readings.get(Quantity.QUEUE_DEPTH))
+def _saturated(part: _Part, completions_rps: float, sla_latency_s: float) -> bool:
+    """Whether the replicas are always busy, fall behind and miss the SLA."""
+    utilization = part.reading(Quantity.UTILIZATION)
+    p95_s = part.reading(Quantity.LATENCY_P95)
+    arrivals_rps = part.reading(Quantity.ARRIVAL_RATE)
+    queue = part.reading(Quantity.QUEUE_DEPTH)
     if utilization is None or p95_s is None or arrivals_rps is None or queue is None:
         return False
     behind = arrivals_rps > _FALLING_BEHIND * completions_rps or queue > sla_latency_s * completions_rps
@@ -283,13 +274,9 @@ def _saturated(profile: PlacementProfile, completions_rps: float, sla_latency_s:
 
 
 def _service_settled(profile: PlacementProfile) -> bool:
-    """Whether the smoothed service time has arrived at the measured one: what is left is not the mean's fault."""
+    """Whether the smoothed service factor has reached the measured one, so that the mean causes no deviation."""
     if profile.measured_factor is None:
         return True
     low, high = FACTOR_BOUNDS
     newest = min(high, max(low, profile.measured_factor))
     return abs(newest - profile.service_factor) <= _SERVICE_SETTLED * profile.service_factor
-
-
-def _number(reading: Reading | None) -> float | None:
-    return reading if isinstance(reading, float | int) and sane(reading) else None

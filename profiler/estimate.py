@@ -1,83 +1,60 @@
-"""Conclusions from samples: corrected service laws, pass ratios, pressure, the bottleneck of now, end-to-end latency.
+"""Estimates from samples: corrected service laws, pass ratios, pressure, the bottleneck, end-to-end latency.
 
-Pure. Readings of several placements make one of the stage: rates and counts are summed, percentiles and receive
-pressure take the worst placement, means are weighted by replicas. A placement without ready replicas has no say; one
-with replicas but without a reading makes the stage's reading absent, because a part would look like less load.
+Pure. The readings of several placements are combined per stage: rates and counts are summed, percentiles and receive
+pressure are those of the worst placement, means are weighted by replicas. A placement without ready replicas does not
+count; one with ready replicas but without a reading makes the stage's reading absent, because a part would look like
+less load.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
-from optimizer.model import PoolName, ServiceLaw, Sla, StageName
-from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
+from optimizer.model import PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.stages import (
+    LatencySource,
+    Learned,
+    PipelineInput,
+    PipelineProfile,
+    PlacementInput,
+    PlacementProfile,
+    StageInput,
+    StageProfile,
+)
 
 SMOOTHING = 0.3
-"""Weight of the newest measurement in a service factor: half of a change is believed after two cycles."""
+"""Weight of the newest measurement in a service factor: it follows half of a change within two cycles."""
 PASS_RATIO_TIME_CONSTANT_S = 60.0
-"""How fast a measured pass ratio is believed: what people say changes slowly, and a wrong ratio moves every stage."""
+"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
 FACTOR_BOUNDS = (0.5, 2.0)
-"""Measured over prior service time is believed within these bounds; beyond them something else is wrong."""
+"""Bounds of measured over prior service time. A ratio beyond them has another cause than the service time."""
 MIN_ITEMS = 30.0
-"""Fewer items than these within the window correct nothing."""
+"""Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
-"""Where batches grow by nearly all that the service grows by, the free variance has no bound of its own."""
+"""Lower bound of the damping, where the batch grows nearly as much as the service: the variance has no bound there."""
 _BOUNDED = 1.5
-"""How much narrower the batches between 1 and the limit are, near it, than if all were one or the other: fitted, with
-the way in which both bounds of the variance meet, to simulated servers (`tests/oracle/test_service_times.py`)."""
+"""How much narrower than the extreme distribution (only batches of 1 and of the limit) batches near the limit are.
+Fitted, with the combination of both bounds of the variance, to simulated servers
+(`tests/oracle/test_service_times.py`)."""
 LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementInput:
-    """What is known of one placement.
+def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: float) -> PipelineProfile:
+    """Return the profile of `pipeline`, `interval_s` after `learned`, without corrections of the model.
 
-    `replicas` are ready; `factor` is the smoothed service factor of the last cycle, None before the first.
+    Pass ratios stay as learned while replicas start or stop: a stage's sum no longer has the counters of a replica that
+    is gone, and the sums of the other stages have only a part of the load that it had. Without a measured latency the
+    latency is composed of those of the stages.
     """
-
-    pool: PoolName
-    prior: ServiceLaw
-    batch_limit: int
-    replicas: int
-    samples: PlacementSamples
-    factor: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageInput:
-    """What is known of one stage.
-
-    `prior_pass_ratio` is the user's, `pass_ratio` the smoothed one of the last cycle, None before the first.
-    `window_s` is the time the samples average over.
-    """
-
-    name: StageName
-    after: tuple[StageName, ...]
-    prior_pass_ratio: float
-    pass_ratio: float | None
-    window_s: float
-    placements: tuple[PlacementInput, ...]
-
-
-def estimate_pipeline(
-    stages: Sequence[StageInput], *, sla: Sla, measured_latency_s: Reading | None, settled: bool, interval_s: float
-) -> PipelineProfile:
-    """Return the profile of a pipeline whose `stages` are in topological order, `interval_s` after the last one.
-
-    `settled` says that no replica came or went within the samples' window. Otherwise pass ratios stay: the counters of
-    a replica that has gone are not in a stage's sum, and the load that it had is in the others' only in part.
-    `measured_latency_s` is the answer to the user's `sla.query`, None without one. A measured latency that is absent
-    falls back to the composed one.
-    """
+    stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
-    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S) if settled else 0.0
-    profiles = tuple(_stage_profile(stage, stages, readings, sla, weight) for stage in stages)
-    if measured_latency_s is None or isinstance(measured_latency_s, Absence):
-        latency_s, source = composed_latency_s(stages, readings, sla.percentile), LatencySource.COMPOSED
+    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S) if pipeline.settled else 0.0
+    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight) for stage in stages)
+    if pipeline.latency_s is None or isinstance(pipeline.latency_s, Absence):
+        latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
     else:
-        latency_s, source = measured_latency_s, LatencySource.MEASURED
+        latency_s, source = pipeline.latency_s, LatencySource.MEASURED
     return PipelineProfile(
         stages=profiles, bottleneck=_bottleneck(profiles), latency_s=latency_s, latency_source=source
     )
@@ -129,38 +106,44 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
 
 def _stage_profile(
     stage: StageInput,
-    stages: Sequence[StageInput],
+    pipeline: PipelineInput,
     readings: Mapping[StageName, Mapping[Quantity, Reading]],
-    sla: Sla,
+    learned: Learned,
     weight: float,
 ) -> StageProfile:
     own = readings[stage.name]
-    measured = _measured_pass_ratio(stage, stages, readings)
-    before = stage.prior_pass_ratio if stage.pass_ratio is None else stage.pass_ratio
-    known = before if isinstance(measured, Absence) else measured
-    if any(stage.name in other.after and _falls_behind(readings[other.name], sla.latency_s) for other in stages):
-        known = max(before, known)
+    measured = _measured_pass_ratio(stage, pipeline.stages, readings)
+    before = learned.pass_ratios.get(stage.name, stage.pass_ratio)
+    ratio = before if isinstance(measured, Absence) else measured
+    following = [readings[other.name] for other in pipeline.stages if stage.name in other.after]
+    if any(_falls_behind(other, pipeline.sla.latency_s) for other in following):
+        ratio = max(before, ratio)
     return StageProfile(
         name=stage.name,
         readings=own,
-        pass_ratio=before + weight * (known - before),
+        pass_ratio=before + weight * (ratio - before),
         pass_ratio_measured=measured,
-        pressure=pressure(own, sla.latency_s),
-        placements=tuple(_placement_profile(placement, stage.window_s) for placement in stage.placements),
+        pressure=pressure(own, pipeline.sla.latency_s),
+        placements=tuple(
+            _placement_profile(
+                placement, learned.service_factors.get((stage.name, placement.pool), 1.0), stage.window_s
+            )
+            for placement in stage.placements
+        ),
     )
 
 
-def _placement_profile(placement: PlacementInput, window_s: float) -> PlacementProfile:
-    factor = 1.0 if placement.factor is None else placement.factor
+def _placement_profile(placement: PlacementInput, factor: float, window_s: float) -> PlacementProfile:
     ratio = _measured_service_ratio(placement, window_s)
     if ratio is not None:
         low, high = FACTOR_BOUNDS
         factor += SMOOTHING * (min(high, max(low, ratio)) - factor)
+    law = placement.prior.service
     return PlacementProfile(
         pool=placement.pool,
         readings=placement.samples.readings,
-        prior=placement.prior,
-        service=placement.prior.scaled(factor),
+        prior=law,
+        service=law.scaled(factor),
         service_factor=factor,
         measured_factor=ratio,
     )
@@ -168,15 +151,15 @@ def _placement_profile(placement: PlacementInput, window_s: float) -> PlacementP
 
 def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float | None:
     """Return measured over prior service time at the measured batch size, None without enough traffic."""
-    samples = placement.samples
+    samples, law, limit = placement.samples, placement.prior.service, placement.prior.batch_sizes[-1]
     completions_rps = samples.of(Quantity.COMPLETION_RATE)
     service_s = samples.of(Quantity.SERVICE_TIME)
-    batch = _served_batch(samples, placement.prior, placement.batch_limit)
+    batch = _served_batch(samples, law, limit)
     if isinstance(completions_rps, Absence) or isinstance(service_s, Absence) or isinstance(batch, Absence):
         return None
     if completions_rps * window_s < MIN_ITEMS or service_s <= 0:
         return None
-    return service_s / placement.prior.mean_s(min(float(placement.batch_limit), max(1.0, batch)))
+    return service_s / law.mean_s(min(float(limit), max(1.0, batch)))
 
 
 def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Reading:
@@ -237,15 +220,15 @@ def _measured_pass_ratio(
             return rate
         total_rps += rate
     ratio = total_rps / len(offered) / completions_rps
-    # A ratio of zero would plan nothing behind this stage; it means that the next stage lost its input, not that
-    # all items were filtered.
+    # A ratio of zero would plan no replica after this stage. It means that the next stage lost its input, not that all
+    # items were filtered.
     return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
 
 
 def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:
     """Whether what waits at a stage takes longer than the whole SLA to clear.
 
-    Some servers count an item when it is answered, so such a stage seems to be offered less than it is.
+    Some servers count an item when it is completed, so the measured arrivals of such a stage are too low.
     """
     queue, completions_rps = readings[Quantity.QUEUE_DEPTH], readings[Quantity.COMPLETION_RATE]
     if isinstance(queue, Absence) or isinstance(completions_rps, Absence):
@@ -254,7 +237,7 @@ def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) ->
 
 
 def _bottleneck(profiles: Sequence[StageProfile]) -> StageName | None:
-    """Return the stage of most pressure, the first of equals; stages without a score do not take part."""
+    """Return the stage with the highest pressure, the first of equals; None where no stage has one."""
     scores = [(profile.pressure, profile.name) for profile in profiles if not isinstance(profile.pressure, Absence)]
     return max(scores, key=lambda score: score[0])[1] if scores else None
 
@@ -305,7 +288,7 @@ _NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready"
 
 @lru_cache(maxsize=1024)
 def _of_pool(pool: PoolName, absence: Absence) -> Absence:
-    """Return an absence that says of which pool it is: the same object each time, as a fleet has tens of thousands."""
+    """Return the absence with its pool. Cached, because a large fleet has tens of thousands of the same."""
     return Absence(reason=absence.reason, detail=f"pool {pool}: {absence.detail}".rstrip(": "))
 
 

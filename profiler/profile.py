@@ -1,83 +1,32 @@
-"""The profiler's answer: what every stage of a pipeline is doing now.
+"""The entry of the profiler: from what runs and what was learned to the profile of a pipeline. Pure."""
 
-The types only; `profiler.estimate` fills them.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
-
-from optimizer.model import PoolName, ServiceLaw, StageName
-from profiler.samples import Quantity, Reading
+from profiler.correction import with_corrections
+from profiler.estimate import estimate_pipeline
+from profiler.stages import Learned, PipelineInput, PipelineProfile
 
 
-class LatencySource(Enum):
-    """Where an end-to-end latency comes from."""
-
-    MEASURED = "Measured"
-    """The user's `sla.query`."""
-    COMPOSED = "Composed"
-    """Put together from the stages' own percentiles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """Measured over modelled, bounded, as of `learned_at_s`, when a measurement last told.
-
-    `smoothed` follows the measurements; `factor` is what is planned with, which may lag behind it.
-    """
-
-    factor: float
-    smoothed: float
-    learned_at_s: float
+def profile_pipeline(
+    pipeline: PipelineInput, learned: Learned, *, now_s: float, interval_s: float
+) -> tuple[PipelineProfile, Learned]:
+    """Return the profile of `pipeline`, and what is learned now; `learned` is from `interval_s` ago."""
+    estimated = estimate_pipeline(pipeline, learned, interval_s=interval_s)
+    profile = with_corrections(estimated, pipeline, learned, now_s=now_s, interval_s=interval_s)
+    return profile, _learned(profile)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementProfile:
-    """A stage on one pool: readings, and the service law after correction.
-
-    `service_factor` is measured over prior mean service time, smoothed and bounded; `service` is the prior times it.
-    `measured_factor` is the newest measurement of it, None without enough traffic. `saturation_rps` is what one
-    replica was seen to carry when it had more to do than it could, None where that is what `service` says;
-    `throughput_correction` is the same over what `service` says.
-    """
-
-    pool: PoolName
-    readings: Mapping[Quantity, Reading]
-    prior: ServiceLaw
-    service: ServiceLaw
-    service_factor: float
-    measured_factor: float | None = None
-    throughput_correction: Correction | None = None
-    saturation_rps: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageProfile:
-    """A stage over all its placements.
-
-    `pass_ratio` is the smoothed, measured ratio (the prior until there is one). `pressure` is
-    0.40 · latency + 0.30 · utilisation + 0.30 · queue, each 0–1. `latency_factor` is the measured over the modelled
-    95th percentile, as planned with; `latency_correction` is what was learned of it, None before the first time.
-    `modelled_p95_s` is what the model says of the present load and replicas, None where nothing could be compared.
-    """
-
-    name: StageName
-    readings: Mapping[Quantity, Reading]
-    pass_ratio: float
-    pass_ratio_measured: Reading
-    pressure: Reading
-    placements: tuple[PlacementProfile, ...]
-    latency_factor: float = 1.0
-    latency_correction: Correction | None = None
-    modelled_p95_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineProfile:
-    """A pipeline now: its stages, the one under most pressure, and the end-to-end latency at the SLA's percentile."""
-
-    stages: tuple[StageProfile, ...]
-    bottleneck: StageName | None
-    latency_s: Reading
-    latency_source: LatencySource
+def _learned(profile: PipelineProfile) -> Learned:
+    placements = [
+        ((stage.name, placement.pool), placement) for stage in profile.stages for placement in stage.placements
+    ]
+    return Learned(
+        pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages},
+        service_factors={key: placement.service_factor for key, placement in placements},
+        latency_corrections={
+            stage.name: stage.latency_correction for stage in profile.stages if stage.latency_correction is not None
+        },
+        throughput_corrections={
+            key: placement.throughput_correction
+            for key, placement in placements
+            if placement.throughput_correction is not None
+        },
+    )

@@ -123,12 +123,12 @@ def _plan(request: "PlanRequest", output: str) -> bool:
 
 def _sweep(request: "PlanRequest", sweep: "LoadRange", output: str) -> bool:
     from controller.commands.sweep_output import Load, document, print_sweep
-    from controller.core.assess.problem import pipeline_problem
+    from controller.core.assess.optimizer_input import optimizer_pipeline
     from optimizer.reports.curve import load_sweep
 
     spec = request.specs[sweep.key]
     started = time.perf_counter()
-    points = load_sweep(request.problem, sweep.key, [pipeline_problem(spec, load).demand for load in sweep.loads])
+    points = load_sweep(request.problem, sweep.key, [optimizer_pipeline(spec, load).demand for load in sweep.loads])
     solve_s = time.perf_counter() - started
     loads = [Load(demand=load, point=point) for load, point in zip(sweep.loads, points, strict=True)]
     if output == "table":

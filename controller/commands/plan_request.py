@@ -10,7 +10,7 @@ from typing import Any
 import click
 import yaml
 
-from controller.core.assess.problem import pipeline_problem, pool_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from controller.resources.validation import Validation
@@ -96,10 +96,10 @@ def ask(
         demands=lowest,
         problem=Problem(
             pipelines=tuple(
-                pipeline_problem(spec, lowest[key], current=running.get(key, {})) for key, spec in specs.items()
+                optimizer_pipeline(spec, lowest[key], current=running.get(key, {})) for key, spec in specs.items()
             ),
             pools={
-                name: pool_problem(spec, instances.get(name, spec.instances or 0))
+                name: optimizer_pool(spec, instances.get(name, spec.instances or 0))
                 for name, spec in pools.items()
                 if name in used
             },

@@ -1,40 +1,32 @@
-"""The decision put together: what changes, what holds, what is remembered."""
-
-from collections.abc import Mapping
+"""The decision of a cycle: changes, holds, and what is carried over to the next cycle."""
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
-from controller.core.act.rollout import Outcomes, deletion_costs
+from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
 from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
-from controller.core.plan.ledger import Ledger
+from controller.core.messages import details
+from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.snapshot import Snapshot, TargetMissing
+from controller.core.state.spec import Mode
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier
 
 
 def pipeline_decision(
-    assessment: Assessment,
-    *,
-    plan: PipelinePlan,
-    aim: Aim,
-    outcomes: Outcomes,
-    spend_per_hour: float,
-    excused_until_s: float | None,
-    now_s: float,
-    policy: Policy,
-    planned: Planned | None = None,
-    awaits_turn: bool = False,
+    assessment: Assessment, fleet: FleetPlan, aim: Aim, rollout: PipelineRollout, now_s: float, policy: Policy
 ) -> PipelineDecision:
-    """Return the decision about one pipeline. One that `awaits_turn` has no plan but what runs."""
-    desired = {key: outcomes.after.get((assessment.key, key), now) for key, now in assessment.current.items()}
+    """Return the decision for one pipeline. While it awaits its turn, its plan is its current replicas."""
+    plan = fleet.plans[assessment.key]
+    awaits_turn = assessment.key in fleet.waiting
     by_plan = admitted_by_plan(assessment, plan)
     meanwhile = (
-        None if awaits_turn else admitted_meanwhile(assessment, plan, desired, by_plan, policy=policy, now_s=now_s)
+        None
+        if awaits_turn
+        else admitted_meanwhile(assessment, plan, rollout.desired, by_plan, policy=policy, now_s=now_s)
     )
     return PipelineDecision(
         spec=assessment.spec,
@@ -46,19 +38,32 @@ def pipeline_decision(
         plan=plan,
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
-            *_holds(assessment, aim, outcomes.holds.get(assessment.key, ())),
+            *_holds(assessment, aim, rollout.holds),
         ),
-        changes=_changes(assessment, desired, outcomes),
-        rules=assessment.rules,
-        desired=desired,
+        changes=_changes(assessment, rollout),
+        rules=assessment.rules.states,
+        desired=rollout.desired,
         unconstrained=aim.wanted,
-        spend_per_hour=spend_per_hour,
+        spend_per_hour=rollout.spend_per_hour,
         admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
         admitted_meanwhile=meanwhile,
-        memory=_memory(assessment, plan, aim, excused_until_s, by_plan),
+        memory=_memory(
+            assessment,
+            plan,
+            aim,
+            excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
+            admissible=by_plan,
+        ),
         metrics=_metrics_use(assessment, now_s),
-        planned=planned,
+        planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
     )
+
+
+def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
+    """Return the end of the time in which spend above the cap is excused: the drain and two cycles from its start."""
+    until_s = now_s + assessment.spec.scaling.drain_s + 2 * policy.interval_s
+    earlier = assessment.state.memory.excess_excused_until_s
+    return until_s if earlier is None else min(until_s, earlier)  # a clock may have been set back
 
 
 def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
@@ -75,82 +80,68 @@ def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
 
 
 def _memory(
-    assessment: Assessment, plan: PipelinePlan, aim: Aim, excused_until_s: float | None, by_plan: float | None
+    assessment: Assessment, plan: PipelinePlan, aim: Aim, *, excused_until_s: float | None, admissible: float | None
 ) -> PipelineMemory:
     batches = assessment.state.memory.batches
     if assessment.acting and aim.follows_plan:
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
+    learned = assessment.learned
     return PipelineMemory(
         demand=assessment.demand.demand,
         samples=assessment.demand.samples,
-        service_factors={
-            (stage.name, placement.pool): placement.service_factor
-            for stage in assessment.profile.stages
-            for placement in stage.placements
-        },
-        moved_at_s=assessment.moved_at_s,
-        pass_ratios={stage.name: stage.pass_ratio for stage in assessment.profile.stages},
-        latency_corrections={
-            stage.name: stage.latency_correction
-            for stage in assessment.profile.stages
-            if stage.latency_correction is not None
-        },
-        throughput_corrections={
-            (stage.name, placement.pool): placement.throughput_correction
-            for stage in assessment.profile.stages
-            for placement in stage.placements
-            if placement.throughput_correction is not None
-        },
-        rules=assessment.rule_memories,
+        service_factors=learned.service_factors,
+        pass_ratios=learned.pass_ratios,
+        latency_corrections=learned.latency_corrections,
+        throughput_corrections=learned.throughput_corrections,
+        rules=assessment.rules.memories,
         batches=batches,
+        moved_at_s=assessment.moved_at_s,
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
-        admissible=by_plan,
+        admissible=admissible,
     )
 
 
 def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
-    aside = (
+    conflicts_and_refusals = (
         *(
-            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=f"{pool}: {who}")
-            for (stage, pool), who in assessment.conflicting.items()
+            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=details.conflict(pool, cause))
+            for (stage, pool), cause in assessment.conflicting.items()
         ),
         *(
-            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=f"{pool}: {why}")
-            for (stage, pool), why in assessment.state.refused.items()
+            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_pool(pool, reason))
+            for (stage, pool), reason in assessment.state.refused.items()
         ),
     )
     if assessment.spec.mode is Mode.PAUSED:
-        return (Hold(reason=HoldReason.PAUSED), *aside, *aim.holds)
+        return (Hold(reason=HoldReason.PAUSED), *conflicts_and_refusals, *aim.holds)
     if assessment.spec.mode is Mode.RECOMMEND and aim.target != assessment.current:
-        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *aside, *aim.holds)
-    return (*aside, *aim.holds, *waits)
+        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *conflicts_and_refusals, *aim.holds)
+    return (*conflicts_and_refusals, *aim.holds, *waits)
 
 
-def _changes(
-    assessment: Assessment, desired: Mapping[PlacementKey, int], outcomes: Outcomes
-) -> tuple[ReplicaChange, ...]:
+def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
     changes: list[ReplicaChange] = []
     for stage in assessment.spec.stages:
         for placement in stage.placements:
             key = (stage.name, placement.pool)
             target = assessment.state.target(*key)
-            if not isinstance(target, TargetMissing) and desired[key] != target.desired:
+            if not isinstance(target, TargetMissing) and rollout.desired[key] != target.desired:
                 changes.append(
                     ReplicaChange(
                         stage=stage.name,
                         pool=placement.pool,
                         target=placement.target,
                         before=target.desired,
-                        after=desired[key],
-                        reason=outcomes.reasons[(assessment.key, key)],
+                        after=rollout.desired[key],
+                        reason=rollout.reasons[key],
                         resource_version=target.resource_version,
                         deletion_costs=deletion_costs(
-                            target, placement.target, assessment.state.samples_of(*key).sessions, desired[key]
+                            target, placement.target, assessment.state.samples_of(*key).sessions, rollout.desired[key]
                         ),
                     )
                 )
@@ -158,15 +149,15 @@ def _changes(
 
 
 def pool_decision(
-    name: PoolName, snapshot: Snapshot, ledger: Ledger, plan: Plan | None, memory: PoolMemory
+    name: PoolName, snapshot: Snapshot, rollout: Rollout, plan: Plan | None, memory: PoolMemory
 ) -> PoolDecision:
-    """Return what is decided and known about one pool."""
+    """Return the use, limits, shadow price and failures of one pool."""
     pool = snapshot.pools[name]
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(
         name=name,
-        in_use=ledger.in_use(name) + pool.strays_in_use,
-        planned=ledger.instances(name),
+        in_use=rollout.in_use[name],
+        planned=rollout.instances[name],
         limit=pool.limit,
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),

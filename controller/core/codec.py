@@ -1,4 +1,4 @@
-"""Values to JSON and back, guided by their types. Pure: nothing is read or written here."""
+"""Values to JSON and back, by their types. Pure: nothing is read or written here."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class InvalidRecord(ValueError):
-    """A document that does not have the form its type demands: the message names the place, the value and the rule."""
+    """A document that does not fit its type: the message names the place, the value and the rule."""
 
 
 def encode(value: object) -> Json:
@@ -52,7 +52,7 @@ def decode(kind: type[T], data: Json, where: str = "record") -> T:
     A field that has a default may be missing: an earlier version may not have had it.
 
     Raises:
-        InvalidRecord: `data` is not what such a value becomes.
+        InvalidRecord: `data` does not fit the type.
     """
     return cast("T", _decode(kind, data, where))
 
@@ -93,7 +93,7 @@ def _decode(kind: Any, data: Json, where: str) -> object:
 
 
 def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
-    """Return `data` as the first of `kinds` that it can be: dataclasses are told apart by their fields."""
+    """Return `data` as the first of `kinds` that fits; dataclasses are distinguished by their fields."""
     if data is None and NoneType in kinds:
         return None
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""Decides for all pipelines but those that it fails on: a mistake that one brings out must not stop the others."""
+"""Decides without the pipelines that make `decide` fail: an internal error on one must not stop the others."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
 from optimizer.model import PipelineKey, PoolName
 
 _MOST = 16
-"""Pipelines that are set aside at most: where more fail, it is not for anything of theirs."""
+"""The most pipelines to leave out. Where more fail, the error is not caused by single pipelines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contained:
-    """A decision, the snapshot it is for, and the pipelines that had to be left out of it with what each raised."""
+    """A decision, its snapshot, and the pipelines that were left out with the exception of each."""
 
     snapshot: Snapshot
     decision: Decision
@@ -25,12 +25,12 @@ class Contained:
 
 
 def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
-    """Return what to do about `snapshot`, without the pipelines on which `decide` fails by themselves.
+    """Return the decision for `snapshot`, without the pipelines on which `decide` fails even alone.
 
-    What those run stays as it is, and in the books.
+    Their replicas stay unchanged, and count as unaccounted.
 
     Raises:
-        Exception: what `decide` raised, where no few pipelines are to blame.
+        Exception: the one of `decide`, if no pipeline fails alone, or too many do.
     """
     try:
         return Contained(snapshot=snapshot, decision=decide(snapshot, policy), failed={})
@@ -45,7 +45,7 @@ def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
 def _failing(
     snapshot: Snapshot, states: Sequence[PipelineState], policy: Policy, error: Exception
 ) -> dict[PipelineKey, Exception]:
-    """Return those of `states`, which together raised `error`, that fail alone; a few too many, and no more."""
+    """Return those of `states`, which together raised `error`, that fail alone; stops soon after `_MOST`."""
     if len(states) == 1:
         return {states[0].spec.key: error}
     failed: dict[PipelineKey, Exception] = {}
@@ -54,13 +54,13 @@ def _failing(
         if half and len(failed) <= _MOST:
             try:
                 decide(_only(snapshot, half), policy)
-            except Exception as own:  # noqa: BLE001 -- whatever it is, it is looked for and told
+            except Exception as own:  # noqa: BLE001 -- any error is attributed and reported
                 failed |= _failing(snapshot, half, policy, own)
     return failed
 
 
 def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
-    """Return the snapshot of `states` alone, in which what the others run are strays."""
+    """Return the snapshot of `states` alone; the replicas of the others are unaccounted."""
     kept = {state.spec.key for state in states}
     unaccounted: dict[PoolName, Counter[int]] = {
         name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()
@@ -70,8 +70,8 @@ def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
             for (_, pool), entry in entries(state, snapshot.pools).items():
                 unaccounted[pool][entry.per_instance] += entry.occupied(entry.desired)
 
-    def with_strays(pool: PoolState) -> PoolState:
+    def with_unaccounted(pool: PoolState) -> PoolState:
         return replace(pool, unaccounted=unaccounted[pool.spec.name])
 
-    pools = {name: with_strays(pool) for name, pool in snapshot.pools.items()}
+    pools = {name: with_unaccounted(pool) for name, pool in snapshot.pools.items()}
     return replace(snapshot, pipelines=tuple(states), pools=pools)

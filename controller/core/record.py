@@ -1,4 +1,4 @@
-"""The decision record: a decision with all it was made from, so that it can be made again and looked into."""
+"""The decision record: a decision with its snapshot and policy, so that it can be repeated and examined."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
 
 
 def snapshot_from_record(record: dict[str, Json]) -> Snapshot:
-    """Return what the recorded decision was made from: `decide` makes it again.
+    """Return the snapshot of the recorded decision, for `decide` to repeat it.
 
     Raises:
         InvalidRecord: `record` is of another schema or damaged.
@@ -33,7 +33,7 @@ def snapshot_from_record(record: dict[str, Json]) -> Snapshot:
 
 
 def policy_from_record(record: dict[str, Json]) -> Policy:
-    """Return the settings that the recorded decision was made under.
+    """Return the policy of the recorded decision.
 
     Raises:
         InvalidRecord: `record` is of another schema or damaged.
@@ -43,7 +43,7 @@ def policy_from_record(record: dict[str, Json]) -> Policy:
 
 
 def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
-    """Return where the recorded decision is not `decision`, one `path: recorded, now …` each; none: it is the same."""
+    """Return where the recorded decision differs from `decision`, one `path: recorded, now …` each."""
     return tuple(_differences("", record.get("decision"), _answer(decision)))
 
 

@@ -338,7 +338,7 @@ class Reader:
             targets=targets,
             samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
             demand=_scalar(answer, _demand_id(spec)),
-            latency_s=None if spec.sla_query is None else _scalar(answer, _sla_id(spec)),
+            latency_s=None if spec.queries.latency is None else _scalar(answer, _sla_id(spec)),
             rule_readings={
                 (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
                 for stage in spec.stages
@@ -382,9 +382,9 @@ class Reader:
 
 def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     """Return the queries in a pipeline's spec, by the id of their result."""
-    queries: dict[Hashable, str] = {_demand_id(spec): spec.demand_query}
-    if spec.sla_query is not None:
-        queries[_sla_id(spec)] = spec.sla_query
+    queries: dict[Hashable, str] = {_demand_id(spec): spec.queries.demand}
+    if spec.queries.latency is not None:
+        queries[_sla_id(spec)] = spec.queries.latency
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries

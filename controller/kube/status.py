@@ -19,8 +19,8 @@ from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from optimizer.model import PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
-from profiler.profile import PlacementProfile, StageProfile
 from profiler.samples import Absence, Quantity, Reading
+from profiler.stages import PlacementProfile, StageProfile
 
 _OBSERVED_DIGITS = 2
 _RELIED_ON_DIGITS = 3

@@ -8,6 +8,7 @@ from sys import intern
 from controller.core.state.spec import (
     DemandUnit,
     Mode,
+    PipelineQueries,
     PipelineSpec,
     PlacementSpec,
     PoolSpec,
@@ -42,9 +43,8 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         priority=spec.priority,
         unit=DemandUnit(spec.demand.unit),
         chunk_s=None if spec.demand.chunk is None else duration_s(spec.demand.chunk),
-        demand_query=spec.demand.query,
+        queries=PipelineQueries(demand=spec.demand.query, latency=spec.sla.query),
         sla=model.Sla(latency_s=duration_s(spec.sla.latency), percentile=float(spec.sla.percentile)),
-        sla_query=spec.sla.query,
         max_wer=_number(spec.sla.max_wer),
         budget_per_hour=float(spec.budget.per_hour),
         scaling=Scaling(

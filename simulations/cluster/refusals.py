@@ -100,8 +100,8 @@ def _breach(refusal: Refusal, what_if: FieldPath) -> Breach:
 def queries(pipeline: PipelineSpec) -> Iterator[tuple[FieldPath, str]]:
     """Yield the users' own queries of a pipeline, and where in its resource each is."""
     asked: list[tuple[FieldPath, str | None]] = [
-        (("spec", "demand", "query"), pipeline.demand_query),
-        (("spec", "sla", "query"), pipeline.sla_query),
+        (("spec", "demand", "query"), pipeline.queries.demand),
+        (("spec", "sla", "query"), pipeline.queries.latency),
     ]
     for number, stage in enumerate(pipeline.stages):
         at = ("spec", "stages", number, "rules")

@@ -381,8 +381,8 @@ class SimulatedCluster:
                 for stage in spec.stages
                 for placement in stage.placements
             },
-            demand=self._answer(metrics, spec.demand_query),
-            latency_s=None if spec.sla_query is None else self._answer(metrics, spec.sla_query),
+            demand=self._answer(metrics, spec.queries.demand),
+            latency_s=None if spec.queries.latency is None else self._answer(metrics, spec.queries.latency),
             rule_readings={
                 (stage.name, rule.name): self._answer(metrics, rule.query)
                 for stage in spec.stages

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from controller.core.state.spec import (
     DemandUnit,
     Mode,
+    PipelineQueries,
     PipelineSpec,
     PlacementSpec,
     Scaling,
@@ -214,9 +215,8 @@ def alone(placement: Placement) -> PipelineSpec:
         priority=0,
         unit=DemandUnit.REQUESTS,
         chunk_s=None,
-        demand_query="",
+        queries=PipelineQueries(demand=""),
         sla=Sla(latency_s=_FOREVER_S),
-        sla_query=None,
         max_wer=None,
         budget_per_hour=0.0,
         scaling=Scaling(tolerance=0.0, up=steps, down=steps, drain_s=0.0),

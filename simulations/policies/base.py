@@ -11,8 +11,8 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.profile import LatencySource, PipelineProfile
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import LatencySource, PipelineProfile
 from simulations.scenario.schedule import Schedule
 
 PlacementName = tuple[PipelineKey, StageName, PoolName]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.policy import Policy
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
@@ -226,7 +226,7 @@ class Inferline:
         load = self._briefing.loads[spec.key]
         sample_s = self._briefing.duration_s * self._settings.sample_share
         demand = peak_demand(load, spec, sample_s)
-        problem = pipeline_problem(spec, demand, latency_headroom=1 - self._settings.sla_share)
+        problem = optimizer_pipeline(spec, demand, latency_headroom=1 - self._settings.sla_share)
         prices = {pool.name: pool.price_per_hour for pool in self._briefing.pools}
         replicas = plan(replace(problem, budget_per_hour=None), prices)
         placed = {(stage.name, own.pool): own for stage in problem.stages for own in stage.placements}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.assess.problem import pipeline_problem, pool_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.state.policy import Policy
 from controller.core.state.spec import DemandUnit, PipelineSpec, PoolSpec
 from optimizer.allocate import allocate
@@ -56,12 +56,12 @@ def peak_plan(
     problems = []
     for pipeline in pipelines:
         peak = peak_demand(loads[pipeline.key], pipeline, duration_s)
-        problem = pipeline_problem(pipeline, peak, latency_headroom=latency_headroom)
+        problem = optimizer_pipeline(pipeline, peak, latency_headroom=latency_headroom)
         problems.append(problem if within_budget else replace(problem, budget_per_hour=None))
     return allocate(
         Problem(
             pipelines=tuple(problems),
-            pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools},
+            pools={pool.name: optimizer_pool(pool, pool.instances or 0) for pool in pools},
             composition=Policy().composition,
         )
     )

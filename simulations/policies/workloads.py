@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -144,7 +144,7 @@ def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[Sta
     reading = snapshot.ingress.get(spec.key)
     if reading is None:
         return None
-    return {name: reading.offered_rps * visits for name, visits in pipeline_problem(spec, 0.0).visit_ratios.items()}
+    return {name: reading.offered_rps * visits for name, visits in optimizer_pipeline(spec, 0.0).visit_ratios.items()}
 
 
 def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> float:
@@ -152,7 +152,7 @@ def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpe
     slots = placement.prior.session_slots
     if slots is None or spec.unit is not DemandUnit.STREAMS:
         return math.inf
-    return slots * spec.items_per_unit_s * pipeline_problem(spec, 0.0).visit_ratios[stage]
+    return slots * spec.items_per_unit_s * optimizer_pipeline(spec, 0.0).visit_ratios[stage]
 
 
 def _batch_s(placement: PlacementSpec, items: int) -> float:

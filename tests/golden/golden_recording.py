@@ -208,7 +208,7 @@ def large_fleet() -> Iterator[Pair]:
             uid=f"uid-{number}",
             priority=number % 3,
             stages=(stage,),
-            sla_query=None,
+            queries=replace(spec.queries, latency=None),
         )
         states.append(
             PipelineState(

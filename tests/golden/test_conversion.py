@@ -1,4 +1,4 @@
-from golden_conversion import RENAMED_FIELDS, converted
+from golden_conversion import GROUPED_FIELDS, RENAMED_FIELDS, RENAMED_VALUES, converted
 from golden_files import read
 
 
@@ -7,8 +7,18 @@ def test_renamed_fields_are_converted_at_any_depth_and_all_else_is_kept() -> Non
     assert converted(before) == {"pools": [{"unaccounted": [[1, 2]], "name": "strays"}], "policy": {"search_effort": 7}}
 
 
+def test_fields_that_belong_together_are_grouped_and_values_renamed() -> None:
+    before = {
+        "spec": {"demand_query": "sum(offered)", "sla_query": None, "name": "a"},
+        "holds": ["SlaMissed", "Paused"],
+    }
+    queries = {"demand": "sum(offered)", "latency": None}
+    assert converted(before) == {"spec": {"name": "a", "queries": queries}, "holds": ["SLAMissed", "Paused"]}
+
+
 def test_every_conversion_is_needed_by_a_stored_record() -> None:
     names: set[str] = set()
+    values: set[str] = set()
     stack = [read("decisions")]
     while stack:
         value = stack.pop()
@@ -17,5 +27,10 @@ def test_every_conversion_is_needed_by_a_stored_record() -> None:
             stack += value.values()
         elif isinstance(value, list):
             stack += value
-    assert names >= RENAMED_FIELDS.keys()
-    assert not names & set(RENAMED_FIELDS.values())
+        elif isinstance(value, str):
+            values.add(value)
+    grouped = {name for group in GROUPED_FIELDS.values() for name in group}
+    assert names >= RENAMED_FIELDS.keys() | grouped
+    assert not names & {*RENAMED_FIELDS.values(), *GROUPED_FIELDS}
+    assert values >= RENAMED_VALUES.keys()
+    assert not values & set(RENAMED_VALUES.values())

@@ -3,9 +3,10 @@
 import pytest
 from engine_specs import a_pipeline, a_placement, a_stage, an_engine, poisson
 
-from optimizer.model import PoolName, ServiceLaw, Sla, StageName
-from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
+from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.estimate import estimate_pipeline
 from profiler.samples import PlacementSamples, Quantity
+from profiler.stages import Learned, PipelineInput, PlacementInput, StageInput
 
 DURATION_S = 400.0
 LAWS = {
@@ -47,22 +48,24 @@ def measured_factor(law: tuple[float, float, float, int, float], load: float, sl
     stage = StageInput(
         name=StageName("asr"),
         after=(),
-        prior_pass_ratio=1.0,
-        pass_ratio=None,
+        pass_ratio=1.0,
+        routing=Routing.LEAST_LOADED,
         window_s=DURATION_S,
         placements=(
             PlacementInput(
-                pool=PoolName("cpu"),
-                prior=ServiceLaw(fixed_s=fixed_s, per_item_s=per_item_s, cv=cv),
-                batch_limit=limit,
+                prior=Placement(
+                    pool=PoolName("cpu"),
+                    service=ServiceLaw(fixed_s=fixed_s, per_item_s=per_item_s, cv=cv),
+                    batch_sizes=(limit,),
+                ),
                 replicas=1,
+                batch=limit,
                 samples=samples,
-                factor=None,
             ),
         ),
     )
-    sla = Sla(latency_s=0.25)
-    profile = estimate_pipeline([stage], sla=sla, measured_latency_s=None, settled=True, interval_s=15.0)
+    pipeline = PipelineInput(stages=(stage,), sla=Sla(latency_s=0.25), latency_s=None, demand=None, settled=True)
+    profile = estimate_pipeline(pipeline, Learned(), interval_s=15.0)
     factor = profile.stages[0].placements[0].measured_factor
     assert factor is not None
     return factor

@@ -1,11 +1,14 @@
 """What holds for every profile, whatever the sources say."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.model import PoolName, ServiceLaw, Sla, StageName
-from profiler.estimate import FACTOR_BOUNDS, PlacementInput, StageInput, estimate_pipeline
+from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.estimate import FACTOR_BOUNDS, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
 
 READINGS = st.one_of(
     st.floats(min_value=0, max_value=1e6),
@@ -19,12 +22,10 @@ def placements(draw: st.DrawFn) -> tuple[PlacementInput, ...]:
     pools = draw(st.lists(st.sampled_from(["cpu", "inferentia", "gpu"]), min_size=1, unique=True))
     return tuple(
         PlacementInput(
-            pool=PoolName(pool),
-            prior=draw(LAWS),
-            batch_limit=draw(st.integers(1, 64)),
+            prior=Placement(pool=PoolName(pool), service=draw(LAWS), batch_sizes=(draw(st.integers(1, 64)),)),
             replicas=draw(st.integers(0, 5)),
+            batch=1,
             samples=PlacementSamples(readings=draw(st.dictionaries(st.sampled_from(Quantity), READINGS))),
-            factor=draw(st.none() | st.floats(*FACTOR_BOUNDS)),
         )
         for pool in pools
     )
@@ -37,8 +38,8 @@ def chains(draw: st.DrawFn) -> tuple[StageInput, ...]:
         StageInput(
             name=name,
             after=tuple(names[max(0, place - 1) : place]),
-            prior_pass_ratio=draw(st.floats(0.01, 1)),
-            pass_ratio=draw(st.none() | st.floats(0.01, 1)),
+            pass_ratio=draw(st.floats(0.01, 1)),
+            routing=Routing.LEAST_LOADED,
             window_s=60.0,
             placements=draw(placements()),
         )
@@ -50,11 +51,27 @@ LATENCIES = st.none() | READINGS
 SLA = Sla(latency_s=0.25)
 
 
-@given(chains(), LATENCIES)
-def test_corrections_and_scores_stay_within_their_bounds(
-    stages: tuple[StageInput, ...], latency: Reading | None
-) -> None:
-    profile = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0)
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[PipelineInput, Learned]:
+    stages = draw(chains())
+    pipeline = PipelineInput(stages=stages, sla=SLA, latency_s=draw(LATENCIES), demand=None, settled=True)
+    factors, ratios = st.none() | st.floats(*FACTOR_BOUNDS), st.none() | st.floats(0.01, 1)
+    keys = [(stage.name, placement.pool) for stage in stages for placement in stage.placements]
+    learned = Learned(
+        service_factors={key: factor for key in keys if (factor := draw(factors)) is not None},
+        pass_ratios={stage.name: ratio for stage in stages if (ratio := draw(ratios)) is not None},
+    )
+    return pipeline, learned
+
+
+def estimated(given: tuple[PipelineInput, Learned]) -> PipelineProfile:
+    pipeline, learned = given
+    return estimate_pipeline(pipeline, learned, interval_s=15.0)
+
+
+@given(inputs())
+def test_corrections_and_scores_stay_within_their_bounds(given: tuple[PipelineInput, Learned]) -> None:
+    profile = estimated(given)
     low, high = FACTOR_BOUNDS
     for stage in profile.stages:
         assert 0 < stage.pass_ratio <= 1
@@ -64,35 +81,25 @@ def test_corrections_and_scores_stay_within_their_bounds(
     assert isinstance(profile.latency_s, Absence) or profile.latency_s >= 0
 
 
-@given(chains(), LATENCIES)
-def test_the_order_of_placements_changes_no_reading(stages: tuple[StageInput, ...], latency: Reading | None) -> None:
-    def turned(stage: StageInput) -> StageInput:
-        return StageInput(
-            name=stage.name,
-            after=stage.after,
-            prior_pass_ratio=stage.prior_pass_ratio,
-            pass_ratio=stage.pass_ratio,
-            window_s=stage.window_s,
-            placements=stage.placements[::-1],
-        )
-
-    one = estimate_pipeline(stages, sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0)
-    other = estimate_pipeline(
-        [turned(stage) for stage in stages], sla=SLA, measured_latency_s=latency, settled=True, interval_s=15.0
+@given(inputs())
+def test_the_order_of_placements_changes_no_reading(given: tuple[PipelineInput, Learned]) -> None:
+    pipeline, learned = given
+    turned = replace(
+        pipeline, stages=tuple(replace(stage, placements=stage.placements[::-1]) for stage in pipeline.stages)
     )
+    one, other = estimated(given), estimated((turned, learned))
     for before, after in zip(one.stages, other.stages, strict=True):
         for quantity in Quantity:
             assert _same(before.readings[quantity], after.readings[quantity])
 
 
-@given(chains())
+@given(inputs())
 def test_a_running_placement_that_is_silent_never_leaves_the_stage_with_a_number(
-    stages: tuple[StageInput, ...],
+    given: tuple[PipelineInput, Learned],
 ) -> None:
-    for stage in estimate_pipeline(stages, sla=SLA, measured_latency_s=None, settled=True, interval_s=15.0).stages:
-        inputs = next(given for given in stages if given.name == stage.name)
+    for stage, running in zip(estimated(given).stages, given[0].stages, strict=True):
         for quantity in Quantity:
-            parts = [placed.samples.of(quantity) for placed in inputs.placements if placed.replicas > 0]
+            parts = [placed.samples.of(quantity) for placed in running.placements if placed.replicas > 0]
             if any(isinstance(part, Absence) and part.reason is not AbsenceReason.NO_TRAFFIC for part in parts):
                 assert isinstance(stage.readings[quantity], Absence)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from controller.core.assess.problem import pipeline_problem, pool_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PlacementKey
 from controller.resources.fields import duration_s
@@ -37,9 +37,9 @@ def levels(scenario: Scenario, seed: int) -> np.ndarray:
 def planned(scenario: Scenario, demand: float, *, at_most: Mapping[PlacementKey, int] | None = None) -> Plan:
     (pipeline,), pools = map(pipeline_spec, scenario.pipelines), map(pool_spec, scenario.pools)
     headroom = Policy().latency_headroom
-    asked = pipeline_problem(pipeline, demand, latency_headroom=headroom, at_most=at_most or {})
+    asked = optimizer_pipeline(pipeline, demand, latency_headroom=headroom, at_most=at_most or {})
     return allocate(
-        Problem(pipelines=(asked,), pools={pool.name: pool_problem(pool, pool.instances or 0) for pool in pools})
+        Problem(pipelines=(asked,), pools={pool.name: optimizer_pool(pool, pool.instances or 0) for pool in pools})
     )
 
 

@@ -26,8 +26,8 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import Routing
-from profiler.profile import Correction
 from profiler.samples import PlacementSamples, Quantity
+from profiler.stages import Correction
 
 DEMAND_RPS = 40.0
 SERVICE_S = 0.05

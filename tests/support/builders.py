@@ -20,6 +20,7 @@ from controller.core.state.snapshot import (
 from controller.core.state.spec import (
     DemandUnit,
     Mode,
+    PipelineQueries,
     PipelineSpec,
     PlacementKey,
     PlacementSpec,
@@ -182,9 +183,8 @@ def a_spec(
         priority=priority,
         unit=DemandUnit.REQUESTS,
         chunk_s=None,
-        demand_query="offered",
+        queries=PipelineQueries(demand="offered"),
         sla=Sla(latency_s=sla_s),
-        sla_query=None,
         max_wer=None,
         budget_per_hour=budget,
         scaling=scaling or a_scaling(),

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from controller.core.state.spec import (
     DemandUnit,
     Mode,
+    PipelineQueries,
     PipelineSpec,
     PlacementKey,
     PlacementSpec,
@@ -71,9 +72,8 @@ def a_pipeline(*stages: StageSpec, chunk_s: float | None = None, sla_s: float = 
         priority=0,
         unit=DemandUnit.REQUESTS if chunk_s is None else DemandUnit.STREAMS,
         chunk_s=chunk_s,
-        demand_query="",
+        queries=PipelineQueries(demand=""),
         sla=Sla(latency_s=sla_s),
-        sla_query=None,
         max_wer=None,
         budget_per_hour=1.0,
         scaling=Scaling(tolerance=0.0, up=step, down=step, drain_s=10.0),

@@ -1,36 +1,38 @@
-"""How much load is admitted where not all can be served: by the plan, and meanwhile, while replicas start."""
+"""The load to admit where not all of it can be served: by the plan, and while replicas start."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.problem import GRAIN, pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_demand
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.plan import LimitKind, PipelinePlan
+from profiler.stages import GRAIN
 
 _SOON = 0.5
-"""Of the interval: what will have started by then serves half of the time until the next decision. Counted later, it
-would stand idle beside streams that are turned away; sooner, they would be let in to none."""
+"""Share of the interval within which a starting replica counts as ready: it is then ready for half of the time until
+the next decision. With less, slots would be idle while streams are refused; with more, streams would lack a slot."""
 _PATIENCE = 10.0
-"""SLAs: how long a stream that was let in waits for a slot."""
+"""How long an admitted stream waits for a slot, as a multiple of the SLA."""
 _STEP = 5 * GRAIN
 _STEPS = 100
-"""How far below the plan's share to look: to less than a hundredth of it."""
+"""Steps below the plan's demand to search: to less than a hundredth of it."""
 
 
 def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None:
-    """Return the demand beyond which to shed because the plan cannot serve more, None where that helps nobody.
+    """Return the most demand that the plan can serve, None where no limit is to be published.
 
-    An SLA that no load at all can meet is a mistake in the SLA, no reason to turn everybody away; nor is a pool that
-    does not exist, whose replicas may well serve.
+    There is no limit where no load at all can meet the SLA, which is a mistake in the SLA; nor where a pool does not
+    exist, because its replicas may still be ready.
     """
     if (
         assessment.demand.demand is None
         or plan.served_fraction >= 1
-        or (plan.served_fraction <= 0 and assessment.pools_missing)
+        or (plan.served_fraction <= 0 and assessment.missing.pools)
     ):
         return None
     if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
@@ -47,12 +49,12 @@ def admitted_meanwhile(
     policy: Policy,
     now_s: float,
 ) -> float | None:
-    """Return the demand to admit until what is to come serves, None where nothing is to come, or nobody knows.
+    """Return the demand to admit until pending replicas are ready, None where none are pending or they are unknown.
 
-    While replicas of `desired` start, it is how many streams find a slot: one beyond that is refused by the stages
-    anyway, after it was let in, and loses all its chunks. That is counted; no model is believed, whose error would turn
-    away who could be served. Where `by_plan` turns some away in any case, it is also what the model says of the
-    replicas that serve, until they are those of the plan: of more, all would be late.
+    While replicas of `desired` start, it is the number of streams with a slot: the stages would refuse a further stream
+    after it was admitted, and it would lose all its chunks. Slots are counted, because a model error could refuse
+    servable streams. Where `by_plan` refuses load in any case, it is also the load that the model predicts within the
+    SLA for the ready replicas, until these are the planned ones: with more load, all of it would be late.
     """
     targets = {key: assessment.state.target(*key) for key in assessment.spec.placement_keys()}
     if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
@@ -68,7 +70,7 @@ def admitted_meanwhile(
     }
     held = dict(serving)
     if assessment.spec.unit is DemandUnit.STREAMS:
-        # Replicas on their way out take nothing new, but hold the streams that they have until the end.
+        # Terminating replicas take no new streams and keep those that they have.
         held |= {
             key: count + there[key].terminating
             for key, count in serving.items()
@@ -86,30 +88,32 @@ def admitted_meanwhile(
 
 
 def _started(placement: PlacementSpec, target: TargetState, since_s: float, until_s: float) -> int:
-    """Return how many replicas are to start between the two times. One that is overdue may never serve."""
+    """Return how many replicas are due to be ready between the two times. An overdue one may never be ready."""
     return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
 
 
 def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
-    """Return how many streams find a slot in every stage. One that keeps nothing of a stream in memory refuses none."""
-    found = math.inf
+    """Return how many streams find a slot in every stage. A stage without session slots refuses none."""
+    least = math.inf
     for stage in assessment.spec.stages:
         slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
         there = {key: replicas.get(key, 0) for key in slots}
         if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
-            found = min(found, sum(there[key] * (slots[key] or 0) for key in slots))
-    return found
+            least = min(least, sum(there[key] * (slots[key] or 0) for key in slots))
+    return least
 
 
 def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
-    """Return the demand that `serving` carries within the SLA, None where that is `most`, or next to nothing.
+    """Return the demand that `serving` carries within the SLA, None where that is `most`, or hardly any.
 
-    It is one of a grid of steps: `most` moves from cycle to cycle, and what is published is not to move with it.
+    The result is on a grid: `most` changes a little in every cycle, and the published limit must not.
     """
 
     def in_time(demand: float) -> bool:
-        asked = pipeline_problem(assessment.spec, demand, profile=assessment.profile)
-        latency_s = predicted_latency_s(asked, serving, assessment.state.memory.batches, composition=policy.composition)
+        pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, demand))
+        latency_s = predicted_latency_s(
+            pipeline, serving, assessment.state.memory.batches, composition=policy.composition
+        )
         return latency_s is not None and latency_s <= assessment.spec.sla.latency_s
 
     if most <= 0 or in_time(most):

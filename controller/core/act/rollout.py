@@ -1,4 +1,4 @@
-"""From aims to writes: up before down, make before break, and never over a cap by our own doing."""
+"""From aims to replica changes: up before down, replacements first, and no change pushes spend above a cap."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,30 +6,33 @@ from dataclasses import dataclass
 
 from controller.core.act.targets import Aim, in_time, late
 from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.messages import details
+from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.snapshot import ServingReplica, TargetMissing, TargetState
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 FIRST_TO_GO = -1_000_000_000
-"""The deletion cost of pods that are chosen to go: far below what anybody else would write."""
+"""The deletion cost of pods that are to be removed first: far below what any other controller writes."""
 _SAME_SHARE = 1e-9
 _ENOUGH = 0.5
 _HEEDED = ("Deployment", "ReplicaSet")
-"""Kinds whose controller heeds the deletion cost of pods."""
+"""Kinds whose controller respects the deletion cost of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One acting pipeline and where it is to go."""
+    """One acting pipeline with its aim, and its plan for `pipeline`."""
 
     assessment: Assessment
     aim: Aim
     plan: PipelinePlan
-    problem: Pipeline
+    pipeline: Pipeline
 
     @property
     def key(self) -> PipelineKey:
@@ -37,57 +40,117 @@ class Move:
         return self.assessment.key
 
     def capacities(self, stage: StageName) -> Mapping[PoolName, tuple[float, float]]:
-        """Return what one replica of each placement of `stage` carries: (items per second, sessions)."""
+        """Return the capacity of one replica on each pool of `stage`: (items per second, sessions)."""
         plan = next(own for own in self.plan.stages if own.name == stage)
         batches = {placement.pool: placement.batch for placement in plan.placements}
-        asked = next(own for own in self.problem.stages if own.name == stage)
+        declared = next(own for own in self.pipeline.stages if own.name == stage)
         return {
             placement.pool: (
                 capacity_rps(placement, batches.get(placement.pool, placement.batch_sizes[-1])),
                 float(placement.session_slots or 0),
             )
-            for placement in asked.placements
+            for placement in declared.placements
         }
 
     def ready(self, key: PlacementKey) -> int:
-        """Return the replicas of a placement that serve."""
+        """Return the ready replicas of a placement."""
         target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.ready
 
     def begun(self, key: PlacementKey) -> int:
-        """Return the replicas of a placement that serve or have a node to start on."""
+        """Return the replicas of a placement that are ready or have a node to start on."""
         target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
 
     def settled(self) -> bool:
-        """Whether nothing of the pipeline is on its way up or down."""
+        """Whether no replica of the pipeline is starting or stopping."""
         targets = [target for target in self.assessment.state.targets.values() if not isinstance(target, TargetMissing)]
         return all(target.terminating == 0 and target.ready == target.existing == target.desired for target in targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """What this cycle asks for: replicas per placement, why not more, and which changes a cap forced."""
+class PipelineRollout:
+    """How far a pipeline gets in this cycle: replicas after it, why they change, and why not further.
 
-    after: Mapping[tuple[PipelineKey, PlacementKey], int]
-    holds: Mapping[PipelineKey, tuple[Hold, ...]]
-    reasons: Mapping[tuple[PipelineKey, PlacementKey], ChangeReason]
-    forced: frozenset[PipelineKey]
-
-
-def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) -> Outcomes:
-    """Take every pipeline as far towards its aim as caps and capacity allow now. Writes to `ledger.after`.
-
-    Above a cap, first what must go: at once, whatever else holds. Then up, by priority, as far as there is room.
-    Then down, as far as those that replace it are ready, or further where items are late for want of room elsewhere.
-    A move that has no room at all gives up just enough of what it leaves to begin.
+    `spend_per_hour` is before the changes; `above_cap` says that it, or that of the fleet, is more than the cap allows.
     """
-    moves = sorted(moves, key=lambda move: (-move.assessment.spec.priority, move.key))
+
+    desired: Mapping[PlacementKey, int]
+    reasons: Mapping[PlacementKey, ChangeReason]
+    holds: tuple[Hold, ...]
+    spend_per_hour: float
+    above_cap: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How far every pipeline gets in this cycle, and the instances of each pool: in use now, and desired after it."""
+
+    pipelines: Mapping[PipelineKey, PipelineRollout]
+    in_use: Mapping[PoolName, float]
+    instances: Mapping[PoolName, int]
+
+
+def roll_out(
+    assessments: Sequence[Assessment],
+    fleet: FleetPlan,
+    aims: Mapping[PipelineKey, Aim],
+    snapshot: Snapshot,
+    policy: Policy,
+    trials: Mapping[PoolName, int],
+) -> Rollout:
+    """Take every acting pipeline as far towards its aim as caps and capacity allow in this cycle.
+
+    `trials` has how many replicas may be added to pools that failed and have not delivered since.
+    """
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials)
+    above = ledger.above_cap(ledger.observed_per_hour())
+    moves = [
+        Move(
+            assessment=assessment,
+            aim=aims[assessment.key],
+            plan=fleet.plans[assessment.key],
+            pipeline=fleet.pipelines[assessment.key],
+        )
+        for assessment in assessments
+        if assessment.acting
+    ]
+    moves.sort(key=lambda move: (-move.assessment.spec.priority, move.key))
+    holds, forced = _schedule(moves, ledger, policy.composition)
+    pipelines: dict[PipelineKey, PipelineRollout] = {}
+    for assessment in assessments:
+        key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
+        pipelines[key] = PipelineRollout(
+            desired={own: ledger.after.get((key, own), count) for own, count in assessment.current.items()},
+            reasons={**aims[key].reasons, **forced.get(key, {})},
+            holds=holds.get(key, ()),
+            spend_per_hour=spend,
+            above_cap=above or ledger.above_cap(spend, key),
+        )
+    return Rollout(
+        pipelines=pipelines,
+        in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
+        instances={name: ledger.instances(name) for name in snapshot.pools},
+    )
+
+
+def _schedule(
+    moves: Sequence[Move], ledger: Ledger, composition: Composition
+) -> tuple[Mapping[PipelineKey, tuple[Hold, ...]], Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]]]:
+    """Change `ledger.after` for `moves`, most important first; return the holds, and the changes that a cap forced.
+
+    Above a cap the excess goes first, at once, whatever else holds. Then replicas are added, by priority, as far as
+    they fit. Then replicas are removed as far as their replacements are ready, or further where items are late for lack
+    of capacity elsewhere. A move that finds no capacity at all gives up just enough of what it leaves to begin.
+    """
     before = dict(ledger.after)
     for move in moves:
         _reduce([move], ledger, move.key)
     _reduce(moves, ledger, None)
-    forced = {name for name in before if ledger.after[name] != before[name]}
+    forced: dict[PipelineKey, dict[PlacementKey, ChangeReason]] = {}
+    for (pipeline, key), count in before.items():
+        if ledger.after[(pipeline, key)] != count:
+            forced.setdefault(pipeline, {})[key] = ChangeReason.BUDGET
     refused = {move.key: _raise(move, ledger) for move in moves}
     held = {move.key: _lower(move, ledger, composition) for move in moves}
     for move in moves:
@@ -96,22 +159,14 @@ def schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition) ->
             _even_out(move, ledger, key, limit)
         if blocked and move.settled() and not _changed(move.key, before, ledger):
             _make_room(move, moves, ledger, *blocked[0])
-    return Outcomes(
-        after=dict(ledger.after),
-        holds={move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves},
-        reasons={
-            **{(move.key, key): reason for move in moves for key, reason in move.aim.reasons.items()},
-            **dict.fromkeys(forced, ChangeReason.BUDGET),
-        },
-        forced=frozenset(pipeline for pipeline, _ in forced),
-    )
+    return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced
 
 
 def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
-    """Give up the least valuable replicas that the plan does not use until `scope` (None: the fleet) is at its cap.
+    """Remove the least valuable replicas beyond the plan until `scope` (None: the fleet) is within its cap.
 
-    For the last one of a stage that serves others of its pipeline go that the plan uses, if they can: what replaces it
-    starts only when there is room again, and nothing serves until then.
+    Instead of the last ready replica of a stage, planned replicas of other stages are removed where they can be spared:
+    its replacement starts only when there is capacity again, and the stage would have no replica until then.
     """
     instead: list[tuple[PipelineKey, PlacementKey]] = []
     while ledger.above_cap(ledger.cost_per_hour(scope), scope):
@@ -129,20 +184,20 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) ->
             key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
             instead.append((move.key, key))
         ledger.after[(move.key, key)] -= 1
-    for name in reversed(instead):  # what was too cheap to matter
+    for name in reversed(instead):  # restore those that are not needed to get within the cap
         ledger.after[name] += 1
         if ledger.above_cap(ledger.cost_per_hour(scope), scope):
             ledger.after[name] -= 1
 
 
 def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, float, float]:
-    """Return what a replica is worth, as `_value` does, but for the last one of a stage, which is worth more."""
+    """Return the value of a replica like `_value`, with the last one of a stage worth more."""
     priority, share, price = _value(move, key, ledger)
     return (priority, _last(move, key, ledger), share, price)
 
 
 def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
-    """Return the placements that could lose a replica and leave their stage at least half of what it needs."""
+    """Return the placements that can lose a replica while their stage keeps at least half of the needed capacity."""
     if move.assessment.never_down:
         return []
     placements = move.assessment.spec.placements()
@@ -155,7 +210,7 @@ def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
 
 
 def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
-    """Return what a replica is worth, least first: low priority, where most would be left, dearest per capacity."""
+    """Return the value of a replica: by priority, then by how little its stage would keep, then by capacity per USD."""
     stage, pool = key
     capacities = move.capacities(stage)
     needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
@@ -165,10 +220,10 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
 
 
 def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
-    """Grant what fits, always to the stage that has least of what it needs; return what was refused, and the limit.
+    """Add the replicas that fit, always to the stage with the least share of its need; return the refusals and limits.
 
-    None stands for a trial: the replica waits for the one that is tried. Where a short stage is refused what there
-    will be room for once all that leaves has left, that room is not given to others.
+    A limit of None means a trial: the replica waits for the one on trial. Where a short stage is refused replicas that
+    will fit once the removed ones have gone, that capacity is not given to others.
     """
     refused: list[tuple[PlacementKey, Limit | None]] = []
     granted: dict[tuple[PipelineKey, PlacementKey], int] = {}
@@ -177,7 +232,7 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
     while wanting := [key for key in wanting if ledger.after[(move.key, key)] < move.aim.target[key]]:
         for stage, _ in wanting:
             if stage not in shares:
-                shares[stage] = _asked_share(move, stage, ledger)
+                shares[stage] = _desired_share(move, stage, ledger)
         key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
         name = (move.key, key)
         tried = move.assessment.on_trial.get(key)
@@ -203,9 +258,9 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
 
 
 def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageName]:
-    """Take away what is not needed once those that replace it are ready; return the stages that have to wait.
+    """Remove the replicas whose replacements are ready; return the stages that wait.
 
-    A stage may be slower in the plan because another is to be faster. Until that one is, what serves in time stays.
+    A stage may be slower in the plan because another is faster. Until that one is, replicas that meet the SLA stay.
     """
     waiting: list[StageName] = []
     coming = any(move.ready(key) < count for key, count in move.aim.final.items())
@@ -216,7 +271,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
         serving = _carried(_serving(move, keys, ledger), capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
-        # A stage that is short waits for what has begun to start: what replaces it would begin later.
+        # A stage that is short waits for the replicas that are starting: their replacements would start later.
         short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
         for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
             lowest = max(move.aim.target[key], move.begun(key)) if short else move.aim.target[key]
@@ -235,30 +290,29 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 
 
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
-    """Whether what serves, of what will be asked for, carries what the plan serves within the SLA."""
+    """Whether the ready replicas that are kept meet the SLA for the load that the plan serves."""
     keys = [key for _, key in ledger.placements(move.key)]
-    return in_time(move.assessment, move.plan, move.problem, _serving(move, keys, ledger), composition)
+    return in_time(move.assessment, move.plan, move.pipeline, _serving(move, keys, ledger), composition)
 
 
 def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
-    """Return the replicas that serve of those that will be asked for."""
+    """Return the ready replicas among those that are kept."""
     return {key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}
 
 
 def _carried(
     replicas: Mapping[PlacementKey, int], capacities: Mapping[PoolName, tuple[float, float]]
 ) -> tuple[float, float]:
-    """Return (items per second, sessions) that `replicas` of one stage carry."""
+    """Return the capacity of `replicas` of one stage: (items per second, sessions)."""
     rates = sum(count * capacities[pool][0] for (_, pool), count in replicas.items())
     sessions = sum(count * capacities[pool][1] for (_, pool), count in replicas.items())
     return rates, sessions
 
 
 def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """Give up just enough for one replica of `wanted`, or nothing where that is not possible.
+    """Remove just enough for one replica of `wanted`, or nothing where that is not possible.
 
-    What replaces the last one of a stage that serves starts only when it has gone, and nothing serves until then: see
-    `_spared`.
+    The replacement of a stage's last replica starts only when that one has gone, which leaves a gap: see `_spared`.
     """
     before = dict(ledger.after)
     givers = moves if limit.name is not None else [move]
@@ -279,15 +333,12 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
 
 
 def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
-    """Whether a replica is the last of its stage, and serves well enough to do without what would follow.
-
-    It is not where items are late, or where it breaks a bound.
-    """
+    """Whether a replica is the last of its stage and must stay: items are in time, and replicas are within bounds."""
     return _last(move, key, ledger) and not late(move.assessment) and not out_of_bounds(move.assessment)
 
 
 def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
-    """Whether a replica is the last of its stage that serves, and carries at least half of what the stage needs."""
+    """Whether a replica is the last ready one of its stage, and has at least half of the needed capacity."""
     keys = _placements(move, key[0], ledger)
     serving = _serving(move, keys, ledger)
     if serving[key] == 0 or sum(serving.values()) > 1:
@@ -299,7 +350,7 @@ def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
 
 
 def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:
-    """Whether one replica more would not fit even when all that leaves has left."""
+    """Whether one replica more would not fit even when all removed replicas have gone."""
     name = (move.key, wanted)
     ledger.after[name] += 1
     fits = not (
@@ -312,13 +363,13 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
 
 
 def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """While items are late, let other stages give up what they leave anyway for a short one that finds no room.
+    """While items are late, remove replicas of other stages beyond their aim for a short stage that is refused more.
 
-    What they carry beyond the share that the short stage carries serves nobody. None gets below the share that the
-    short one will have, so the least share only grows.
+    Capacity of the other stages beyond the share of the short stage is idle. None of them gets below the share that the
+    short stage will have, so the least share only grows.
     """
     name = (move.key, wanted)
-    asked = ledger.after[name]
+    desired = ledger.after[name]
     givers = [
         key
         for key in move.aim.target
@@ -326,7 +377,7 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
     ]
     while ledger.after[name] < move.aim.target[wanted]:
         ledger.after[name] += 1
-        share = _asked_share(move, wanted[0], ledger)
+        share = _desired_share(move, wanted[0], ledger)
         ledger.after[name] -= 1
         before = {key: ledger.after.get((move.key, key), 0) for key in givers}
         while _refused_afterwards(move, wanted, ledger):
@@ -337,20 +388,20 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
                 and _left_share(move, key, ledger) >= share
             ]
             if not excess:
-                ledger.ask(move.key, {**before, wanted: asked})
+                ledger.ask(move.key, {**before, wanted: desired})
                 return
             ledger.after[(move.key, min(excess, key=lambda key: _value(move, key, ledger)))] -= 1
         ledger.after[name] += 1
-    ledger.after[name] = asked
+    ledger.after[name] = desired
 
 
-def _asked_share(move: Move, stage: StageName, ledger: Ledger) -> float:
-    """Return how much of what a stage needs it carries once all that is asked for serves."""
+def _desired_share(move: Move, stage: StageName, ledger: Ledger) -> float:
+    """Return the capacity of a stage as a share of its need, once all desired replicas are ready."""
     return _share(move, stage, {key: ledger.after[(move.key, key)] for key in _placements(move, stage, ledger)})
 
 
 def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
-    """Return how much of what its stage needs is carried by what serves, with one replica of `key` less."""
+    """Return the ready capacity of a stage as a share of its need, with one replica of `key` less."""
     return _share(
         move,
         key[0],
@@ -362,7 +413,7 @@ def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
 
 
 def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -> float:
-    """Return how much of what a stage needs `replicas` carry, of items or of sessions, whichever is less."""
+    """Return the capacity of `replicas` as a share of a stage's need, in items or in sessions, whichever is less."""
     capacities = move.capacities(stage)
     needed = _carried({key: move.aim.final[key] for key in replicas}, capacities)
     carried = _carried(replicas, capacities)
@@ -382,16 +433,16 @@ def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[
         if limit is None:
             yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, pool=pool)
             continue
-        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=f"no room on {pool} within {limit}")
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(pool, limit))
     for stage in held:
-        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail="what replaces these replicas is not ready")
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.REPLACEMENTS_NOT_READY)
 
 
 def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
-    """Return the deletion costs to write before `target` is asked for `after` replicas, by pod.
+    """Return the deletion costs to write before `target` is scaled down to `after` replicas, by pod.
 
-    Pods that are not ready go first anyway. A pod whose sessions are not known counts as the busiest. Nothing is
-    written where nothing tells the pods apart, and no cost that somebody else gave is changed but for those chosen.
+    Kubernetes removes pods that are not ready first. A pod with unknown sessions counts as the busiest. Nothing is
+    written where nothing distinguishes the pods, and costs that others wrote change only on the pods to remove.
     """
     goes = state.ready - after
     if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):

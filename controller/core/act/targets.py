@@ -1,11 +1,11 @@
-"""From what the plan wants to what this cycle aims at: tolerance, floors, steps, and never down on missing data."""
+"""From the plan to the aim of this cycle: tolerance, floors, steps, and no scale-down while data is missing."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
-from controller.core.assess.rules import floors
+from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
@@ -15,16 +15,16 @@ from controller.core.state.spec import PlacementKey, StageSpec, StepPolicy
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
-from profiler.profile import LatencySource
+from profiler.stages import LatencySource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """Where a pipeline is to go, before money and capacity say how far it gets this cycle.
+    """The replicas that a pipeline aims for, before caps and capacity limit how far it gets in this cycle.
 
-    `target` is the aim of this cycle, `final` that of later ones, `wanted` what plan and rules want however bold,
-    `planned` the plan alone; each lists every placement. `reasons` says why each placement of `target` that differs
-    from now does. `follows_plan` is false where what runs is good enough.
+    `target` is the aim of this cycle, `final` that of later ones without step limits, `wanted` the plan with the floors
+    of rules, `planned` the plan alone; each lists every placement. `reasons` has the reason for each placement whose
+    target differs from now. `follows_plan` is false where the current replicas are good enough.
     """
 
     target: Mapping[PlacementKey, int]
@@ -39,13 +39,13 @@ class Aim:
 def find_aim(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     *,
     pressed: bool,
 ) -> Aim:
-    """Return where to take a pipeline; `pressed` says that others need what it could do without."""
+    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
@@ -53,10 +53,10 @@ def find_aim(
         planned == assessment.current
         or pressed
         or bool(assessment.leaving)
-        or _worth_it(assessment, plan, problem, planned, pools, policy)
+        or _worth_it(assessment, plan, pipeline, planned, pools, policy)
     )
-    # A stage whose only pool does not exist says nothing about what the others are worth.
-    unknown = bool(assessment.pools_missing) and plan.served_fraction <= 0
+    # A plan without a stage whose only pool does not exist is no plan for the other stages.
+    unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (unreachable and not pressed):
         final = _at_least_bounds(assessment, planned)
     else:
@@ -73,11 +73,11 @@ def find_aim(
         final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
-        # It may be at the cap already.
+        # Spend may be at the cap already.
         final = {key: min(count, assessment.current[key]) for key, count in final.items()}
-    frozen = {stage for stage, _ in assessment.targets_missing}
+    frozen = {stage for stage, _ in assessment.missing.targets}
     for key in final:
-        if key[0] in frozen or key[1] in assessment.pools_missing:
+        if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
     wanted = _lifted(assessment, planned, pools)
@@ -103,9 +103,9 @@ def find_aim(
 
 
 def late(assessment: Assessment) -> bool:
-    """Return whether the SLA is missed as measured end to end.
+    """Return whether the measured end-to-end latency exceeds the SLA.
 
-    A latency composed of the stages' own is too careful to say.
+    A latency composed of those of the stages does not count: it is an upper estimate.
     """
     profile = assessment.profile
     return (
@@ -116,7 +116,7 @@ def late(assessment: Assessment) -> bool:
 
 
 def _held_high(assessment: Assessment) -> bool:
-    """Whether the scale-down window holds a demand so far above the forecast that it matters."""
+    """Whether the scale-down window holds a demand that is above the forecast by more than the tolerance."""
     demand, forecast = assessment.demand.demand, assessment.demand.forecast
     if assessment.demand.falls_at_s is None or demand is None or forecast is None:
         return False
@@ -126,16 +126,16 @@ def _held_high(assessment: Assessment) -> bool:
 def _worth_it(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     planned: Mapping[PlacementKey, int],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
 ) -> bool:
-    """Whether what runs breaks a bound, would miss the SLA for what the plan serves, or costs enough too much."""
+    """Whether the current replicas are out of bounds, would miss the SLA, or the plan saves more than the tolerance."""
     if out_of_bounds(assessment):
         return True
-    # Against the SLA itself: the headroom that plans leave keeps small changes from being acted on.
-    if not in_time(assessment, plan, problem, assessment.current, policy.composition):
+    # Compared with the SLA itself: the headroom of plans absorbs small changes.
+    if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
         (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
@@ -150,24 +150,24 @@ def _worth_it(
 def in_time(
     assessment: Assessment,
     plan: PipelinePlan,
-    problem: Pipeline,
+    pipeline: Pipeline,
     serving: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
-    """Return whether `serving` would carry what the plan serves within the SLA, with the batches that are taken now."""
-    told = assessment.state.memory.batches
+    """Return whether `serving` meets the SLA for the load that the plan serves, with the current batch limits."""
+    current = assessment.state.memory.batches
     batches = {
-        (stage.name, placement.pool): told.get((stage.name, placement.pool), placement.batch)
+        (stage.name, placement.pool): current.get((stage.name, placement.pool), placement.batch)
         for stage in plan.stages
         for placement in stage.placements
     }
-    served = replace(problem, demand=problem.demand.scaled(plan.served_fraction))
+    served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
     return latency_s is not None and latency_s <= assessment.spec.sla.latency_s + EPSILON
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
-    """Return what runs, raised to the declared minimums; the plan starts the stages that do not run at all."""
+    """Return the current replicas, raised to the declared minimums; stages without a replica get the planned ones."""
     raised: dict[PlacementKey, int] = {}
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
@@ -188,7 +188,7 @@ def _lifted(
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
 
-    First what runs already stays, then pools in use grow, then the others, each in the order of preference.
+    Current replicas stay first, then pools in use get more, then the others, each in the order of preference.
     """
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
@@ -198,10 +198,10 @@ def _lifted(
         for placement in stage.placements
     )
     for stage in assessment.spec.stages:
-        missing = floors(assessment.rules).get(stage.name, 0) - sum(
+        missing = assessment.rules.floors().get(stage.name, 0) - sum(
             lifted[(stage.name, placement.pool)] for placement in stage.placements
         )
-        for key, price, capacity in _rooms(assessment, stage, lifted, prices):
+        for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
             added = max(0, min(missing, affordable))
             lifted[key] += added
@@ -210,7 +210,7 @@ def _lifted(
     return lifted
 
 
-def _rooms(
+def _additions(
     assessment: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
 ) -> Sequence[tuple[PlacementKey, float, int]]:
     """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
@@ -229,14 +229,15 @@ def _rooms(
 
 def _absences(assessment: Assessment) -> Iterable[Hold]:
     for stage, pool in assessment.current:
-        if pool in assessment.pools_missing:
+        if pool in assessment.missing.pools:
             yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
     if assessment.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
-    for stage, detail in assessment.blind.items():
+    for stage, reading in assessment.missing.samples.items():
+        detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
-    for (stage, pool), detail in assessment.targets_missing.items():
-        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=f"{pool}: {detail}")
+    for (stage, pool), reason in assessment.missing.targets.items():
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
     yield from assessment.outages
 
 
@@ -245,8 +246,8 @@ def _stepped(
 ) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
     """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
 
-    A fallback from a pool that cannot deliver is not limited: what it replaces is gone already. Nor is what a cap has
-    left of it for a later cycle.
+    A fallback from a pool that does not deliver is not limited, since the replicas that it replaces are gone; nor is
+    the part of it that a cap deferred to a later cycle.
     """
     target = dict(final)
     limited: list[StageName] = []
@@ -271,9 +272,9 @@ def _stepped(
 
 
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
-    """Return the replicas that it takes to have those that are to go replaced before they do.
+    """Return the replicas needed to replace those on nodes that are being removed, before these are gone.
 
-    Until enough of the others are ready, they are asked for on top.
+    The replacements are added on top until enough other replicas are ready.
     """
     replaced: dict[PlacementKey, int] = {}
     for key, leaving in assessment.leaving.items():
@@ -285,14 +286,14 @@ def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Map
 
 
 def _out(assessment: Assessment) -> frozenset[PlacementKey]:
-    """Return the placements that are planned without."""
+    """Return the placements that plans leave out."""
     return frozenset(
         (hold.stage, hold.pool) for hold in assessment.outages if hold.stage is not None and hold.pool is not None
     )
 
 
 def _step(policy: StepPolicy, replicas: int) -> int:
-    # At least one: a share of nothing would leave a stage that does not run at that for ever.
+    # At least one: a share of zero replicas would keep a stage without replicas at zero.
     return max(1, math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
 
 
@@ -336,42 +337,24 @@ def find_aims(
 ) -> Mapping[PipelineKey, Aim]:
     """Return the aim of every pipeline that could be planned.
 
-    Tolerance is for money: a pipeline that holds more than its plan of what is scarce follows its plan.
+    The tolerance is for cost alone: a pipeline that holds a share of what the fleet is short of follows its plan.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
-    short = _Short(snapshot, ledger)
+    shortage = ledger.shortage()
     aims = {
-        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=short.presses(assessment))
+        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=shortage.affects(assessment))
         for assessment in assessments
     }
     for assessment in assessments:
         if assessment.acting:
             ledger.ask(assessment.key, aims[assessment.key].final)
-    short = _Short(snapshot, ledger)
+    shortage = ledger.shortage()
     for assessment in assessments:
-        if assessment.acting and short.presses(assessment):
+        if assessment.acting and shortage.affects(assessment):
             aims[assessment.key] = _aim(assessment, fleet, snapshot, policy, pressed=True)
     return aims
 
 
 def _aim(assessment: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy, *, pressed: bool) -> Aim:
-    plan, problem = fleet.pipelines[assessment.key], fleet.problems[assessment.key]
-    return find_aim(assessment, plan, problem, snapshot.pools, policy, pressed=pressed)
-
-
-class _Short:
-    """What is asked for more than there is of, as the ledger says now."""
-
-    def __init__(self, snapshot: Snapshot, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._fleet = ledger.above_cap(ledger.cost_per_hour())
-        # Nodes of a pool without a ceiling that are not ready for a moment press nobody.
-        self._pools = {
-            name for name, pool in snapshot.pools.items() if pool.spec.instances is not None and ledger.overfull(name)
-        }
-
-    def presses(self, assessment: Assessment) -> bool:
-        """Whether the pipeline takes part in asking for more than there is of a pool or a budget."""
-        if self._fleet or self._ledger.above_cap(self._ledger.cost_per_hour(assessment.key), assessment.key):
-            return True
-        return any(count and pool in self._pools for (_, pool), count in assessment.current.items())
+    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
+    return find_aim(assessment, plan, pipeline, snapshot.pools, policy, pressed=pressed)

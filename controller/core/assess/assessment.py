@@ -1,55 +1,74 @@
-"""What is known of each pipeline before anything is planned: its profile, demand, rules, and what must not change."""
+"""What is known of each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
-from controller.core.assess.problem import pipeline_problem, rounded_up
-from controller.core.assess.rules import evaluate_rules
-from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory, RuleMemory
-from controller.core.state.decision import Hold, HoldReason, RuleState
+from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
+from controller.core.assess.rules import RuleResults, evaluate_rules
+from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
+from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
-from optimizer.latency.predict import predicted_latency_s, stage_load
-from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, StageName
-from profiler.correction import RunningPlacement, RunningStage, with_corrections
-from profiler.estimate import PlacementInput, StageInput, estimate_pipeline
-from profiler.profile import PipelineProfile
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Reading
+from optimizer.latency.predict import predicted_latency_s
+from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
+from profiler.profile import profile_pipeline
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assessment:
-    """One pipeline as it is.
+class MissingReading:
+    """A quantity that the ready replicas of a pool do not report."""
 
-    `current` is every placement's desired replicas, 0 where the workload is missing; `at_most` bounds those where no
-    more can be had, `on_trial` has how many may be added where a failure is over and nothing has proven it yet.
-    `moved_at_s` is when replicas last came or went. `blind` names the stages that run without usable samples and why,
-    `targets_missing` the placements whose workload cannot be read, `pools_missing` the pools that do not exist: what
-    runs on those stays as it is. `conflicting` names the placements that others scale too, `conflicts` is what shows
-    it. `failures` are the placements that fail by themselves, `outages` says of every placement that cannot be had why,
-    and until when.
+    pool: PoolName
+    quantity: Quantity
+    absence: Absence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """What cannot be read or does not exist, and why.
+
+    `samples` names the stages whose ready replicas report no usable load, `targets` the placements whose workload
+    cannot be read, `pools` the pools that do not exist.
+    """
+
+    samples: Mapping[StageName, MissingReading]
+    targets: Mapping[PlacementKey, str]
+    pools: frozenset[PoolName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assessment:
+    """One pipeline as it is now.
+
+    `pipeline` is what the optimizer plans, at `planned_demand`. `current` is every placement's desired replicas, 0
+    where the workload is missing. `at_most` bounds the replicas of placements that get no more; `on_trial` has how many
+    may be added to those whose failure is over while none has become ready since. `moved_at_s` is when replicas last
+    started or stopped. `conflicts` are the changes that others made to written replicas; `conflicting` are the
+    placements that Sluice does not write to because of them. `failures` are the placements that fail although their
+    pool delivers, `outages` says of every placement that cannot be used why, and until when.
     """
 
     state: PipelineState
     profile: PipelineProfile
+    learned: Learned
     demand: DemandState
+    pipeline: Pipeline
     moved_at_s: float | None
-    rules: tuple[RuleState, ...]
-    rule_memories: Mapping[tuple[StageName, str], RuleMemory]
+    rules: RuleResults
     current: Mapping[PlacementKey, int]
     at_most: Mapping[PlacementKey, int]
     on_trial: Mapping[PlacementKey, int]
-    blind: Mapping[StageName, str]
-    targets_missing: Mapping[PlacementKey, str]
-    pools_missing: frozenset[PoolName]
+    missing: Missing
     conflicts: Mapping[PlacementKey, Conflict]
-    conflicting: Mapping[PlacementKey, str]
+    conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
 
@@ -60,7 +79,7 @@ class Assessment:
 
     @property
     def spec(self) -> PipelineSpec:
-        """Return what the user asked for."""
+        """Return the pipeline as declared."""
         return self.state.spec
 
     @property
@@ -71,11 +90,11 @@ class Assessment:
     @property
     def planned_demand(self) -> float:
         """Return the demand to plan for, in the pipeline's unit: the stabilised one, rounded up; 0 before any."""
-        return rounded_up(self.demand.demand or 0.0)
+        return _planned(self.demand)
 
     @property
     def share_before(self) -> float | None:
-        """Return the share of the demand to plan for that the last cycle admitted, None where that was all."""
+        """Return the share of the planned demand that the last cycle admitted, None where that was all."""
         admitted, demand = self.state.memory.admissible, self.planned_demand
         return None if admitted is None or demand <= 0 else min(1.0, admitted / demand)
 
@@ -86,111 +105,88 @@ class Assessment:
 
     @property
     def never_down(self) -> bool:
-        """Whether too little is known to take anything away."""
-        return self.demand_missing or bool(self.blind) or bool(self.targets_missing)
+        """Whether too little is known to remove any replica."""
+        return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
 
     @property
     def leaving(self) -> Mapping[PlacementKey, int]:
-        """Return how many replicas of each placement serve on nodes that are to go soon, where there are any."""
-        targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
-        return {
-            key: target.leaving for key, target in targets.items() if isinstance(target, TargetState) and target.leaving
-        }
+        """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
+        return _leaving(self.state)
 
     @property
     def spend_unknown(self) -> bool:
-        """Whether a workload that may run cannot be read, or runs on a pool without a price: nobody knows the spend."""
+        """Whether the spend is unknown: a workload cannot be read, or has replicas on a pool that does not exist."""
         targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
         return any(
             target.unreadable
             if isinstance(target, TargetMissing)
-            else key[1] in self.pools_missing and max(target.desired, target.existing + target.terminating) > 0
+            else key[1] in self.missing.pools and max(target.desired, target.existing + target.terminating) > 0
             for key, target in targets.items()
         )
 
     @property
     def kept(self) -> Mapping[PlacementKey, int]:
-        """Return the replicas that stay whatever the plan says: all of a pipeline that never goes down.
+        """Return the replicas that stay whatever the plan is: all while the pipeline must not scale down.
 
-        Else those whose pool does not exist: nobody knows what they are worth.
+        Otherwise those whose pool does not exist, because what they cost is unknown.
         """
         return {
             key: min(count, self.at_most.get(key, count))
             for key, count in self.current.items()
-            if count and (self.never_down or key[1] in self.pools_missing)
+            if count and (self.never_down or key[1] in self.missing.pools)
         }
-
-    def problem(self, policy: Policy, *, at_least: Mapping[PlacementKey, int]) -> Pipeline:
-        """Return the pipeline's part of the optimizer's question, keeping `at_least` replicas."""
-        return pipeline_problem(
-            self.spec,
-            self.planned_demand,
-            profile=self.profile,
-            # What is to go has to be had anew, wherever that is.
-            current={key: max(0, count - self.leaving.get(key, 0)) for key, count in self.current.items()},
-            at_least=at_least,
-            at_most=self.at_most,
-            latency_headroom=policy.latency_headroom,
-        )
 
 
 def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
     """Return what is known of one pipeline."""
     spec, now_s = state.spec, snapshot.now_s
     moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
-    window_s = max(stage.metrics_window_s for stage in spec.stages)
-    settled = moved_at_s is None or moved_at_s < now_s - window_s
     demand = stabilised_demand(state, now_s, policy.interval_s)
-    profile = estimate_pipeline(
-        _stage_inputs(state),
-        sla=spec.sla,
-        measured_latency_s=state.latency_s,
-        settled=settled,
-        interval_s=policy.interval_s,
-    )
-    profile = with_corrections(
-        profile,
-        _running(state, profile, demand.observed),
-        sla_latency_s=spec.sla.latency_s,
-        # Without the demand nobody knows how many streams there are.
-        settled=settled and not isinstance(demand.observed, Absence),
+    profile, learned = profile_pipeline(
+        _profiler_input(state, demand, moved_at_s, now_s),
+        state.memory.learned,
         now_s=now_s,
         interval_s=policy.interval_s,
     )
-    replicas = {
-        stage.name: sum(state.desired(stage.name, placement.pool) for placement in stage.placements)
-        for stage in spec.stages
-    }
-    rules, rule_memories = evaluate_rules(state, profile, replicas, snapshot.pools, now_s)
-    missing: dict[PlacementKey, str] = {}
-    for key in spec.placement_keys():
-        target = state.target(*key)
-        if isinstance(target, TargetMissing):
-            missing[key] = target.reason
-    changes = conflicts(state, now_s)
     current = {key: state.desired(*key) for key in spec.placement_keys()}
-    pools_missing = frozenset(pool for _, pool in current if pool not in snapshot.pools)
+    missing = Missing(
+        samples=_stages_without_samples(state),
+        targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
+        pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
+    )
     at_most = {
-        **{key: count for key, count in current.items() if key[1] in pools_missing},
+        **{key: count for key, count in current.items() if key[1] in missing.pools},
         **availability.at_most(state),
     }
+    leaving = _leaving(state)
+    pipeline = optimizer_pipeline(
+        spec,
+        _planned(demand),
+        profile=profile,
+        # Replicas on nodes that are being removed must be placed anew.
+        current={key: max(0, count - leaving.get(key, 0)) for key, count in current.items()},
+        at_most=at_most,
+        latency_headroom=policy.latency_headroom,
+    )
     on_trial = availability.on_trial(state)
-    if on_trial and not _runs_well(state, profile, demand, at_most, policy):
-        # What is short now is not to wait for what may still fail.
-        at_most |= {key: current[key] + allowed for key, allowed in on_trial.items()}
+    if on_trial and not _meets_sla(state, pipeline, demand, at_most, policy.composition):
+        # The missing replicas go elsewhere, instead of where they may fail again.
+        trials = {key: current[key] + allowed for key, allowed in on_trial.items()}
+        at_most |= trials
+        pipeline = limited(pipeline, trials)
+    changes = conflicts(state, now_s)
     return Assessment(
         state=state,
         profile=profile,
+        learned=learned,
         demand=demand,
+        pipeline=pipeline,
         moved_at_s=moved_at_s,
-        rules=rules,
-        rule_memories=rule_memories,
+        rules=evaluate_rules(state, profile, snapshot.pools, now_s),
         current=current,
         at_most=at_most,
         on_trial=on_trial,
-        blind=_blind_stages(state),
-        targets_missing=missing,
-        pools_missing=pools_missing,
+        missing=missing,
         conflicts=changes,
         conflicting=conflicting(state, changes, now_s),
         failures=availability.failures.get(spec.key, {}),
@@ -198,14 +194,18 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
     )
 
 
-def _runs_well(
+def _planned(demand: DemandState) -> float:
+    return rounded_up(demand.demand or 0.0)
+
+
+def _meets_sla(
     state: PipelineState,
-    profile: PipelineProfile,
+    pipeline: Pipeline,
     demand: DemandState,
     at_most: Mapping[PlacementKey, int],
-    policy: Policy,
+    composition: Composition,
 ) -> bool:
-    """Whether what has a place carries the demand within the SLA, so that there is time for a trial."""
+    """Whether the replicas that have a node carry the demand within the SLA, so that there is time for a trial."""
     if demand.demand is None or isinstance(demand.observed, Absence):
         return False
     placed = {
@@ -213,8 +213,8 @@ def _runs_well(
         for key in state.spec.placement_keys()
         if isinstance(target := state.target(*key), TargetState)
     }
-    asked = pipeline_problem(state.spec, demand.demand, profile=profile)
-    latency_s = predicted_latency_s(asked, placed, state.memory.batches, composition=policy.composition)
+    offered = replace(pipeline, demand=optimizer_demand(state.spec, demand.demand))
+    latency_s = predicted_latency_s(offered, placed, state.memory.batches, composition=composition)
     return latency_s is not None and latency_s <= state.spec.sla.latency_s
 
 
@@ -234,7 +234,7 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
 
 
 def _moves(state: PipelineState) -> bool:
-    """Whether replicas are coming or going, so that rates over a window are not yet those of all work."""
+    """Whether replicas start or stop, so that rates over a window are not yet those of all replicas."""
     return any(
         target.terminating or not target.ready == target.existing == target.desired
         for key in state.spec.placement_keys()
@@ -242,67 +242,56 @@ def _moves(state: PipelineState) -> bool:
     )
 
 
-def _stage_inputs(state: PipelineState) -> tuple[StageInput, ...]:
-    memory = state.memory
-    return tuple(
-        StageInput(
-            name=stage.name,
-            after=stage.after,
-            prior_pass_ratio=stage.pass_ratio,
-            pass_ratio=memory.pass_ratios.get(stage.name),
-            window_s=stage.metrics_window_s,
-            placements=tuple(
-                PlacementInput(
-                    pool=placement.pool,
-                    prior=placement.prior.service,
-                    batch_limit=placement.prior.batch_sizes[-1],
-                    replicas=_ready(state, (stage.name, placement.pool)),
-                    samples=state.samples_of(stage.name, placement.pool),
-                    factor=memory.service_factors.get((stage.name, placement.pool)),
-                )
-                for placement in stage.placements
-            ),
-        )
-        for stage in state.spec.stages
-    )
-
-
-def _running(state: PipelineState, profile: PipelineProfile, observed: Reading) -> Mapping[StageName, RunningStage]:
-    """Return the stages as they run, for the model to be held against what was measured."""
-    memory = state.memory
-    asked = pipeline_problem(state.spec, 0.0 if isinstance(observed, Absence) else observed, profile=profile)
+def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
+    """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
+    targets = {key: state.target(*key) for key in state.spec.placement_keys()}
     return {
-        stage.name: RunningStage(
-            load=stage_load(asked, stage),
-            routing=stage.routing,
-            window_s=spec.metrics_window_s,
-            placements={
-                placement.pool: RunningPlacement(
-                    placement=placement,
-                    replicas=_ready(state, (stage.name, placement.pool)),
-                    batch=memory.batches.get((stage.name, placement.pool), placement.batch_sizes[-1]),
-                    throughput=memory.throughput_corrections.get((stage.name, placement.pool)),
-                )
-                for placement in stage.placements
-            },
-            latency=memory.latency_corrections.get(stage.name),
-        )
-        for spec, stage in zip(state.spec.stages, asked.stages, strict=True)
+        key: target.leaving for key, target in targets.items() if isinstance(target, TargetState) and target.leaving
     }
 
 
-def _blind_stages(state: PipelineState) -> Mapping[StageName, str]:
-    """Return the stages in which ready replicas say nothing usable about their load."""
-    blind: dict[StageName, str] = {}
+def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float | None, now_s: float) -> PipelineInput:
+    spec, batches = state.spec, state.memory.batches
+    window_s = max(stage.metrics_window_s for stage in spec.stages)
+    return PipelineInput(
+        stages=tuple(
+            StageInput(
+                name=stage.name,
+                after=stage.after,
+                pass_ratio=stage.pass_ratio,
+                routing=stage.routing,
+                window_s=stage.metrics_window_s,
+                placements=tuple(
+                    PlacementInput(
+                        prior=placement.prior,
+                        replicas=_ready(state, (stage.name, placement.pool)),
+                        batch=batches.get((stage.name, placement.pool), placement.prior.batch_sizes[-1]),
+                        samples=state.samples_of(stage.name, placement.pool),
+                    )
+                    for placement in stage.placements
+                ),
+            )
+            for stage in spec.stages
+        ),
+        sla=spec.sla,
+        latency_s=state.latency_s,
+        demand=None if isinstance(demand.observed, Absence) else optimizer_demand(spec, demand.observed),
+        settled=moved_at_s is None or moved_at_s < now_s - window_s,
+    )
+
+
+def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:
+    """Return the stages whose ready replicas report no usable load, and what they do not report."""
+    silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
-        if stage in blind or _ready(state, (stage, pool)) == 0:
+        if stage in silent or _ready(state, (stage, pool)) == 0:
             continue
         for quantity in THROUGHPUT:
             reading = state.samples_of(stage, pool).of(quantity)
             if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
-                blind[stage] = f"{quantity.value} on {pool}: {reading.reason.value} {reading.detail}".rstrip()
+                silent[stage] = MissingReading(pool=pool, quantity=quantity, absence=reading)
                 break
-    return blind
+    return silent
 
 
 def _ready(state: PipelineState, key: PlacementKey) -> int:
@@ -311,7 +300,7 @@ def _ready(state: PipelineState, key: PlacementKey) -> int:
 
 
 def out_of_bounds(assessment: Assessment) -> bool:
-    """Return whether what runs breaks the declared bounds, or nothing of a stage runs."""
+    """Return whether the current replicas are outside the declared bounds, or a stage has none."""
     for stage in assessment.spec.stages:
         if all(assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
             return True
@@ -324,7 +313,7 @@ def out_of_bounds(assessment: Assessment) -> bool:
 
 
 def most_allowed(assessment: Assessment, key: PlacementKey, prior: Placement) -> int:
-    """Return how many replicas a placement may have: none where its model makes too many errors."""
+    """Return how many replicas a placement may have: none where its word error rate is above `max_wer`."""
     if assessment.spec.max_wer is not None and prior.wer is not None and prior.wer > assessment.spec.max_wer:
         return 0
     most = min(prior.max_replicas, assessment.at_most.get(key, prior.max_replicas))

@@ -1,12 +1,14 @@
-"""What cannot be had: pools that do not deliver, placements that fail on pools that do.
+"""Pools that do not deliver, and placements that fail on pools that do.
 
-Found by replicas that wait past their deadline, planned without for a while, then tried with one replica.
+A failure shows in replicas that are pending past their deadline. The pool or the placement is then left out of plans
+for a backoff time, and tried again with one replica.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, PlacementSpec, PoolSpec
@@ -14,19 +16,19 @@ from optimizer.model import PipelineKey, PoolName
 
 EPSILON = 1e-9
 _NO_ROOM = "Insufficient "
-"""How the scheduler begins what it says of a node that would take the pod but has no room for it."""
+"""Prefix of the scheduler's reason for a node that fits the pod but has no capacity left."""
 _OF_THE_POD = re.compile(
     r"(\d+ )?(Insufficient |node\(s\) didn't (match|satisfy|have free ports)|node\(s\) had volume|pod has unbound|"
     r"persistentvolumeclaim |node\(s\) had untolerated taint \{(?!node\.kubernetes\.io/))"
 )
-"""What the scheduler has against a pod, and would not have against every other one."""
+"""Reasons of the scheduler that concern one pod and not every pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """What can be had at `now_s`. `failures` are those of pools that deliver to others.
+    """The failures of pools and placements at `now_s`. `failures` are those of placements whose pool delivers.
 
-    `waiting` names the pools on which replicas do not serve yet.
+    `waiting` names the pools with replicas that are not ready.
     """
 
     now_s: float
@@ -35,9 +37,9 @@ class Availability:
     waiting: frozenset[PoolName]
 
     def at_most(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return how many replicas may be planned at most where nothing more can be had: those that have a place.
+        """Return the most replicas of the placements that get no more: those that have a node.
 
-        Replicas that do not start are left alone where their stage has nowhere else to go.
+        Replicas that do not start count too where their stage has no other placement to use.
         """
         most: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
@@ -54,7 +56,7 @@ class Availability:
         return most
 
     def on_trial(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return how many replicas may be added, one or none, where a failure is over and nothing has proven it yet."""
+        """Return how many replicas (0 or 1) may be added where a failure is over and no replica has started since."""
         allowed: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
         for key, target in _targets(state):
@@ -69,7 +71,7 @@ class Availability:
         return allowed
 
     def trials(self) -> Mapping[PoolName, int]:
-        """Return how many replicas may be added to each pool on trial: one, or none while another waits there."""
+        """Return how many replicas may be added to each pool on trial: one, or none while another is pending there."""
         return {
             name: 0 if name in self.waiting else 1
             for name, memory in self.pools.items()
@@ -80,7 +82,7 @@ class Availability:
         return unavailable(self.pools.get(pool, PoolMemory()), self.now_s)
 
     def _elsewhere(self, state: PipelineState, key: PlacementKey) -> bool:
-        """Whether the stage of a placement has another one that could be used."""
+        """Whether the stage of a placement has another placement that can be used."""
         failures = self.failures.get(state.spec.key, {})
         return any(
             other != key and other[1] in self.pools and other not in failures and not self._out(other[1])
@@ -90,24 +92,24 @@ class Availability:
 
 
 def unavailable(memory: PoolMemory, now_s: float) -> bool:
-    """Whether the pool, or the placement, is planned without."""
+    """Whether plans leave out the pool, or the placement, at `now_s`."""
     return memory.unavailable_until_s is not None and now_s < memory.unavailable_until_s
 
 
 def find_availability(snapshot: Snapshot) -> Availability:
-    """Return what is known of failures after this snapshot.
+    """Return the failures as of this snapshot.
 
-    A pool cannot deliver when a replica past its deadline has no node, or one that is not ready. Where the pool has
-    room for the replica by the books, and the scheduler finds fault with the pod alone, the placement alone fails: the
-    room is in no one piece, or not for this pod. So it does when a replica on a ready node has not become ready within
-    its start-up time and the deadline. While the nodes cannot be read nobody knows whether the pool has room, and what
-    one pod waits for must not take it from the others.
+    A pool does not deliver when a replica past its deadline has no node, or one that is not ready. Only the placement
+    fails when the pool has free capacity for the replica and the scheduler's reasons concern its pod alone: no node has
+    enough capacity in one piece, or none fits this pod. It also fails when a replica on a ready node has not become
+    ready within its start-up time and the deadline. While the nodes cannot be read, free capacity is unknown, and one
+    pending pod must not make the pool unavailable to the others.
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
     waiting: set[PoolName] = set()
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
-    books = _Books.of(snapshot)
+    room = _Room.of(snapshot)
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
         placements = state.spec.placements()
@@ -115,7 +117,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
             pool = snapshot.pools.get(key[1])
             if pool is None:
                 continue
-            verdict = _judged(state, placements[key], target, pool, books, snapshot.now_s)
+            verdict = _judged(state, placements[key], target, pool, room, snapshot.now_s)
             late[key[1]] += verdict.undelivered
             undelivered[key[1]] += len(target.pending) - len(verdict.apart)
             if target.pending or target.stranded or target.starting:
@@ -136,16 +138,16 @@ def find_availability(snapshot: Snapshot) -> Availability:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Books:
-    """Instances of each pool that take new replicas, less those that replicas with a node fill; who drains there."""
+class _Room:
+    """The instances of each pool that are free for new replicas, and the pools on which replicas are draining."""
 
     free: Mapping[PoolName, float]
     draining: frozenset[PoolName]
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> "_Books":
+    def of(cls, snapshot: Snapshot) -> "_Room":
         free: dict[PoolName, float] = {
-            name: pool.ready_instances - pool.leaving_instances - pool.strays_in_use
+            name: pool.ready_instances - pool.leaving_instances - pool.unaccounted_in_use
             for name, pool in snapshot.pools.items()
         }
         draining: set[PoolName] = set()
@@ -162,10 +164,10 @@ class _Books:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """The waiting replicas of one placement.
+    """The replicas of one placement that are not ready.
 
-    Past their deadline: `undelivered` by the pool, `unplaced` though there is room, `unstarted` on ready nodes; `apart`
-    are all that wait though there is room.
+    Past their deadline are `undelivered` (the pool's failure), `unplaced` although the pool has free capacity, and
+    `unstarted` on ready nodes. `apart` are all pending replicas for which the pool has free capacity.
     """
 
     undelivered: Sequence[PendingReplica]
@@ -175,12 +177,12 @@ class _Verdict:
 
 
 def _judged(
-    state: PipelineState, placement: PlacementSpec, target: TargetState, pool: PoolState, books: _Books, now_s: float
+    state: PipelineState, placement: PlacementSpec, target: TargetState, pool: PoolState, room: _Room, now_s: float
 ) -> _Verdict:
     deadline_s = pool.spec.pending_deadline_s
-    # What drains leaves room behind, for which it is worth waiting that long.
-    drain_s = state.spec.scaling.drain_s if placement.pool in books.draining else 0.0
-    has_room = books.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
+    # Draining replicas free capacity when they are gone.
+    drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
+    has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
     apart = [replica for replica in target.pending if pool.unread or (has_room and _is_its_own(replica.reason))]
     names = {replica.name for replica in apart}
 
@@ -204,9 +206,9 @@ def _judged(
 
 
 def _is_its_own(reason: str) -> bool:
-    """Whether all that the scheduler says is about the pod: `0/6 nodes are available: 2 Insufficient cpu, 4 …. …`."""
-    found = reason.partition("available: ")[2].partition(". ")[0].removesuffix(".")
-    return bool(found) and all(_OF_THE_POD.match(part) for part in found.split(", "))
+    """Whether all reasons of the scheduler concern the pod: `0/6 nodes are available: 2 Insufficient cpu, 4 …`."""
+    reasons = reason.partition("available: ")[2].partition(". ")[0].removesuffix(".")
+    return bool(reasons) and all(_OF_THE_POD.match(part) for part in reasons.split(", "))
 
 
 def _next_failure(
@@ -228,7 +230,7 @@ def _next_failure(
 def _next(
     spec: PoolSpec, memory: PoolMemory, late: Sequence[PendingReplica], *, waits: bool, now_s: float
 ) -> PoolMemory:
-    """Return the memory after this cycle; `late` are past their deadline, `waits` says whether any are on their way."""
+    """Return the memory after this cycle; `late` are past their deadline, `waits` says whether any are pending."""
     if unavailable(memory, now_s):
         assert memory.unavailable_until_s is not None
         # A clock that was set back must not make it longer.
@@ -239,7 +241,7 @@ def _next(
         return PoolMemory(
             unavailable_until_s=now_s + backoff_s,
             backoff_s=min(spec.backoff_max_s, 2 * backoff_s),
-            reason=f"{first.name}: {first.reason}",
+            reason=details.pending(first),
         )
     until_s = memory.unavailable_until_s
     if until_s is not None and (waits or now_s < until_s + spec.pending_deadline_s):

@@ -1,8 +1,8 @@
-"""Workloads whose replicas somebody else sets too: found, told, and not fought over.
+"""Workloads whose replicas another controller sets too. Sluice does not write to them.
 
-An object that says so (an autoscaler with the workload as its target) counts at once. Where there is none, it shows in
-what happens: replicas that were written, and are others when they are read next. Once or twice is a person or a
-roll-out; more often within an hour is a controller, and writing against it would go on for ever.
+An autoscaler that names the workload as its target counts at once. Another controller shows when replicas differ from
+what was written. One or two such changes may be a person or a roll-out; more within an hour are a controller, and
+writing against it would never end.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from controller.core.state.snapshot import PipelineState, TargetState
 from controller.core.state.spec import PlacementKey
 
 ENOUGH = 3
-"""Changes by others that make a contest."""
+"""Changes by others after which another controller is assumed."""
 TRUCE_S = 600.0
-"""For so long after the last change by others nothing is written; then once more it is tried."""
+"""Time after the last change by others during which nothing is written; then writing is tried again."""
 FORGET_S = 3600.0
-"""After so long without one, changes by others are forgotten."""
+"""Time without a change by others after which earlier ones are forgotten."""
 
 
 def conflicts(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Conflict]:
-    """Return the changes that others have made to what was written, this cycle's included."""
-    found: dict[PlacementKey, Conflict] = {}
+    """Return the changes by others to written replicas, including those found in this cycle."""
+    changes: dict[PlacementKey, Conflict] = {}
     for key in state.spec.placement_keys():
         conflict = state.memory.conflicts.get(key)
         if conflict is not None and not now_s - FORGET_S <= conflict.changed_at_s <= now_s:  # or a clock was set back
@@ -35,22 +35,19 @@ def conflicts(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Confl
                 found=target.desired,
             )
         if conflict is not None:
-            found[key] = conflict
-    return found
+            changes[key] = conflict
+    return changes
 
 
 def conflicting(
     state: PipelineState, changes: Mapping[PlacementKey, Conflict], now_s: float
-) -> Mapping[PlacementKey, str]:
-    """Return the placements that are not written to now because others set their replicas, and who or how it shows."""
-    found: dict[PlacementKey, str] = {}
+) -> Mapping[PlacementKey, str | Conflict]:
+    """Return the placements that are not written to in this cycle, with the autoscaler or the changes by others."""
+    causes: dict[PlacementKey, str | Conflict] = {}
     for key in state.spec.placement_keys():
         conflict = changes.get(key)
         if key in state.autoscalers:
-            found[key] = f"{state.autoscalers[key]} sets its replicas too"
+            causes[key] = state.autoscalers[key]
         elif conflict is not None and conflict.changes >= ENOUGH and now_s < conflict.changed_at_s + TRUCE_S:
-            found[key] = (
-                f"somebody else sets its replicas too: {conflict.found} were found "
-                f"after {conflict.written} had been written, {conflict.changes} times by now"
-            )
-    return found
+            causes[key] = conflict
+    return causes

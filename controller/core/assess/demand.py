@@ -1,13 +1,14 @@
-"""The demand to plan for: the forecast over the start-up time and the room to rise, stabilised over the user's windows.
+"""The demand to plan for: forecast over the start-up time, plus headroom, stabilised over the user's windows.
 
-A forecast is kept for the user's scale-down window. What the load may rise to beyond it, until a new replica serves, is
-kept no longer than that takes: room that was not needed is no reason to pay for it for minutes.
+A forecast is kept for the user's scale-down window. Headroom, which is what the load may rise to before a new replica
+is ready, is kept no longer than a replica takes to start: headroom that was not needed is not paid for afterwards.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit, PipelineSpec
@@ -15,28 +16,28 @@ from profiler.demand import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
 
 FORECAST_S = 300.0
-"""How far back a forecast looks: every sample this recent is kept."""
+"""Every sample this recent is kept: the forecast uses them."""
 HISTORY_S = 600.0
-"""How far back is looked for how fast the load rises: bursts are minutes apart."""
+"""How far back samples count for the growth of the load: bursts are minutes apart."""
 SPACING_S = 60.0
-"""Of older samples the lowest and the highest are kept of each such time, as far back as `HISTORY_S`,"""
+"""Of older samples, back to `HISTORY_S`, the lowest and the highest of each such interval are kept."""
 OLD_BUCKETS = 32
-"""and, while they are in the longest window, of each of so many parts of it."""
+"""Of samples within the longest stabilisation window, the lowest and the highest of each of so many parts are kept."""
 
 LEAST_GROWTH_PER_MINUTE = 0.01
-"""What a load that was steady when it was last seen may grow by, unseen."""
+"""Assumed growth of a load that was steady when metrics were lost, as a share per minute."""
 MOST_GROWTH_PER_MINUTE = 0.25
 MOST_MARGIN = 1.5
-"""However long nothing has been seen: what was planned for has room to rise in it already."""
+"""Upper bound of the safety margin while metrics are missing: the planned demand already includes headroom."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
     """Demand in the pipeline's unit: observed, forecast and stabilised.
 
-    `forecast` has the room to rise in it. It is None when the demand is missing, `demand` also when it was never seen;
-    `loss` says since when it is missing. `falls_at_s` is when a demand above the forecast is released, None when none
-    is held.
+    `forecast` includes headroom. It is None while the demand is missing, `demand` only until the first observation;
+    `loss` says since when the demand is missing. `falls_at_s` is when a demand held above the forecast is released,
+    None when none is held.
     """
 
     observed: Reading
@@ -50,9 +51,9 @@ class DemandState:
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
     """Return D = clamp(previous D, lowest forecast of the scale-up window, highest of the scale-down window).
 
-    The same is done with what the load may rise to, over no more than the time until what is decided now serves; D is
-    the higher of the two. A cycle without demand keeps the D from before the loss, times a margin that grows with the
-    time since, and counts as one in which that D was offered: a gap must not shorten a window.
+    The same is done with the forecast plus headroom, over no more than the time until a new replica is ready; D is the
+    higher of the two. While the demand is missing, D is the last one times a margin that grows with time, and counts
+    as observed: a gap must not shorten a window.
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
@@ -84,7 +85,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     ahead_s = horizon_s(state.spec, interval_s)
     newest = [sample for sample in recent if sample[0] >= now_s - FORECAST_S]
     expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
-    # Between now and when a new replica serves, the load may rise as it did before.
+    # Until a new replica is ready, the load may rise as it did before.
     peak = max(expected, min(ABSURD, observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected, peak=peak))
     up_s, down_s = scaling.up.stabilization_s, scaling.down.stabilization_s
@@ -120,15 +121,12 @@ def _peak(sample: DemandSample) -> float:
 
 
 def margin(age_s: float, growth_per_minute: float) -> float:
-    """Return by what to multiply a demand that was last seen `age_s` ago: min(MOST_MARGIN, 1 + growth × minutes).
-
-    It is at least 1, so that time alone never lowers what is planned for, and the budget bounds what is made of it.
-    """
+    """Return the safety margin for a demand observed `age_s` ago: 1 + growth × minutes, at most `MOST_MARGIN`."""
     return min(MOST_MARGIN, 1 + growth_per_minute * max(0.0, age_s) / 60)
 
 
 def _loss(memory: PipelineMemory, spec: PipelineSpec, history: list[tuple[float, float]], now_s: float) -> MetricsLoss:
-    """Return the loss that begins now: the demand may go on to rise as it did, nine times out of ten, in a minute."""
+    """Return the loss that begins now; its growth per minute is the 90th percentile of the recent rises in a minute."""
     demand = memory.demand
     share = growth(history, 60.0, _chance(spec, demand, 60.0)) / demand if demand else 0.0
     return MetricsLoss(
@@ -139,18 +137,19 @@ def _loss(memory: PipelineMemory, spec: PipelineSpec, history: list[tuple[float,
 
 
 def _chance(spec: PipelineSpec, load: float, ahead_s: float) -> float:
-    """Return the standard deviation of a Poisson load: of streams under way, or of a rate averaged over `ahead_s`."""
+    """Return the standard deviation of a Poisson load: of open streams, or of a rate averaged over `ahead_s`."""
     return math.sqrt(load if spec.unit is DemandUnit.STREAMS else load / ahead_s)
 
 
 def horizon_s(spec: PipelineSpec, interval_s: float) -> float:
-    """Return how far ahead to look: what is decided now serves after the slowest start-up and one more cycle."""
+    """Return the forecast horizon: replicas decided now are ready after the slowest start-up and one more cycle."""
     return interval_s + max(placement.startup_s for stage in spec.stages for placement in stage.placements)
 
 
 def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample, ...]:
-    """Return the samples before `now_s`. Those after it, from before a clock was set back, count as one of now: a
-    clock alone lowers nothing.
+    """Return the samples before `now_s`; later ones, from before a clock was set back, become one sample of now.
+
+    A clock that is set back must not lower the demand.
     """
     past = tuple(sample for sample in samples if sample.t_s < now_s)
     ahead = [sample for sample in samples if sample.t_s > now_s]
@@ -164,8 +163,7 @@ def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample
 
 def _valid(reading: Reading) -> Reading:
     if isinstance(reading, float | int) and not 0 <= reading <= ABSURD:
-        rule = f"must be from 0 to {ABSURD:g}"
-        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"demand.query answered {reading!r}: {rule}")
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=details.invalid_demand(reading))
     return reading
 
 
@@ -174,7 +172,7 @@ def _longest_window_s(spec: PipelineSpec) -> float:
 
 
 def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
-    """Return what later cycles can need of `samples`: a bounded number, whatever the window and the interval."""
+    """Return the part of `samples` that later cycles need: a bounded number, whatever the window and the interval."""
     kept = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
     windowed: dict[float, list[DemandSample]] = {}
     older: dict[float, list[DemandSample]] = {}
@@ -186,7 +184,7 @@ def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -
     for bucket in older.values():
         kept += _distinct(min(bucket, key=_forecast), max(bucket, key=_forecast))
     for bucket in windowed.values():
-        # The highest stands for all of its part, to the end: what is dropped must not leave the window sooner.
+        # The highest gets the time of the last sample of its part: dropping samples must not make it expire earlier.
         highest = (replace(max(bucket, key=key), t_s=bucket[-1].t_s) for key in (_forecast, _peak))
         kept += _distinct(min(bucket, key=_forecast), min(bucket, key=_peak), *highest)
     return tuple(sorted(kept, key=lambda sample: sample.t_s))

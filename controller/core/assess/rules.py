@@ -1,14 +1,15 @@
-"""Threshold rules: floors on top of the plan, that hold from when a rule fires until it has been clear."""
+"""Threshold rules: floors on top of the plan, which hold from when a rule fires until its cooldown has passed."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from controller.core.state.carry_over import RuleMemory
 from controller.core.state.decision import RuleState
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Rule, RuleMetric, StageSpec
 from optimizer.model import PoolName, StageName
-from profiler.profile import PipelineProfile, StageProfile
 from profiler.samples import MISSING, Absence, Quantity, Reading
+from profiler.stages import PipelineProfile, StageProfile
 
 QUANTITIES: Mapping[RuleMetric, Quantity] = {
     RuleMetric.P95: Quantity.LATENCY_P95,
@@ -19,45 +20,46 @@ QUANTITIES: Mapping[RuleMetric, Quantity] = {
 }
 
 
-def evaluate_rules(
-    state: PipelineState,
-    profile: PipelineProfile,
-    replicas: Mapping[StageName, int],
-    pools: Mapping[PoolName, PoolState],
-    now_s: float,
-) -> tuple[tuple[RuleState, ...], Mapping[tuple[StageName, str], RuleMemory]]:
-    """Return every rule with what it read and the floor it holds, and what the rules remember.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleResults:
+    """Every rule with its reading and floor, and what is carried over to the next cycle."""
 
-    `replicas` are the stages' desired replicas over all placements.
-    """
+    states: tuple[RuleState, ...]
+    memories: Mapping[tuple[StageName, str], RuleMemory]
+
+    def floors(self) -> Mapping[StageName, int]:
+        """Return the highest floor of every stage that has one."""
+        highest: dict[StageName, int] = {}
+        for state in self.states:
+            if state.floor is not None:
+                highest[state.stage] = max(state.floor, highest.get(state.stage, 0))
+        return highest
+
+
+def evaluate_rules(
+    state: PipelineState, profile: PipelineProfile, pools: Mapping[PoolName, PoolState], now_s: float
+) -> RuleResults:
+    """Return the rules of a pipeline, evaluated. A rule that fires adds to the stage's desired replicas."""
     profiles = {stage.name: stage for stage in profile.stages}
     states: list[RuleState] = []
     memories: dict[tuple[StageName, str], RuleMemory] = {}
     for stage in state.spec.stages:
+        desired = sum(state.desired(stage.name, placement.pool) for placement in stage.placements)
         for rule in stage.rules:
             reading = _reading(rule, profiles[stage.name], state)
             before = state.memory.rules.get((stage.name, rule.name), RuleMemory())
             added = rule.add_replicas * (_zones(stage, state, pools) if rule.per_zone else 1)
-            after = _next(rule, before, reading, replicas[stage.name] + added, now_s)
+            after = _next(rule, before, reading, desired + added, now_s)
             states.append(RuleState(stage=stage.name, name=rule.name, reading=reading, floor=after.floor))
             if after != RuleMemory():
                 memories[(stage.name, rule.name)] = after
-    return tuple(states), memories
-
-
-def floors(states: tuple[RuleState, ...]) -> Mapping[StageName, int]:
-    """Return the highest floor of every stage that has one."""
-    found: dict[StageName, int] = {}
-    for state in states:
-        if state.floor is not None:
-            found[state.stage] = max(state.floor, found.get(state.stage, 0))
-    return found
+    return RuleResults(states=tuple(states), memories=memories)
 
 
 def _next(rule: Rule, before: RuleMemory, reading: Reading, floor: int, now_s: float) -> RuleMemory:
-    """Return the rule's state after `reading`; `floor` is what it sets when it fires now."""
+    """Return the rule's state after `reading`; `floor` applies if the rule fires now."""
     if isinstance(reading, Absence):
-        # Being clear has to be seen: time without data does not count towards the cooldown.
+        # Time without data does not count towards the cooldown.
         return RuleMemory(floor=before.floor, fired=before.fired)
     if _holds(rule, reading):
         return RuleMemory(floor=before.floor, fired=True) if before.fired else RuleMemory(floor=floor, fired=True)
@@ -83,7 +85,7 @@ def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:
-    """Return the zones of the pools the stage runs on; of all its pools while it runs on none."""
+    """Return the zones of the pools on which the stage has replicas; of all its pools while it has none."""
     running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
     named = running or [placement.pool for placement in stage.placements]
     return max([1, *(pools[pool].zones for pool in named if pool in pools)])

@@ -13,8 +13,8 @@ from controller.core.messages.phrases import (
 )
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
 from optimizer.plan import PipelinePlan
-from profiler.profile import LatencySource
 from profiler.samples import Absence, MetricsTier
+from profiler.stages import LatencySource
 
 HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "mode is Paused; replicas left unchanged",

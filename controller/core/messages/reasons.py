@@ -9,8 +9,8 @@ from enum import Enum
 
 from controller.core.messages.summary import Health
 from controller.core.state.decision import HoldReason
-from profiler.profile import LatencySource
 from profiler.samples import AbsenceReason, MetricsTier
+from profiler.stages import LatencySource
 
 
 class ConditionType(Enum):

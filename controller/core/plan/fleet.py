@@ -1,42 +1,42 @@
-"""The plan for the whole fleet: what acts is planned together, around what cannot be moved."""
+"""The plan for the whole fleet: acting pipelines are planned together, around the replicas of the others."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.problem import NO_REPLICAS, pool_problem
-from controller.core.plan.ledger import EPSILON, entries
+from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.plan.ledger import EPSILON, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem, whole_instances
+from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.runtime.cache import Remembered
 
 ADVISED = 32
-"""Fleets up to this size are told what pipelines that cannot be served would take: some thirty searches for each."""
+"""The largest fleet for which unmet demand comes with advice: some thirty searches for each such pipeline."""
 
 REMEMBERED = 16
-"""Plans of up to so many pipelines are kept: most cycles of a quiet fleet ask what the last one did. The values of a
-larger one take as long to compare."""
+"""The largest problem whose plan is cached: most cycles of a quiet fleet have the problem of the last one. To compare
+the values of a larger one takes as long as to solve it."""
 
 _PLANS: Remembered[Plan] = Remembered(64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """`plan` is that of the pipelines that act (of all, where none does); `pipelines` has the others as well.
+    """The plans of all pipelines, and the `pipelines` that they were made for.
 
-    Of a large fleet, which is planned in turns, there is no one `plan`; `planned` is then what each keeps of its last
-    turn; those `waiting` have not had one.
+    `plan` is that of the pipelines that act (of all, where none does). A large fleet, which is planned in turns, has no
+    single `plan`: `planned` is what each pipeline keeps of its last turn, and those `waiting` have not had one.
     """
 
     plan: Plan | None
-    pipelines: Mapping[PipelineKey, PipelinePlan]
-    problems: Mapping[PipelineKey, Pipeline]
+    plans: Mapping[PipelineKey, PipelinePlan]
+    pipelines: Mapping[PipelineKey, Pipeline]
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
 
@@ -44,33 +44,33 @@ class FleetPlan:
 def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
     """Return the plan of every pipeline.
 
-    Pipelines that act are planned around what the others hold, those that only recommend as if they acted too.
+    Acting pipelines are planned around the replicas of the others; those that only recommend, as if all acted.
     """
     acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
-    problems: dict[PipelineKey, Pipeline] = {}
+    pipelines: dict[PipelineKey, Pipeline] = {}
     plan: Plan | None = None
     for group in (assessments, acting):
         if group and (group is acting or len(acting) < len(assessments)):
             problem, plan = planned_together(group, assessments, pools, policy)
-            plans.update({answer.key: answer for answer in plan.pipelines})
-            problems.update({asked.key: asked for asked in problem.pipelines})
-    return FleetPlan(plan=plan, pipelines=plans, problems=problems)
+            plans.update({own.key: own for own in plan.pipelines})
+            pipelines.update({own.key: own for own in problem.pipelines})
+    return FleetPlan(plan=plan, plans=plans, pipelines=pipelines)
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with a stand-in for every pool that pipelines name and that does not exist.
+    """Return the snapshot with a placeholder for every pool that pipelines name and that does not exist.
 
-    Nothing is added there, and what it costs is not known: it has no price, and as many instances as are in use.
+    A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
     named = {
         placement.pool for state in snapshot.pipelines for stage in state.spec.stages for placement in stage.placements
     }
-    missing = {name: _stand_in(name) for name in named - snapshot.pools.keys()}
+    missing = {name: _placeholder(name) for name in named - snapshot.pools.keys()}
     return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
 
 
-def _stand_in(name: PoolName) -> PoolState:
+def _placeholder(name: PoolName) -> PoolState:
     spec = PoolSpec(
         name=name,
         uid="",
@@ -89,23 +89,23 @@ def _stand_in(name: PoolName) -> PoolState:
 def planned_together(
     group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> tuple[Problem, Plan]:
-    """Return the question and the plan, without the nodes that are to go if that can be.
+    """Return the problem and the plan of `group`, without nodes that are being removed if all can be served so.
 
-    Else they are planned with: what runs on them serves to the end.
+    Otherwise these nodes are included: their replicas are ready until the node is gone.
     """
     advice = policy.advice and len(group) <= ADVISED
     before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
     if any(pool.leaving_instances for pool in pools.values()):
         problem = _problem(group, assessments, pools, policy, without_leaving=True)
         plan = _allocated(problem, advice, before)
-        if all(answer.feasible for answer in plan.pipelines):
+        if all(own.feasible for own in plan.pipelines):
             return problem, plan
     problem = _problem(group, assessments, pools, policy, without_leaving=False)
     return problem, _allocated(problem, advice, before)
 
 
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
-    """Return the plan for `problem`, which follows from its values: a question asked before is not searched again."""
+    """Return the plan for `problem`, from the cache if a problem with the same values was solved before."""
     if len(problem.pipelines) > REMEMBERED:
         return allocate(problem, advice=advice, shares_before=shares_before)
     key = (
@@ -130,7 +130,7 @@ def _problem(
     *,
     without_leaving: bool,
 ) -> Problem:
-    """Return the question of `group`, around what the others of `assessments` hold."""
+    """Return the problem of `group`, with the instances and money that the others of `assessments` leave."""
     keys = {assessment.key for assessment in group}
     others = [assessment for assessment in assessments if assessment.key not in keys]
     held_per_hour = sum(
@@ -138,15 +138,15 @@ def _problem(
     )
     held_per_hour += unaccounted_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
-    held = [(assessment.spec, assessment.current) for assessment in others]
-    placed = [(assessment.spec, assessment.current) for assessment in assessments]
+    held = totals_of((assessment.spec, assessment.current) for assessment in others)
+    placed = totals_of((assessment.spec, assessment.current) for assessment in assessments)
     left = {
-        name: pool_problem(
+        name: optimizer_pool(
             pool.spec,
             max(
                 0,
-                pool.limit_holding(_instances(name, placed))
-                - _instances(name, held)
+                pool.limit_holding(placed.instances(name))
+                - held.instances(name)
                 - (pool.leaving_instances if without_leaving else 0),
             ),
         )
@@ -154,9 +154,7 @@ def _problem(
     }
     kept = affordable(group, left, budget)
     return Problem(
-        pipelines=tuple(
-            assessment.problem(policy, at_least=kept.get(assessment.key, NO_REPLICAS)) for assessment in group
-        ),
+        pipelines=tuple(keeping(assessment.pipeline, kept.get(assessment.key, NO_REPLICAS)) for assessment in group),
         pools=left,
         budget_per_hour=budget,
         composition=policy.composition,
@@ -168,9 +166,9 @@ def _problem(
 def affordable(
     group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
-    """Return the replicas to keep of the pipelines that never go down, as far as caps allow, by priority.
+    """Return the replicas to keep of the pipelines that must not scale down, as far as caps allow, by priority.
 
-    Above a cap something has to go, and the plan says best what.
+    Above a cap some replicas have to go, and the plan chooses which.
     """
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
@@ -186,22 +184,10 @@ def affordable(
             continue
         if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
             continue
-        if any(
-            _instances(name, [*chosen, (assessment.spec, assessment.kept)]) > pool.instances
-            for name, pool in pools.items()
-        ):
+        totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
+        if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
         chosen.append((assessment.spec, assessment.kept))
         total_per_hour += cost_per_hour
         kept[assessment.key] = assessment.kept
     return kept
-
-
-def _instances(pool: PoolName, held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> int:
-    return whole_instances(
-        (placement.prior.per_instance, replicas.get((stage.name, pool), 0))
-        for spec, replicas in held
-        for stage in spec.stages
-        for placement in stage.placements
-        if placement.pool == pool
-    )

@@ -1,15 +1,14 @@
-"""The plan of a large fleet, in turns: in each cycle those pipelines are planned anew that need it most.
+"""The plan of a large fleet, in turns: each cycle plans the pipelines that need a new plan most.
 
-A plan takes some ten milliseconds, so that all of thousands do not fit into a cycle. A pipeline keeps its plan until
-what it was made for has changed: its load or its measured times by more than `MOVED`, anything declared at all, a pool
-or a price. Of those that have changed, up to `PER_TURN` are planned in a cycle, those outside their bounds first, then
-by how much has changed; beside them a few of the oldest plans and of those that got too little, so that none rests on
-what has long been otherwise. Until its first turn, or the first one after its stages or placements have become others,
-the plan of a pipeline is what runs.
+A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
+inputs of the plan change: its load or measured times by more than `MOVED`, or anything declared, a pool, or a price. Of
+the changed pipelines, a cycle plans up to `PER_TURN`: those outside their bounds first, then by the size of the change.
+It also plans a few with the oldest plans and a few that lack capacity, so that no plan becomes too old. Until its first
+turn, and after its stages or placements have changed, the plan of a pipeline is its current replicas.
 
-Each is planned by itself in what the others leave: where pools and the fleet's budget suffice for all, that is what
-planning together comes to. Where they do not, those that got too little are planned together with the least important
-of those that hold what they lack, up to `TOGETHER` pipelines.
+Each pipeline is planned alone, with what the others leave. Where pools and the fleet's budget suffice, the result is
+that of planning together. Where they do not, the pipelines that lack capacity are planned together with the least
+important ones that hold it, up to `TOGETHER` pipelines.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,26 +16,26 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
-from controller.core.assess.problem import NO_REPLICAS, pool_problem
+from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
-from controller.core.plan.ledger import PoolTotals
+from controller.core.plan.ledger import Holdings
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, PoolState, unaccounted_per_hour
+from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
-"""Fleets up to this size are planned whole in every cycle."""
+"""The largest fleet that is planned as a whole in every cycle."""
 PER_TURN = 250
 AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
-"""Share by which a load or a time must differ to be planned for anew: well below the tolerance for acting on it."""
+"""Relative change of a load or a time that needs a new plan: well below the tolerance for acting on it."""
 ARRIVED = 1.5 * MOVED
 NEVER = 0.2
-"""A pipeline that was never planned comes before those in which less than this share has changed."""
+"""A pipeline that was never planned comes before those whose relative change is below this."""
 
 _MEASURED = ("service", "saturation_rps", "current")
 
@@ -44,54 +43,54 @@ _MEASURED = ("service", "saturation_rps", "current")
 def plan_in_turns(
     assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
 ) -> FleetPlan:
-    """Return a plan for every pipeline of a large fleet: a new one for those whose turn it is, else the one it had."""
+    """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the one that it keeps."""
     by_key = {assessment.key: assessment for assessment in assessments}
-    whole = {name: pool_problem(pool.spec, pool.open_limit) for name, pool in pools.items()}
-    questions = {
-        assessment.key: assessment.problem(
-            policy, at_least=affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
+    whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
+    pipelines = {
+        assessment.key: keeping(
+            assessment.pipeline, affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
         )
         for assessment in assessments
     }
     planned = {
         assessment.key: own
         for assessment in assessments
-        if (own := assessment.state.planned) is not None and _same_placements(own.question, questions[assessment.key])
+        if (own := assessment.state.planned) is not None and _same_placements(own.pipeline, pipelines[assessment.key])
     }
-    turn = choose(assessments, questions, planned, pools)
-    capacity = Capacity(assessments, planned, pools)
+    turn = choose(assessments, pipelines, planned, pools)
+    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
 
-    def take(question: Pipeline, plan: PipelinePlan) -> None:
-        terms = terms_of(question, pools)
-        planned[plan.key] = Planned(question=question, plan=plan, terms=terms, at_s=now_s)
+    def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
+        terms = terms_of(pipeline, pools)
+        planned[plan.key] = Planned(pipeline=pipeline, plan=plan, terms=terms, at_s=now_s)
 
     for key in turn.now:
         assessment = by_key[key]
-        capacity.release(assessment)
-        take(questions[key], _planned_alone(questions[key], capacity, pools, policy))
-        capacity.hold(assessment, planned[key].plan.replicas())
+        holdings.release(assessment)
+        take(pipelines[key], _planned_alone(pipelines[key], holdings, pools, policy))
+        holdings.hold(assessment, planned[key].plan.replicas())
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
         problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
-        for question, plan in zip(problem.pipelines, together.pipelines, strict=True):
-            take(question, plan)
-    standing = {key: standing_plan(by_key[key], questions[key], pools) for key in turn.waiting}
+        for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
+            take(pipeline, plan)
+    standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
     return FleetPlan(
         plan=None,
-        pipelines={**{key: own.plan for key, own in planned.items()}, **standing},
-        problems={key: planned[key].question if key in planned else question for key, question in questions.items()},
+        plans={**{key: own.plan for key, own in planned.items()}, **standing},
+        pipelines={key: planned[key].pipeline if key in planned else pipeline for key, pipeline in pipelines.items()},
         planned=planned,
         waiting=turn.waiting,
     )
 
 
 def _planned_alone(
-    question: Pipeline, capacity: "Capacity", pools: Mapping[PoolName, PoolState], policy: Policy
+    pipeline: Pipeline, holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> PipelinePlan:
     problem = Problem(
-        pipelines=(question,),
-        pools={name: pool_problem(pools[name].spec, capacity.left(name)) for name in terms_of(question, pools)},
-        budget_per_hour=capacity.money_left(policy.budget_per_hour),
+        pipelines=(pipeline,),
+        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in terms_of(pipeline, pools)},
+        budget_per_hour=holdings.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -102,7 +101,7 @@ def _planned_alone(
 def _with_givers(
     short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
 ) -> Sequence[Assessment]:
-    """Return the most important of those that got too little, and the least important that hold what they lack."""
+    """Return the most important pipelines that lack capacity, and the least important ones that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
     money = any(limit.kind is LimitKind.BUDGET for limit in limits)
@@ -121,7 +120,7 @@ def _with_givers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Which pipelines are planned in this cycle, the most urgent first, and which have to wait for their first plan."""
+    """The pipelines to plan `now`, most urgent first, and those that are `waiting` for their first plan."""
 
     now: tuple[PipelineKey, ...]
     waiting: frozenset[PipelineKey]
@@ -129,22 +128,22 @@ class Turn:
 
 def choose(
     assessments: Sequence[Assessment],
-    questions: Mapping[PipelineKey, Pipeline],
+    pipelines: Mapping[PipelineKey, Pipeline],
     kept: Mapping[PipelineKey, Planned],
     pools: Mapping[PoolName, PoolState],
 ) -> Turn:
-    """Return whose turn it is; `questions` is what each pipeline asks now, `kept` has the plans that can be kept."""
+    """Return whose turn it is; `pipelines` are as of now, `kept` has the plans that can be kept."""
     due: list[tuple[int, float, int, PipelineKey]] = []
-    content: list[tuple[float, PipelineKey]] = []
+    unchanged: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
     for assessment in assessments:
-        rank = _rank(assessment, questions[assessment.key], pools)
+        rank = _rank(assessment, pipelines[assessment.key], pools)
         if rank is not None:
             due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
         else:
-            own = kept[assessment.key]  # nothing has changed, so that it can be
-            (short if lacking(own.plan) is not None else content).append((own.at_s, assessment.key))
-    again = [key for old in (short, content) for _, key in sorted(old)[:AGAIN_PER_TURN]]
+            own = kept[assessment.key]  # it has one, since nothing has changed
+            (short if lacking(own.plan) is not None else unchanged).append((own.at_s, assessment.key))
+    again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
     chosen = frozenset(now)
     waiting = frozenset(
@@ -153,11 +152,11 @@ def choose(
     return Turn(now=tuple(now), waiting=waiting)
 
 
-def _rank(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
-    """Return how urgent a new plan is, the lowest rank and the largest change first; None where the old one stands."""
+def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
+    """Return (rank, change), most urgent: lowest rank, then largest change. None where no new plan is needed."""
     planned = assessment.state.planned
     if planned is not None:
-        change = _change(planned, question, assessment.current, pools)
+        change = _change(planned, pipeline, assessment.current, pools)
         if change <= MOVED:
             return None
         return (0 if out_of_bounds(assessment) else 1), change
@@ -167,37 +166,37 @@ def _rank(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, P
 
 
 def _change(
-    planned: Planned, question: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+    planned: Planned, pipeline: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> float:
-    """Return the largest share by which what was planned for has changed, infinite where anything declared has."""
-    before = planned.question
-    if before == question and planned.terms == terms_of(question, pools):
+    """Return the largest relative change since the plan, infinite where anything declared has changed."""
+    before = planned.pipeline
+    if before == pipeline and planned.terms == terms_of(pipeline, pools):
         return 0.0
-    if planned.terms != terms_of(question, pools) or declared(before) != declared(question):
+    if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
         return inf
-    asked = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
-    # Once what was planned runs, a plan that moves nothing takes its place.
-    moved = 0.0 if current == asked else ARRIVED if current == planned.plan.replicas() else 1.0
-    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(question), strict=True))])
+    then = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
+    # Once the planned replicas run, a plan without changes replaces the old one.
+    moved = 0.0 if current == then else ARRIVED if current == planned.plan.replicas() else 1.0
+    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
 
 
 def _same_placements(before: Pipeline, now: Pipeline) -> bool:
-    """Whether a plan for `before` says of every placement of `now` how many replicas it is to have, and of no other."""
-    asked, asks = (
-        {(stage.name, placement.pool) for stage in question.stages for placement in stage.placements}
-        for question in (before, now)
+    """Whether a plan for `before` has exactly the placements of `now`."""
+    then, present = (
+        {(stage.name, placement.pool) for stage in pipeline.stages for placement in stage.placements}
+        for pipeline in (before, now)
     )
-    return asked == asks
+    return then == present
 
 
-def declared(question: Pipeline) -> object:
-    """Return the parts of a question that do not drift."""
+def declared(pipeline: Pipeline) -> object:
+    """Return the declared parts of a pipeline, which do not drift."""
     return (
-        *(question.sla, question.budget_per_hour, question.priority, question.max_wer),
-        question.demand.sessions is None,
+        *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        pipeline.demand.sessions is None,
         tuple(
             (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
-            for stage in question.stages
+            for stage in pipeline.stages
         ),
     )
 
@@ -209,13 +208,13 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
     )
 
 
-def measured(question: Pipeline) -> tuple[float, ...]:
-    """Return the parts of a question that drift: loads, times and ratios."""
+def measured(pipeline: Pipeline) -> tuple[float, ...]:
+    """Return the measured parts of a pipeline, which drift: loads, times and ratios."""
 
     def numbers() -> Iterator[float]:
-        yield question.demand.entry_rate_rps
-        yield question.demand.sessions or 0.0
-        for stage in question.stages:
+        yield pipeline.demand.entry_rate_rps
+        yield pipeline.demand.sessions or 0.0
+        for stage in pipeline.stages:
             yield stage.pass_ratio
             yield stage.latency_factor
             for placement in stage.placements:
@@ -225,9 +224,9 @@ def measured(question: Pipeline) -> tuple[float, ...]:
     return tuple(numbers())
 
 
-def terms_of(question: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
-    """Return what an instance costs of the pools that a question may use, and how many are on their way out."""
-    used = {placement.pool: pools[placement.pool] for stage in question.stages for placement in stage.placements}
+def terms_of(pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
+    """Return, for each pool that a pipeline may use, the price of an instance and how many are being removed."""
+    used = {placement.pool: pools[placement.pool] for stage in pipeline.stages for placement in stage.placements}
     return {name: (pool.spec.price_per_hour, pool.leaving_instances) for name, pool in used.items()}
 
 
@@ -236,17 +235,17 @@ def _difference(before: float, now: float) -> float:
 
 
 def lacking(plan: PipelinePlan) -> Limit | None:
-    """Return what a plan lacks that others may hold, a pool's instances or money; None where it lacks nothing."""
+    """Return the limit that others may relieve, a pool or a budget, where a plan is infeasible because of it."""
     limit = plan.limited_by
     shared = limit is not None and limit.kind in {LimitKind.POOL, LimitKind.BUDGET}
     return limit if shared and not plan.feasible else None
 
 
-def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
-    """Return what runs, as the plan of a pipeline that has not had its turn."""
+def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
+    """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
         pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
-        for stage in question.stages
+        for stage in pipeline.stages
         for placement in stage.placements
         for pool in (placement.pool,)
     )
@@ -257,11 +256,11 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
         limited_by=None,
         latency_s=None,
         cost_per_hour=cost,
-        bottleneck=question.stages[0].name,
+        bottleneck=pipeline.stages[0].name,
         stages=tuple(
             StagePlan(
                 name=stage.name,
-                rate_rps=question.demand.entry_rate_rps * question.visit_ratios[stage.name],
+                rate_rps=pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name],
                 utilization=None,
                 latency_s=None,
                 mean_s=None,
@@ -277,7 +276,7 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
                     for placement in stage.placements
                 ),
             )
-            for stage in question.stages
+            for stage in pipeline.stages
         ),
         steps=(),
         next_step=None,
@@ -285,51 +284,3 @@ def standing_plan(assessment: Assessment, question: Pipeline, pools: Mapping[Poo
         moved_replicas=0,
         switching_cost_per_hour=0.0,
     )
-
-
-class Capacity:
-    """What is held of pools and money, so that one pipeline can be planned in what the others leave."""
-
-    def __init__(
-        self,
-        assessments: Sequence[Assessment],
-        planned: Mapping[PipelineKey, Planned],
-        pools: Mapping[PoolName, PoolState],
-    ) -> None:
-        self._pools = pools
-        self._totals = PoolTotals()
-        self._per_hour = unaccounted_per_hour(pools.values())
-        self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
-        for assessment in assessments:
-            self.hold(
-                assessment, planned[assessment.key].plan.replicas() if assessment.key in planned else assessment.current
-            )
-        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
-
-    def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
-        """Count for a pipeline what runs and, where it acts, what is planned, whichever is more."""
-        wanted = planned if assessment.acting else NO_REPLICAS
-        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
-
-    def release(self, assessment: Assessment) -> None:
-        """Count nothing for a pipeline."""
-        self._count(assessment, NO_REPLICAS)
-
-    def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
-        before = self._held.get(assessment.key, NO_REPLICAS)
-        for stage in assessment.spec.stages:
-            for placement in stage.placements:
-                key, size = (stage.name, placement.pool), placement.prior.per_instance
-                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
-                    was, now = before.get(key, 0), after.get(key, 0)
-                    self._totals.move(placement.pool, size, was, now)
-                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
-        self._held[assessment.key] = after
-
-    def left(self, pool: PoolName) -> int:
-        """Return the instances that nobody holds, without those on their way out."""
-        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
-
-    def money_left(self, budget_per_hour: float | None) -> float | None:
-        """Return what nobody spends of a budget, None without one."""
-        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)

@@ -1,4 +1,4 @@
-"""What the fleet costs and takes while replicas come and go: the books that no change may overdraw."""
+"""What the fleet spends and occupies while replicas change, and the caps and capacities that no change may exceed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
 
+from controller.core.assess.assessment import Assessment
 from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, unaccounted_per_hour
-from controller.core.state.spec import PlacementKey
+from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
@@ -34,17 +35,26 @@ class PoolTotals:
         self._rounded[pool] = self._rounded.get(pool, 0) + rounded
 
     def instances(self, pool: PoolName) -> int:
-        """Return the whole instances that they take, as `optimizer.model.whole_instances` counts them."""
+        """Return the whole instances that the replicas occupy, as `optimizer.model.whole_instances` counts them."""
         sizes = {size: count for size, count in self._replicas.get(pool, {}).items() if count}
         if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
             return whole_instances(sizes.items())
         return self._rounded[pool]
 
 
-class Replicas(MutableMapping[K, int]):
-    """Replicas by placement, with the totals of the pools that follow from them.
+def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> PoolTotals:
+    """Return the totals of `held`: pipelines with their replicas."""
+    totals = PoolTotals()
+    for spec, replicas in held:
+        for (stage, pool), placement in spec.placements().items():
+            totals.move(pool, placement.prior.per_instance, 0, replicas.get((stage, pool), 0))
+    return totals
 
-    `totals` are of the replicas themselves, `occupied` of those that are there while they change.
+
+class Replicas(MutableMapping[K, int]):
+    """Desired replicas by placement, with the totals of the pools.
+
+    `totals` are of the desired replicas, `occupied` of all that exist while they change.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class Replicas(MutableMapping[K, int]):
     ) -> None:
         """`where` has the pool and the size (replicas per instance) of every placement.
 
-        `occupied` has how many replicas are there once so many are asked for.
+        `occupied` returns, for a desired count, how many replicas exist while it is reached.
         """
         self._where = where
         self._occupied = occupied
@@ -93,7 +103,7 @@ NO_TRIALS: Mapping[PoolName, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One placement in the books. `existing` are its pods that run or start, `terminating` those on their way out."""
+    """One placement. `existing` counts its pods that run or start, `terminating` those that stop."""
 
     price_per_hour: float
     per_instance: int
@@ -103,24 +113,39 @@ class Entry:
 
     @property
     def observed_per_hour(self) -> float:
-        """Return what is spent now."""
+        """Return the current spend."""
         return max(self.desired, self.existing + self.terminating) * self.price_per_hour
 
     def spend_per_hour(self, desired: int) -> float:
-        """Return the most that is spent once `desired` is asked for: what leaves costs until it has left."""
+        """Return the highest spend on the way to `desired`: terminating replicas cost until they are gone."""
         return self.occupied(desired) * self.price_per_hour
 
     def occupied(self, desired: int) -> int:
-        """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
+        """Return the most replicas that exist on the way to `desired`: terminating ones count until they are gone."""
         return most_replicas(desired, self.existing, self.terminating)
 
 
-class Ledger:
-    """The fleet's books during one cycle.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Whether the fleet, and which pipelines, exceed their cap, and which pools have too few instances."""
 
-    `after` holds the replicas that will be asked for, those desired now at first; the methods answer for it.
-    Placements whose workload is missing or whose pool does not exist are not in the books; strays are, as money that
-    the fleet spends and room that nobody has.
+    fleet: bool
+    pipelines: frozenset[PipelineKey]
+    pools: frozenset[PoolName]
+
+    def affects(self, assessment: Assessment) -> bool:
+        """Whether a pipeline exceeds a cap, or has replicas on a pool with too few instances."""
+        if self.fleet or assessment.key in self.pipelines:
+            return True
+        return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
+
+
+class Ledger:
+    """The spend and the instances of the fleet during one cycle.
+
+    `after` has the replicas that will be desired, at first those desired now; the methods refer to it. Placements whose
+    workload is missing or whose pool does not exist are left out. Unaccounted replicas count as spend of the fleet and
+    as occupied instances.
     """
 
     def __init__(
@@ -131,7 +156,7 @@ class Ledger:
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
     ) -> None:
-        """`trials` has how many replicas may be added, over all pipelines, to pools that have to prove themselves."""
+        """`trials` has how many replicas may be added, over all pipelines, to pools that failed before."""
         states = tuple(states)
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
@@ -152,28 +177,28 @@ class Ledger:
         )
 
     def ask(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> None:
-        """Ask for `replicas` of `pipeline`, as far as they are in the books."""
+        """Set the desired replicas of `pipeline`, for placements that the ledger has."""
         for key, count in replicas.items():
             if (pipeline, key) in self.after:
                 self.after[(pipeline, key)] = count
 
     def placements(self, pipeline: PipelineKey) -> Sequence[tuple[PipelineKey, PlacementKey]]:
-        """Return the placements of `pipeline` that are in the books."""
+        """Return the placements of `pipeline` that the ledger has."""
         return self._of_pipeline.get(pipeline, ())
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the most that `pipeline` (None: the fleet) spends while the changes happen."""
+        """Return the highest spend of `pipeline` (None: the fleet) while the changes happen."""
         spent = sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
-        return spent + self._astray_per_hour(pipeline)
+        return spent + self._unaccounted_of(pipeline)
 
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return what `pipeline` (None: the fleet) spends now."""
-        return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._astray_per_hour(pipeline)
+        """Return the current spend of `pipeline` (None: the fleet)."""
+        return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._unaccounted_of(pipeline)
 
     def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return what `pipeline` (None: the fleet) costs when all changes have happened."""
+        """Return the cost of `pipeline` (None: the fleet) after all changes."""
         costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
-        return costs + self._astray_per_hour(pipeline)
+        return costs + self._unaccounted_of(pipeline)
 
     def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
         """Return the cap of `pipeline` (None: of the fleet), None without one."""
@@ -185,11 +210,11 @@ class Ledger:
         return budget is not None and per_hour > budget + EPSILON
 
     def instances(self, pool: PoolName) -> int:
-        """Return the whole instances of `pool` that will be asked for."""
+        """Return the whole instances of `pool` for the desired replicas."""
         return self.after.totals.instances(pool)
 
     def in_use(self, pool: PoolName) -> float:
-        """Return the instances of `pool`, in parts where they are shared, that pods take or wait for now."""
+        """Return the instances of `pool`, in parts where they are shared, that pods use or wait for now."""
         return sum(
             (entry.existing + entry.terminating) / entry.per_instance
             for name, entry in self._entries.items()
@@ -197,22 +222,34 @@ class Ledger:
         )
 
     def overfull(self, pool: PoolName) -> bool:
-        """Whether more of `pool` will be asked for than there is."""
+        """Whether the desired replicas need more instances of `pool` than there are."""
         return self.instances(pool) > self._limits[pool]
 
     def crowded(self, pool: PoolName) -> bool:
-        """Whether more of `pool` would be taken, while the changes happen, than its declared ceiling.
+        """Whether more of `pool` would be occupied, while the changes happen, than its declared instances.
 
-        A pool without one is as large as what is ready there, which what leaves a lost node takes nothing of.
+        False for a pool without declared instances: its limit is its ready nodes, and replicas that leave a lost node
+        occupy none of them.
         """
         return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
 
+    def shortage(self) -> Shortage:
+        """Return what the desired replicas exceed.
+
+        Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
+        """
+        return Shortage(
+            fleet=self.above_cap(self.cost_per_hour()),
+            pipelines=frozenset(name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)),
+            pools=frozenset(name for name in self._ceilings if self.overfull(name)),
+        )
+
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
-        """Return what one replica of a placement costs."""
+        """Return the price of one replica of a placement."""
         return self._entries[(pipeline, key)].price_per_hour
 
     def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
-        """Return the limit that one replica more would break, None when it fits."""
+        """Return the limit that one more replica would exceed, None when it fits."""
         name = (pipeline, key)
         self.after[name] += 1
         try:
@@ -227,7 +264,7 @@ class Ledger:
             self.after[name] -= 1
 
     def on_trial(self, pool: PoolName) -> bool:
-        """Whether nothing more may be added to `pool` this cycle, because it has to prove itself first."""
+        """Whether `pool` is on trial and gets no further replica in this cycle."""
         if pool not in self._trials:
             return False
         added = sum(
@@ -235,7 +272,7 @@ class Ledger:
         )
         return added >= self._trials[pool]
 
-    def _astray_per_hour(self, pipeline: PipelineKey | None) -> float:
+    def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
         return self._unaccounted_per_hour if pipeline is None else 0.0
 
     def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
@@ -245,18 +282,67 @@ class Ledger:
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
-    """Return the placements of `state` that can be counted and priced."""
-    found: dict[PlacementKey, Entry] = {}
+    """Return the placements of `state` with a workload and an existing pool."""
+    priced: dict[PlacementKey, Entry] = {}
     for stage in state.spec.stages:
         for placement in stage.placements:
             target = state.target(stage.name, placement.pool)
             if placement.pool in pools and not isinstance(target, TargetMissing):
                 per_instance = placement.prior.per_instance
-                found[(stage.name, placement.pool)] = Entry(
+                priced[(stage.name, placement.pool)] = Entry(
                     price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
                     per_instance=per_instance,
                     desired=target.desired,
                     existing=target.existing,
                     terminating=target.terminating,
                 )
-    return found
+    return priced
+
+
+class Holdings:
+    """The instances and the money that every pipeline holds, so that one can be planned within what the others leave.
+
+    A pipeline holds its current replicas and, where it acts, its planned ones, whichever are more.
+    """
+
+    def __init__(
+        self,
+        assessments: Sequence[Assessment],
+        planned: Mapping[PipelineKey, Mapping[PlacementKey, int]],
+        pools: Mapping[PoolName, PoolState],
+    ) -> None:
+        self._pools = pools
+        self._totals = PoolTotals()
+        self._per_hour = unaccounted_per_hour(pools.values())
+        self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
+        for assessment in assessments:
+            self.hold(assessment, planned.get(assessment.key, assessment.current))
+        self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
+
+    def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
+        """Count the current and `planned` replicas of a pipeline."""
+        wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
+        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
+
+    def release(self, assessment: Assessment) -> None:
+        """Count no replica of a pipeline."""
+        self._count(assessment, {})
+
+    def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
+        before = self._held.get(assessment.key, {})
+        for stage in assessment.spec.stages:
+            for placement in stage.placements:
+                key, size = (stage.name, placement.pool), placement.prior.per_instance
+                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
+                    was, now = before.get(key, 0), after.get(key, 0)
+                    self._totals.move(placement.pool, size, was, now)
+                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+        self._held[assessment.key] = after
+
+    def left(self, pool: PoolName) -> int:
+        """Return the instances that no pipeline holds, without those that are being removed."""
+        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+
+    def money_left(self, budget_per_hour: float | None) -> float | None:
+        """Return the part of a budget that is not spent, None without a budget."""
+        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)

@@ -1,4 +1,4 @@
-"""What one cycle leaves for the next. It lives in the status of the resources, so that a restart is routine."""
+"""The values that a cycle leaves for the next one. They are stored in the status of the resources, for restarts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,21 +7,21 @@ from enum import Enum
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.profile import Correction
 from profiler.samples import ABSURD
+from profiler.stages import Correction, Learned
 
 FURTHEST_S = 5e10
-"""No time is further than this from the epoch: there has to be a date for it. Virtual time may be below zero."""
+"""No time is further than this from the epoch, so that every time has a date. Virtual time may be below zero."""
 LARGEST_BATCH = 1024
-"""As the resources have it."""
+"""The largest batch that a resource may declare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSample:
     """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then.
 
-    `observed` is None where it was missing; the forecast is then the demand that was held. `peak`, at least the
-    forecast, is what the demand might have risen to before what was decided then could serve; None: the forecast.
+    `observed` is None where it was missing; the forecast is then the held demand. `peak` is the forecast plus headroom
+    for the time until a replica decided then was ready; None: the forecast.
     """
 
     t_s: float
@@ -32,9 +32,9 @@ class DemandSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLoss:
-    """The demand of a pipeline has not been seen since `since_s`.
+    """The demand of a pipeline is missing since `since_s`.
 
-    `demand` was planned for then (None: none was ever seen), and may have grown by `growth_per_minute`, a share of it.
+    `demand` is the one planned for then (None: none was ever observed); it may grow by the share `growth_per_minute`.
     """
 
     since_s: float
@@ -57,7 +57,7 @@ class RuleMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Replicas that somebody else changed after they had been written: how often, when last, from what to what."""
+    """Changes by another controller to written replicas: how often, when last, from `written` to `found`."""
 
     changes: int
     changed_at_s: float
@@ -67,14 +67,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """What a pool remembers of failures: planned without until `unavailable_until_s`, next backoff `backoff_s`."""
+    """The failures of a pool: plans leave it out until `unavailable_until_s`; the next backoff is `backoff_s`."""
 
     unavailable_until_s: float | None = None
     backoff_s: float | None = None
     reason: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
+        """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
         _require_time(self.unavailable_until_s, "unavailable_until_s")
         backoff_s = self.backoff_s
         require(
@@ -86,14 +86,14 @@ class FailureCause(Enum):
     """Why a placement gets no more replicas while its pool delivers to others. The values are condition reasons."""
 
     FRAGMENTED = "Fragmented"
-    """The pool has room, but not in one piece, or not for this pod."""
+    """The pool has free capacity, but no node can schedule this pod."""
     CANNOT_START = "CannotStart"
-    """Its replicas have nodes and do not become ready."""
+    """The replicas have nodes and do not become ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementFailure:
-    """A placement that is planned without for a while, as a pool is, though the fault is not the pool's."""
+    """A placement that plans leave out for a backoff time, although its pool delivers to others."""
 
     cause: FailureCause
     outage: PoolMemory
@@ -101,15 +101,15 @@ class PlacementFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
-    """What a pipeline remembers. Empty means: never decided before.
+    """The state of a pipeline between cycles. Empty before the first decision.
 
     `demand` is the stabilised demand D of the last cycle; `samples` are the forecasts within the longest
-    stabilisation window, oldest first. `service_factors` and `pass_ratios` are the smoothed corrections,
-    `latency_corrections` and `throughput_corrections` those of the model with the time they were last learned.
-    `moved_at_s` is when replicas last came or went. `excess_excused_until_s` is the end of the time in which spend
-    above the cap is excused but may not rise. `conflicts` has the placements whose replicas others change, `failures`
-    those that fail by themselves; `metrics_lost` is there while the demand cannot be seen. `admissible` is
-    the load that was admitted where not all could be: where the search for it begins.
+    stabilisation window, oldest first. `service_factors`, `pass_ratios`, `latency_corrections` and
+    `throughput_corrections` are the parts of `learned`. `batches` are the batch limits of the last plan that was
+    followed. `moved_at_s` is when replicas last started or stopped. `excess_excused_until_s` is the end of the time in
+    which spend above the cap is excused but may not rise. `conflicts` has the placements whose replicas others change,
+    `failures` those that fail although their pool delivers. `metrics_lost` is set while the demand is missing.
+    `admissible` is the admitted load where not all could be served; the next search starts from it.
     """
 
     demand: float | None = None
@@ -127,8 +127,18 @@ class PipelineMemory:
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
 
+    @property
+    def learned(self) -> Learned:
+        """Return what the profiler learned, which is stored in four fields."""
+        return Learned(
+            pass_ratios=self.pass_ratios,
+            service_factors=self.service_factors,
+            latency_corrections=self.latency_corrections,
+            throughput_corrections=self.throughput_corrections,
+        )
+
     def __post_init__(self) -> None:
-        """Refuse what no cycle leaves: a status can be edited, and must not stop the cycle of all pipelines."""
+        """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
         _require_load(self.demand, "demand")
         _require_load(self.admissible, "admissible")
         for sample in self.samples:

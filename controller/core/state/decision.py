@@ -1,5 +1,4 @@
-"""The answer of a cycle, with its reasons inside. Words are made from it in `controller.core.messages.explain`
-alone."""
+"""The decision of a cycle, with its reasons as values. `controller.core.messages` makes text from it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,51 +10,51 @@ from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.profile import PipelineProfile
 from profiler.samples import MetricsTier, Reading
+from profiler.stages import PipelineProfile
 
 
 class Outcome(Enum):
-    """What a cycle does about a pipeline."""
+    """The kind of decision for a pipeline."""
 
     SCALE = "Scale"
     STEADY = "Steady"
     HOLD = "Hold"
-    """It would change something, or cannot know; `holds` says why not now."""
+    """A change is held back, or nothing can be decided; `holds` says why."""
 
 
 class HoldReason(Enum):
-    """Why not now. The values are condition reasons."""
+    """Why a change is held back. The values are condition reasons."""
 
     PAUSED = "Paused"
     RECOMMEND_ONLY = "RecommendOnly"
     METRICS_MISSING = "MetricsMissing"
-    """Without data nothing scales down."""
+    """Nothing scales down while metrics are missing."""
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
     WITHIN_TOLERANCE = "WithinTolerance"
     STEP_LIMITED = "StepLimited"
     AWAITING_TURN = "AwaitingTurn"
-    """The fleet is so large that not all are planned in one cycle, and this one has not had its first turn."""
+    """In a fleet that is planned in turns, the pipeline has not had its first turn."""
     AWAITING_CAPACITY = "AwaitingCapacity"
-    """The overlap of the move does not fit under the cap yet; or what replaces a replica is not ready yet."""
+    """A new replica does not fit within a cap or a pool yet, or the replacement of a replica is not ready yet."""
     CONFLICT = "Conflict"
-    """Somebody else sets the replicas of a workload too: the pipeline is left to them."""
+    """Another controller scales a workload of the pipeline; Sluice does not change the pipeline."""
     SCALE_REFUSED = "ScaleRefused"
-    """The API server did not take the last change; it is tried again."""
+    """The API server refused the last change; it is tried again."""
     POOL_UNAVAILABLE = "PoolUnavailable"
-    """The pool cannot deliver: planned without it for a while."""
+    """The pool does not deliver; plans leave it out for a backoff time."""
     FRAGMENTED = "Fragmented"
-    """The pool has room for the replica, but not in one piece, or not for its pod: planned without it for a while."""
+    """The pool has free capacity, but no node can schedule the pod; plans leave the placement out for a while."""
     CANNOT_START = "CannotStart"
-    """Replicas have nodes and do not become ready: planned without them for a while."""
+    """Replicas have nodes and do not become ready; plans leave the placement out for a while."""
     ON_TRIAL = "OnTrial"
-    """After a failure one replica is tried first; the others wait for it."""
+    """After a failure, one replica is tried before others are added."""
     POOL_NOT_FOUND = "PoolNotFound"
-    SLA_UNREACHABLE = "SlaUnreachable"
-    """No allocation reaches the SLA, which is no reason to take away what serves late."""
-    SLA_MISSED = "SlaMissed"
-    """Items are late now, whatever the model says: nothing that serves is taken away."""
+    SLA_UNREACHABLE = "SLAUnreachable"
+    """No allocation meets the SLA; current replicas stay."""
+    SLA_MISSED = "SLAMissed"
+    """The measured latency exceeds the SLA; no replica is removed."""
 
 
 class ChangeReason(Enum):
@@ -72,12 +71,12 @@ class ChangeReason(Enum):
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
     METRICS_LOST = "MetricsLost"
-    """The margin for what is not seen."""
+    """The safety margin while metrics are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A reason not to act, for the whole pipeline, one of its stages or a stage's placement on one pool.
+    """A reason to hold a change back, for a pipeline, one of its stages, or a stage's placement on one pool.
 
     `until_s` is when it ends, where that is known.
     """
@@ -93,7 +92,7 @@ class Hold:
 class ReplicaChange:
     """A write to make: the replicas of one placement, decided on `resource_version`.
 
-    `deletion_costs` are to be written to pods before: they say who goes first.
+    `deletion_costs` are written to pods before: pods with the lowest cost are removed first.
     """
 
     stage: StageName
@@ -108,7 +107,7 @@ class ReplicaChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """A threshold rule this cycle: what it read, and the floor it holds (None: none)."""
+    """A threshold rule in this cycle: its reading, and the floor that it holds (None: none)."""
 
     stage: StageName
     name: str
@@ -118,9 +117,9 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsUse:
-    """Where the numbers of a pipeline came from, and why not from a better place.
+    """The source of a pipeline's metrics; `because` says why it is not a better one.
 
-    While its demand is lost, the last one, seen `lost_for_s` ago, was planned for times `margin`.
+    While the demand is missing, the plan is for the last one, observed `lost_for_s` ago, times `margin`.
     """
 
     tier: MetricsTier = MetricsTier.PROMETHEUS
@@ -132,15 +131,15 @@ class MetricsUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
-    """What is decided for one pipeline, and from what.
+    """The decision for one pipeline, and what it was made from.
 
-    `demand` is the stabilised demand D that was planned for, `demand_before` that of the cycle before, `forecast` what
-    this cycle expects, all in the pipeline's unit, None while no demand was ever seen. `spend_per_hour` is
+    `demand` is the stabilised demand D that was planned for, `demand_before` that of the last cycle, `forecast` the
+    forecast of this cycle, all in the pipeline's unit, None while no demand was ever observed. `spend_per_hour` is
     max(desired, existing) × price, terminating replicas included, before the changes. `desired` is every placement's
-    replicas after the changes; `unconstrained` what plan and rules want there, before tolerance and step limits.
-    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published);
-    `admitted_meanwhile` is it while replicas are to come that will serve more (None: there are none, or nobody knows).
-    `planned` is what a large fleet keeps for the next cycle.
+    replicas after the changes, `unconstrained` those of the plan and the rules, before tolerance and step limits.
+    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published),
+    `admitted_meanwhile` the one until pending replicas are ready (None: none are pending, or they are unknown).
+    `planned` is the plan that a large fleet keeps for the next cycle.
     """
 
     spec: PipelineSpec
@@ -169,7 +168,7 @@ class PipelineDecision:
 
     @property
     def outcome(self) -> Outcome:
-        """Return what the cycle does: changes win over holds."""
+        """Return the kind of decision: a change takes precedence over holds."""
         if self.changes:
             return Outcome.SCALE
         return Outcome.HOLD if self.holds else Outcome.STEADY
@@ -177,7 +176,7 @@ class PipelineDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecision:
-    """What is known of one pool: instances in use and planned, and its memory."""
+    """The instances of one pool in use and planned, its limits, and its failures."""
 
     name: PoolName
     in_use: float
@@ -190,7 +189,7 @@ class PoolDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to one Snapshot under `policy`. `plan` is None where no pipeline could be planned."""
+    """The decision for one snapshot under `policy`. `plan` is None without pipelines and in fleets planned in turns."""
 
     now_s: float
     policy: Policy

@@ -1,4 +1,4 @@
-"""How the operator as a whole behaves: settings that an operator can have an opinion on, as a value."""
+"""The settings of the operator that concern decisions, as one value."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ class Policy:
     """Settings of the cycle, the same for all pipelines.
 
     `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
-    budgets). `latency_headroom` is the share of the SLA that plans leave free, for what the model does not see; what
-    runs is left alone until it uses that up. `switching_cost_per_hour` is what changing one replica must save.
-    `composition` says how the latencies of stages make up that of a pipeline; `search_effort` bounds the search of a
-    decision in units of work, as `optimizer.model.Problem` has it. `advice` asks what pipelines that cannot be served
-    would take, which changes no decision and takes some thirty searches for each.
+    budgets). `latency_headroom` is the share of the SLA that plans leave free for model errors; current replicas stay
+    until they use it up. `switching_cost_per_hour` is the least saving for changing one replica. `composition` says how
+    the latencies of stages make up that of a pipeline; `search_effort` bounds the search of a decision in units of
+    work, as in `optimizer.model.Problem`. `advice` adds what it takes to serve a pipeline that is not served in full;
+    it changes no decision and takes some thirty searches for each such pipeline.
     """
 
     interval_s: float = 15.0

@@ -1,4 +1,4 @@
-"""Everything a cycle may look at, taken at one moment. Values only; `controller.kube.reader` and the simulated
+"""Everything that a cycle uses, read at one moment. Values only; `controller.kube.reader` and the simulated
 cluster make it."""
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReplica:
-    """A pod that is asked for and does not serve: since when, and why, in the words of whoever says so."""
+    """A pod that is not ready: since when, and the reason that Kubernetes reports."""
 
     name: str
     since_s: float
@@ -22,7 +22,7 @@ class PendingReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingReplica:
-    """A pod that serves. `leaving` says that its node is to go soon; `deletion_cost` is that of its annotation."""
+    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is that of its annotation."""
 
     name: str
     leaving: bool = False
@@ -31,12 +31,12 @@ class ServingReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """A placement's workload as it is.
+    """The observed state of a placement's workload.
 
-    `desired` is what its scale asks for; `existing` counts its pods that run or start, `terminating` those on their
-    way out, `ready` those that serve. The others wait: `pending` have no node, `stranded` are on one that is not ready,
-    `starting` are on a ready one, or on any while the nodes cannot be read. `serving` has those that are ready one by
-    one, where they are known. `resource_version` is that of the scale, for writes.
+    `desired` is the replica count of its scale. `existing` counts its pods that run or start, `terminating` those that
+    stop, `ready` those that are ready. Of the others, `pending` have no node, `stranded` are on a node that is not
+    ready, `starting` are on a ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods
+    where they are known. `resource_version` is that of the scale, for writes.
     """
 
     desired: int
@@ -51,25 +51,25 @@ class TargetState:
 
     @property
     def occupied(self) -> int:
-        """Return the most replicas that are there while nothing else is asked for."""
+        """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
 
     @property
     def leaving(self) -> int:
-        """Return how many of those that serve are on nodes that are to go soon."""
+        """Return how many ready replicas are on nodes that are being removed."""
         return sum(replica.leaving for replica in self.serving)
 
 
 def most_replicas(desired: int, existing: int, terminating: int) -> int:
-    """Return the most replicas that are there once `desired` is asked for: what leaves is, until it has left."""
+    """Return the most replicas that exist on the way to `desired`: terminating ones count until they are gone."""
     return max(desired, existing) + terminating
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMissing:
-    """The placement's workload cannot be read or scaled, and why, for a person.
+    """The reason, as text, why the placement's workload cannot be read or scaled.
 
-    `unreadable` says that it may well be there and run: what it costs is not known.
+    `unreadable` says that it may exist and run, so that its cost is unknown.
     """
 
     reason: str
@@ -81,12 +81,12 @@ _NOT_READ = TargetMissing(reason="not read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The plan that a pipeline keeps until its next turn: what was asked, on which terms, and when.
+    """The plan that a pipeline keeps until its next turn, and the `pipeline` that was planned, at `at_s`.
 
-    `terms` has the price of an instance of each pool that it may use, and how many are on their way out.
+    `terms` has the price of an instance of each pool that it may use, and how many instances are being removed.
     """
 
-    question: Pipeline
+    pipeline: Pipeline
     plan: PipelinePlan
     terms: Mapping[PoolName, tuple[float, int]]
     at_s: float
@@ -94,14 +94,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineState:
-    """One pipeline: what is asked, what runs, what was measured, what is remembered.
+    """One pipeline: its spec, workloads, measurements, and what the last cycle left.
 
-    `demand` is in the pipeline's unit. `latency_s` is the answer to `sla.query`, None without one.
-    `rule_readings` has an entry for every rule with a query. `written` has the replicas that the cycle before wrote,
-    `refused` the server's words where it did not take them; `autoscalers` names the objects that scale a placement's
-    workload too. `metrics` says where the measured comes from.
-    `planned` is what the cycle before has planned, in a fleet so large that it is planned in turns
-    (`controller.core.plan.large_fleet`).
+    `demand` is in the pipeline's unit. `latency_s` is the result of `sla.query`, None without one. `rule_readings` has
+    an entry for every rule with a query. `written` has the replicas that the last cycle wrote, `refused` the API
+    server's reason where it refused them. `autoscalers` names other objects that scale a placement's workload.
+    `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is planned in
+    turns (`controller.core.plan.large_fleet`).
     """
 
     spec: PipelineSpec
@@ -122,22 +121,22 @@ class PipelineState:
         return self.targets.get((stage, pool), _NOT_READ)
 
     def samples_of(self, stage: StageName, pool: PoolName) -> PlacementSamples:
-        """Return what the pods of a placement said."""
+        """Return the samples of a placement's pods."""
         return self.samples.get((stage, pool), NO_SAMPLES)
 
     def desired(self, stage: StageName, pool: PoolName) -> int:
-        """Return the replicas that a placement's workload asks for, 0 where it is missing."""
+        """Return the desired replicas of a placement's workload, 0 where it is missing."""
         target = self.target(stage, pool)
         return 0 if isinstance(target, TargetMissing) else target.desired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool: its nodes as they are, or as they were where `unread` says why they cannot be read.
+    """One pool: the observed state of its nodes, or the last known one where `unread` says why they cannot be read.
 
-    `zones` are the distinct zones of its ready nodes. `leaving_instances` of the ready ones are to go soon: cordoned,
-    or taken back by the provider. `unaccounted` are replicas, by how many fill an instance, that take room and money
-    and that nobody can move now: their workload cannot be read, or their pipeline has become invalid.
+    `zones` is the number of zones of its ready nodes. `leaving_instances` of them are being removed: cordoned, or
+    reclaimed by the provider. `unaccounted` are replicas, by how many fill an instance, that occupy instances and
+    cost money while no cycle can change them: their workload cannot be read, or their pipeline is invalid.
     """
 
     spec: PoolSpec
@@ -150,41 +149,41 @@ class PoolState:
 
     @property
     def limit(self) -> int:
-        """Return how many instances may be used: the declared ceiling, else what is ready."""
+        """Return how many instances may be used: the declared number, otherwise the ready ones."""
         return self.ready_instances if self.spec.instances is None else self.spec.instances
 
     @property
     def open_limit(self) -> int:
-        """Return how many instances may be planned: those that no strays take."""
+        """Return how many instances may be planned: those that no unaccounted replicas occupy."""
         return max(0, self.limit - whole_instances(self.unaccounted.items()))
 
     @property
-    def strays_in_use(self) -> float:
-        """Return the instances that strays take, in parts where they are shared."""
+    def unaccounted_in_use(self) -> float:
+        """Return the instances that unaccounted replicas occupy, in parts where they are shared."""
         return sum(count / per_instance for per_instance, count in self.unaccounted.items())
 
     @property
     def unaccounted_per_hour(self) -> float:
-        """Return what strays cost."""
-        return self.strays_in_use * self.spec.price_per_hour
+        """Return the cost of the unaccounted replicas."""
+        return self.unaccounted_in_use * self.spec.price_per_hour
 
     def limit_holding(self, instances: int) -> int:
-        """Return how many instances to plan with while `instances` are held.
+        """Return how many instances to plan with while replicas hold `instances`.
 
-        A pool bounded by its ready nodes alone keeps what is placed there: a node that is not ready for a moment is no
-        reason to give up the replicas on it. Those that stay pending are.
+        A pool without declared instances keeps the replicas that are placed there: a node that is not ready for a
+        moment is no reason to move them. Replicas that stay pending are.
         """
         return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
 
 
 def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
-    """Return what the strays of all `pools` cost."""
+    """Return the cost of the unaccounted replicas of all `pools`."""
     return sum(pool.unaccounted_per_hour for pool in pools)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The world at `now_s` (seconds since the epoch, or virtual)."""
+    """All pipelines and pools at `now_s` (seconds since the epoch, or virtual)."""
 
     now_s: float
     pipelines: tuple[PipelineState, ...]

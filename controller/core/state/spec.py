@@ -1,6 +1,6 @@
-"""What the user asked for, as values: resources after validation, with defaults resolved and numbers in base units.
+"""The declared pipelines and pools, validated, with defaults resolved and numbers in base units.
 
-`controller.resources.translate` makes these from custom resources; nothing here knows Kubernetes' wire format.
+`controller.resources.translate` makes these values from custom resources.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PlacementKey = tuple[StageName, PoolName]
 
 
 class Mode(Enum):
-    """What Sluice may do about a pipeline."""
+    """What Sluice may change about a pipeline."""
 
     AUTO = "Auto"
     RECOMMEND = "Recommend"
@@ -31,7 +31,7 @@ class DemandUnit(Enum):
 
 
 class RuleMetric(Enum):
-    """What a threshold rule can look at without a query of its own."""
+    """A metric that a threshold rule can use without a query of its own."""
 
     P95 = "p95"
     UTILIZATION = "utilization"
@@ -103,7 +103,7 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPolicy:
-    """How fast one direction may go: the larger of a share of the current replicas and a count, per stage and cycle."""
+    """The step limit in one direction, per stage and cycle: the larger of a share of the replicas and a count."""
 
     stabilization_s: float
     max_share: float
@@ -112,12 +112,20 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """How cautious to be with one pipeline. `drain_s` is what a terminating replica gets to finish its sessions."""
+    """Tolerance and step limits of a pipeline. A terminating replica has `drain_s` to finish its sessions."""
 
     tolerance: float
     up: StepPolicy
     down: StepPolicy
     drain_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineQueries:
+    """The PromQL of a pipeline as a whole: its demand, and its end-to-end latency (None: composed of the stages')."""
+
+    demand: str
+    latency: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +141,8 @@ class PipelineSpec:
     priority: int
     unit: DemandUnit
     chunk_s: float | None
-    demand_query: str
+    queries: PipelineQueries
     sla: Sla
-    sla_query: str | None
     max_wer: float | None
     budget_per_hour: float
     scaling: Scaling

@@ -204,8 +204,8 @@ def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss | Tot
             queries=frozenset(
                 query
                 for query in (
-                    pipeline.demand_query,
-                    pipeline.sla_query,
+                    pipeline.queries.demand,
+                    pipeline.queries.latency,
                     *(rule.query for stage in pipeline.stages for rule in stage.rules),
                 )
                 if query is not None

@@ -7,17 +7,25 @@ from typing import Any
 import pytest
 
 from optimizer.latency.stage import StageLoad, predict
-from optimizer.model import Placement, PoolName, Routing, ServiceLaw, StageName
+from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.correction import (
     KEPT_S,
     LATENCY_TIME_CONSTANT_S,
-    RunningPlacement,
-    RunningStage,
     believed,
     with_corrections,
 )
-from profiler.profile import Correction, LatencySource, PipelineProfile, PlacementProfile, StageProfile
-from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import NO_SAMPLES, Absence, AbsenceReason, Quantity, Reading
+from profiler.stages import (
+    Correction,
+    LatencySource,
+    Learned,
+    PipelineInput,
+    PipelineProfile,
+    PlacementInput,
+    PlacementProfile,
+    StageInput,
+    StageProfile,
+)
 
 NOW_S = 1_000_000.0
 INTERVAL_S = 15.0
@@ -25,7 +33,7 @@ SLA_S = 0.5
 MISSING = Absence(reason=AbsenceReason.MISSING)
 STAGE, CPU, GPU = StageName("encoder"), PoolName("cpu"), PoolName("gpu")
 LAW = ServiceLaw(fixed_s=0.05, cv=1.0)
-LOAD = StageLoad(rate_rps=0.0)
+DEMAND = Demand(entry_rate_rps=40.0)
 
 
 def modelled_s(rate_rps: float, replicas: int = 4, *, service: ServiceLaw = LAW, batch: int = 1) -> float:
@@ -79,6 +87,7 @@ def corrected(
     latency: Correction | None = None,
     throughput: Correction | None = None,
     settled: bool = True,
+    known: bool = True,
     now_s: float = NOW_S,
     interval_s: float = INTERVAL_S,
     replicas: int = 4,
@@ -95,27 +104,35 @@ def corrected(
         pressure=MISSING,
         placements=profiles,
     )
-    running = RunningStage(
-        load=LOAD,
+    running = StageInput(
+        name=STAGE,
+        after=(),
+        pass_ratio=1.0,
         routing=Routing.LEAST_LOADED,
         window_s=60.0,
-        latency=latency,
-        placements={
-            profile.pool: RunningPlacement(
-                placement=Placement(pool=profile.pool, service=service, **law),
+        placements=tuple(
+            PlacementInput(
+                prior=Placement(pool=profile.pool, service=service, **law),
                 replicas=replicas,
                 batch=batch,
-                throughput=throughput,
+                samples=NO_SAMPLES,
             )
             for profile in profiles
-        },
+        ),
+    )
+    pipeline = PipelineInput(
+        stages=(running,), sla=Sla(latency_s=SLA_S), latency_s=None, demand=DEMAND if known else None, settled=settled
+    )
+    learned = Learned(
+        latency_corrections={} if latency is None else {STAGE: latency},
+        throughput_corrections={}
+        if throughput is None
+        else {(STAGE, profile.pool): throughput for profile in profiles},
     )
     profile = PipelineProfile(
         stages=(stage,), bottleneck=None, latency_s=MISSING, latency_source=LatencySource.COMPOSED
     )
-    after = with_corrections(
-        profile, {STAGE: running}, sla_latency_s=SLA_S, settled=settled, now_s=now_s, interval_s=interval_s
-    )
+    after = with_corrections(profile, pipeline, learned, now_s=now_s, interval_s=interval_s)
     return after.stages[0]
 
 
@@ -218,6 +235,9 @@ class TestLatencyFactor:
     def test_nothing_is_learned_while_replicas_come_or_go(self) -> None:
         before = Correction(factor=1.2, smoothed=1.2, learned_at_s=NOW_S - 15)
         assert corrected(on(CPU, slower=1.9), settled=False, latency=before).latency_correction == before
+
+    def test_nothing_is_learned_while_the_demand_is_missing(self) -> None:
+        assert corrected(on(CPU, slower=1.9), known=False).latency_correction is None
 
     def test_without_samples_it_stays_for_an_hour_and_then_fades(self) -> None:
         learned = Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S)

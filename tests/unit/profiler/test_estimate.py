@@ -3,10 +3,18 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import PoolName, ServiceLaw, Sla, StageName
-from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, PlacementInput, StageInput, estimate_pipeline
-from profiler.profile import LatencySource, PipelineProfile, StageProfile
+from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.stages import (
+    LatencySource,
+    Learned,
+    PipelineInput,
+    PipelineProfile,
+    PlacementInput,
+    StageInput,
+    StageProfile,
+)
 
 SLA = Sla(latency_s=0.25)
 INTERVAL_S = 15.0
@@ -33,7 +41,6 @@ def placement(
     pool: str = "cpu",
     *,
     replicas: int = 2,
-    factor: float | None = None,
     batch_limit: int = 8,
     readings: Mapping[Quantity, Reading] = BUSY,
     **changes: Reading,
@@ -41,12 +48,12 @@ def placement(
     """Two replicas under load; `changes` replaces readings by their name."""
     changed = {**readings, **{Quantity[name.upper()]: value for name, value in changes.items()}}
     return PlacementInput(
-        pool=PoolName(pool),
-        prior=ServiceLaw(fixed_s=0.014, per_item_s=0.003),
-        batch_limit=batch_limit,
+        prior=Placement(
+            pool=PoolName(pool), service=ServiceLaw(fixed_s=0.014, per_item_s=0.003), batch_sizes=(batch_limit,)
+        ),
         replicas=replicas,
+        batch=batch_limit,
         samples=PlacementSamples(readings=changed),
-        factor=factor,
     )
 
 
@@ -54,28 +61,33 @@ def stage(
     name: str = "vad",
     *placements: PlacementInput,
     after: Sequence[str] = (),
-    prior_pass_ratio: float = 1.0,
-    pass_ratio: float | None = None,
+    pass_ratio: float = 1.0,
 ) -> StageInput:
     return StageInput(
         name=StageName(name),
         after=tuple(StageName(before) for before in after),
-        prior_pass_ratio=prior_pass_ratio,
         pass_ratio=pass_ratio,
+        routing=Routing.LEAST_LOADED,
         window_s=60.0,
         placements=placements or (placement(),),
     )
 
 
 def profile_of(
-    *stages: StageInput, latency: Reading | None = None, sla: Sla = SLA, settled: bool = True
+    *stages: StageInput,
+    latency: Reading | None = None,
+    sla: Sla = SLA,
+    settled: bool = True,
+    learned: Learned | None = None,
 ) -> PipelineProfile:
-    return estimate_pipeline(stages, sla=sla, measured_latency_s=latency, settled=settled, interval_s=INTERVAL_S)
+    pipeline = PipelineInput(stages=stages, sla=sla, latency_s=latency, demand=None, settled=settled)
+    return estimate_pipeline(pipeline, learned or Learned(), interval_s=INTERVAL_S)
 
 
 def factor_of(factor: float | None = None, batch_limit: int = 8, **changes: Any) -> float:
-    placed = placement(factor=factor, batch_limit=batch_limit, **changes)
-    return profile_of(stage("vad", placed)).stages[0].placements[0].service_factor
+    learned = Learned(service_factors={} if factor is None else {(StageName("vad"), PoolName("cpu")): factor})
+    placed = placement(batch_limit=batch_limit, **changes)
+    return profile_of(stage("vad", placed), learned=learned).stages[0].placements[0].service_factor
 
 
 class TestServiceFactor:
@@ -145,9 +157,10 @@ class TestPassRatio:
         settled: bool = True,
         waiting: float = 1.0,
     ) -> StageProfile:
-        first = stage("vad", placement(completion_rate=completed), prior_pass_ratio=prior, pass_ratio=last)
+        first = stage("vad", placement(completion_rate=completed), pass_ratio=prior)
         then = stage("encoder", placement(arrival_rate=offered, queue_depth=waiting), after=["vad"])
-        return profile_of(first, then, settled=settled).stages[0]
+        learned = Learned(pass_ratios={} if last is None else {first.name: last})
+        return profile_of(first, then, settled=settled, learned=learned).stages[0]
 
     def test_it_is_what_the_next_stage_was_offered_per_completion_smoothed(self) -> None:
         found = self.ratio()
@@ -183,7 +196,7 @@ class TestPassRatio:
         assert isinstance(found.pass_ratio_measured, Absence)
 
     def test_the_last_stage_keeps_its_prior(self) -> None:
-        assert profile_of(stage("lm", prior_pass_ratio=0.9)).stages[0].pass_ratio == 0.9
+        assert profile_of(stage("lm", pass_ratio=0.9)).stages[0].pass_ratio == 0.9
 
     def test_of_a_stage_that_feeds_two_the_mean_is_taken(self) -> None:
         stages = [

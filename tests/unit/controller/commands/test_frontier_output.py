@@ -8,7 +8,7 @@ from problems import pools
 
 from controller.commands.frontier_output import document, print_frontier
 from controller.commands.plan_request import PlanRequest
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from optimizer.model import PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import PlacementPlan
 from optimizer.reports.curve import Corner, Frontier
@@ -36,7 +36,7 @@ CURVE = Frontier(
 
 def a_request() -> PlanRequest:
     spec = a_spec(a_stage("decoder", a_placement("gpu")), sla_s=0.4, budget=10.0)
-    problem = Problem(pipelines=(pipeline_problem(spec, 50.0),), pools=pools(gpu=(1.0, 20)))
+    problem = Problem(pipelines=(optimizer_pipeline(spec, 50.0),), pools=pools(gpu=(1.0, 20)))
     return PlanRequest(specs={KEY: spec}, demands={KEY: 50.0}, problem=problem)
 
 

@@ -9,7 +9,7 @@ from problems import pools
 
 from controller.commands.plan_output import document, print_plan
 from controller.commands.plan_request import PlanRequest
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.messages.phrases import share_words
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
@@ -96,7 +96,7 @@ def a_request(*, composition: Composition = Composition.SUM, search_effort: int 
         specs={KEY: spec},
         demands={KEY: 800.0},
         problem=Problem(
-            pipelines=(pipeline_problem(spec, 800.0),),
+            pipelines=(optimizer_pipeline(spec, 800.0),),
             pools=pools(gpu=(1.01, 10), inferentia=(0.76, 12)),
             composition=composition,
             search_effort=search_effort,

@@ -94,10 +94,8 @@ class TestMoney:
         memory = PipelineMemory(rules={(StageName("vad"), "busy"): RuleMemory(floor=40, fired=True)})
         state = a_state(spec, replicas={VAD: 8, ENCODER: 10}, memory=memory)
         decision = decided(state, Policy(budget_per_hour=4 if fleet_wide else None))
-        assert (
-            moves(decision) == {VAD: (8, 8), ENCODER: (10, 3)}
-            or decision.desired[ENCODER] * 1.0 + decision.desired[VAD] * 0.125 <= 4
-        )
+        assert decision.desired[ENCODER] * 1.0 + decision.desired[VAD] * 0.125 <= 4
+        assert moves(decision) == {VAD: (8, 7), ENCODER: (10, 3)}
         assert {change.reason for change in decision.changes} == {ChangeReason.BUDGET}
 
     def test_the_excess_is_excused_until_the_drain_and_two_cycles_after_it_began(self, planner: Planner) -> None:

@@ -8,7 +8,7 @@ from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
-from profiler.profile import Correction
+from profiler.stages import Correction
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
 MEMORY = PipelineMemory(

@@ -18,8 +18,8 @@ from controller.kube.status import invalid_status, number, pipeline_status, pool
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
-from profiler.profile import Correction
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import Correction
 
 INVALID = unusable_condition(ConditionType.READY, ConditionReason.INVALID_SPEC, "spec.stages: required")
 

@@ -8,7 +8,7 @@ import pytest
 from baselines import CAPTIONS, a_detailed, at, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_state
 
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from simulations.policies.base import Briefing
@@ -48,7 +48,7 @@ def test_the_plan_meets_the_sla_and_is_as_cheap_as_trying_everything(demand: flo
             after=["vad"],
         ),
     )
-    problem = pipeline_problem(spec, demand)
+    problem = optimizer_pipeline(spec, demand)
     best = min(
         vad * 0.125 + count * PRICES[pool]
         for vad, count, pool in itertools.product(range(1, 7), range(1, 10), (PoolName("inferentia"), PoolName("gpu")))
@@ -69,7 +69,7 @@ def test_the_plan_meets_the_sla_and_is_as_cheap_as_trying_everything(demand: flo
 
 def test_what_nothing_can_serve_gets_the_most_there_is() -> None:
     spec = a_spec(a_stage("encoder", a_placement("inferentia", bounds=(0, 3))))
-    assert plan(pipeline_problem(spec, 1000.0), PRICES) == {ENCODER: 3}
+    assert plan(optimizer_pipeline(spec, 1000.0), PRICES) == {ENCODER: 3}
 
 
 def a_model(*, replicas: int = 4, visits: float = 0.5, name: str = "encoder") -> Model:

@@ -6,7 +6,7 @@ import numpy as np
 from baselines import CAPTIONS, a_detailed, at, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_state
 
-from controller.core.assess.problem import pipeline_problem
+from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.spec import PipelineSpec, PoolSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, PipelineKey
@@ -33,7 +33,7 @@ def test_it_serves_the_peak_within_the_sla_and_never_moves() -> None:
     autoscaler = StaticPeak(StaticPeakSettings(), own)
     world = a_detailed(a_state(replicas={VAD: 1, ENCODER: 1}))
     answer = desired(autoscaler, world)
-    latency_s = predicted_latency_s(pipeline_problem(own.pipelines[0], 50.0), answer, {}, composition=Composition.RSS)
+    latency_s = predicted_latency_s(optimizer_pipeline(own.pipelines[0], 50.0), answer, {}, composition=Composition.RSS)
     assert latency_s is not None
     assert latency_s <= 0.5
     assert desired(autoscaler, at(world, world.now_s + 9000)) == answer

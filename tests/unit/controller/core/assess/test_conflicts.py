@@ -57,7 +57,7 @@ def test_one_change_too_few_is_no_contest_and_a_truce_ends() -> None:
 def test_a_contested_pipeline_is_left_alone_and_says_why(planner: Planner) -> None:
     for found, words in (
         (state(autoscaler="HorizontalPodAutoscaler/asr"), "HorizontalPodAutoscaler/asr"),
-        (state(conflict=a_contest()), "1 were found after 3 had been written"),
+        (state(conflict=a_contest()), "1 found after 3 written"),
     ):
         planner.wants({VAD: 1, ENCODER: 5})
         (decision,) = decide(a_snapshot(found), Policy()).pipelines

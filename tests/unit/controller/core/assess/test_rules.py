@@ -44,8 +44,8 @@ def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int =
     fleet = pools(a_pool("cpu", zones=zones), a_pool("inferentia"), a_pool("gpu"))
     snapshot = Snapshot(now_s=now_s, pipelines=(state,), pools=fleet)
     assessment = assess(state, snapshot, find_availability(snapshot), Policy())
-    (rule,) = assessment.rules
-    return rule.floor, assessment.rule_memories.get((STAGE, rule.name), RuleMemory())
+    (rule,) = assessment.rules.states
+    return rule.floor, assessment.rules.memories.get((STAGE, rule.name), RuleMemory())
 
 
 def test_the_floor_is_the_replicas_the_stage_had_when_the_rule_fired_plus_what_it_adds() -> None:

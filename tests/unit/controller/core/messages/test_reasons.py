@@ -27,8 +27,8 @@ from controller.core.state.policy import Policy
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import StageName
-from profiler.profile import LatencySource
 from profiler.samples import Absence, AbsenceReason, MetricsTier
+from profiler.stages import LatencySource
 
 DOCUMENT = ROOT / "docs" / "reasons.md"
 ABSENT = Absence(reason=AbsenceReason.STALE)

@@ -228,7 +228,7 @@ def test_a_pipeline_loses_its_own_queries_and_deployments(tmp_path: Path) -> Non
 
     assert loss.namespace == "speech"
     assert set(loss.deployments) == {placement.target.name for stage in spec.stages for placement in stage.placements}
-    assert spec.demand_query in loss.queries
+    assert spec.queries.demand in loss.queries
 
 
 def test_the_queries_of_a_pipeline_are_demand_latency_and_those_of_its_rules() -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 
-from controller.core.assess.problem import pipeline_problem, rounded_up
+from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, rounded_up
 from controller.core.state.spec import DemandUnit
-from optimizer.model import Placement, PoolName, ServiceLaw, StageName
-from profiler.profile import LatencySource, PipelineProfile, PlacementProfile, StageProfile
+from optimizer.model import Pipeline, Placement, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import LatencySource, PipelineProfile, PlacementProfile, StageProfile
 
 SPEC = a_spec(
     a_stage("vad", a_placement("cpu", bounds=(1, 9)), pass_ratio=0.5),
@@ -19,23 +19,28 @@ NONE = Absence(reason=AbsenceReason.MISSING)
 
 
 def vad(**options: object) -> Placement:
-    return pipeline_problem(SPEC, 10.0, **options).stages[0].placements[0]  # type: ignore[arg-type]
+    return optimizer_pipeline(SPEC, 10.0, **options).stages[0].placements[0]  # type: ignore[arg-type]
+
+
+def bounds_of(pipeline: Pipeline) -> tuple[int, int]:
+    placement = pipeline.stages[0].placements[0]
+    return placement.min_replicas, placement.max_replicas
 
 
 def test_streams_offer_items_and_hold_a_session_each() -> None:
     spec = replace(SPEC, unit=DemandUnit.STREAMS, chunk_s=0.32)
-    demand = pipeline_problem(spec, 800.0).demand
+    demand = optimizer_pipeline(spec, 800.0).demand
     assert demand.entry_rate_rps == pytest.approx(2500.0)
     assert demand.sessions == 800.0
 
 
 def test_requests_are_items_and_hold_no_session() -> None:
-    demand = pipeline_problem(SPEC, 30.0).demand
+    demand = optimizer_pipeline(SPEC, 30.0).demand
     assert (demand.entry_rate_rps, demand.sessions) == (30.0, None)
 
 
 def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
-    problem = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    problem = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
     vad_stage, encoder_stage = problem.stages
     assert vad_stage.pass_ratio == pytest.approx(0.25, rel=0.01)
     assert vad_stage.placements[0].service.fixed_s == pytest.approx(0.07, rel=0.01)
@@ -43,8 +48,8 @@ def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
 
 
 def test_noise_in_what_was_measured_asks_the_same_question() -> None:
-    one = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
-    other = pipeline_problem(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))
+    one = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
+    other = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))
     assert one == other
 
 
@@ -82,7 +87,7 @@ def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:
 
 
 def test_headroom_is_taken_off_the_sla() -> None:
-    assert pipeline_problem(SPEC, 10.0, latency_headroom=0.2).sla.latency_s == pytest.approx(0.4)
+    assert optimizer_pipeline(SPEC, 10.0, latency_headroom=0.2).sla.latency_s == pytest.approx(0.4)
 
 
 def test_a_pool_that_cannot_deliver_lowers_the_bounds_the_minimum_included() -> None:
@@ -91,11 +96,18 @@ def test_a_pool_that_cannot_deliver_lowers_the_bounds_the_minimum_included() -> 
 
 
 def test_replicas_to_keep_raise_the_bounds_the_maximum_included() -> None:
-    placement = vad(at_least={VAD: 12}, at_most={VAD: 2})
-    assert (placement.min_replicas, placement.max_replicas) == (12, 12)
+    pipeline = keeping(optimizer_pipeline(SPEC, 10.0, at_most={VAD: 2}), {VAD: 12})
+    assert bounds_of(pipeline) == (12, 12)
+    assert bounds_of(keeping(pipeline, {VAD: 3})) == (12, 12)
+
+
+def test_a_limit_lowers_the_bounds_the_minimum_included() -> None:
+    pipeline = optimizer_pipeline(SPEC, 10.0)
+    assert bounds_of(limited(pipeline, {VAD: 0})) == (0, 0)
+    assert bounds_of(limited(pipeline, {VAD: 12})) == (1, 9)
 
 
 def test_what_runs_is_known_for_the_cost_of_switching() -> None:
-    problem = pipeline_problem(SPEC, 10.0, current={VAD: 3})
+    problem = optimizer_pipeline(SPEC, 10.0, current={VAD: 3})
     assert [stage.placements[0].current for stage in problem.stages] == [3, 0]
     assert problem.stages[1].placements[0].pool == ENCODER[1]
