@@ -1,4 +1,4 @@
-"""The `sluice` program: assembled from the commands that each package contributes."""
+"""The `sluice` program: a group of the commands that each package contributes by entry points."""
 
 from importlib.metadata import entry_points
 
@@ -8,29 +8,29 @@ _GROUP = "sluice.commands"
 
 
 class Commands(click.Group):
-    """A group that finds its commands among the installed entry points and imports one only when it is called."""
+    """A group whose commands are the installed entry points; a command is imported only when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""
         return sorted(point.name for point in entry_points(group=_GROUP))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command called `cmd_name`, or None when no installed package contributes it."""
+        """Return the command called `cmd_name`, None when no installed package contributes it."""
         for point in entry_points(group=_GROUP, name=cmd_name):
             try:
                 command = point.load()
             except ModuleNotFoundError as error:
-                return _out_of_reach(cmd_name, str(error.name))
+                return _not_installed(cmd_name, str(error.name))
             assert isinstance(command, click.Command)
             return command
         return None
 
 
-def _out_of_reach(name: str, module: str) -> click.Command:
-    """Return what stands for a command whose extra is not installed, as in the operator's image."""
+def _not_installed(name: str, module: str) -> click.Command:
+    """Return a command that fails with the name of the missing extra, as in the operator's image."""
 
     def refuse() -> None:
-        raise click.ClickException(f"{name}: needs {module}: install sluice-operator[lab]")
+        raise click.ClickException(f"{name} needs {module}: install sluice-operator[lab]")
 
     return click.Command(
         name,
@@ -44,7 +44,7 @@ def _out_of_reach(name: str, module: str) -> click.Command:
 @click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="sluice-operator", prog_name="sluice")
 def main() -> None:
-    """Allocate compute to speech pipelines: within the SLA, never above the budget."""
+    """Allocate compute to speech pipelines: within the latency SLA and the budget, at least cost."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How much work a decision may take: seconds turned into units of the search, on this machine, once at the start.
+"""Converts the time limit of a decision into units of search work, by a measurement on this machine at start-up.
 
-The search counts its work instead of looking at a clock, so that a decision can be made again from its record. How many
-units a second holds is measured here, on a question made for it.
+The search counts its work instead of reading a clock, so that a decision can be reproduced from its record. The units
+per second are measured here on a fixed problem.
 """
 
 import math
@@ -31,12 +31,12 @@ _NEAR, _FAR = PoolName("near"), PoolName("far")
 
 
 def search_effort(decision_s: float, *, solve: Callable[[], int] | None = None) -> int:
-    """Return the units of work to allow so that the search of a decision takes about `decision_s` seconds, or less.
+    """Return the units of search work that take about `decision_s` seconds or less on this machine.
 
-    `solve` answers a question and returns the units that it took; by default one of twelve pipelines on two scarce
-    pools. It is asked once to be compiled and then `RUNS` times, of which the fastest counts: the others were
-    disturbed. Its seconds are those of the processor: other threads take in thousands of resources meanwhile. The limit
-    is rounded down to a power of two, so that two starts on one machine mostly agree.
+    `solve` solves a problem and returns the units it took; by default `reference()`. It is called once to be compiled
+    and then `RUNS` times; the fastest run counts, because the others were slowed by other work. CPU time of this
+    thread is measured, because other threads read thousands of resources meanwhile. The result is rounded down to a
+    power of two, so that two starts on the same machine mostly agree.
     """
     solve = solve or reference()
     solve()
@@ -49,7 +49,7 @@ def search_effort(decision_s: float, *, solve: Callable[[], int] | None = None) 
 
 
 def reference() -> Callable[[], int]:
-    """Return a question to measure by: how twelve pipelines share two pools that do not have enough for all wishes."""
+    """Return a function that shares two scarce pools among twelve pipelines and returns the units of work it took."""
     problem = Problem(
         pipelines=tuple(_pipeline(number) for number in range(_PIPELINES)),
         pools={

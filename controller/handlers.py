@@ -1,6 +1,10 @@
-"""The watches: kopf keeps the stores of custom resources fresh, in a thread of its own, and does nothing else.
+"""Watches the operator's own kinds, SpeechPipelines and ComputePools, with kopf and keeps their stores up to date.
 
-Only low-level event handlers are used: no finalizers, no annotations, no writes. What watches miss, `resync` finds.
+kopf does for these kinds what it is made for: discovery, credentials, lists, watches and reconnection. Only low-level
+`on.event` handlers are used, which add no finalizers or annotations and write nothing. kopf runs in a thread of its
+own. It does not notice deletions while a watch is interrupted, so `resync` lists all objects from time to time.
+
+Pods, nodes and workloads are watched by `controller.kube.watch`, which says why kopf does not fit them.
 """
 
 import asyncio
@@ -17,14 +21,14 @@ from controller.kube.store import ResourceStore
 
 _BEAT_S = 1.0
 _WORKERS = 100
-_IDLE_S = 0.1  # a worker keeps the last event of its object for as long
-_TIDIED = 250
-"""Events after which garbage is looked for, be it within a cycle: kopf leaves 30 KiB of it behind for each of them."""
+_IDLE_S = 0.1  # a worker holds the last event of its object for this long
+_EVENTS_PER_COLLECTION = 250
+"""Events after which garbage is collected, also during a cycle: kopf leaves 30 KiB of it per event."""
 _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 
-class Watches:
-    """Feeds the stores of SpeechPipelines and ComputePools; watches from `begin` to the end of `with`."""
+class ResourceWatches:
+    """Keeps the stores of SpeechPipelines and ComputePools up to date, from `start` until its context is left."""
 
     def __init__(
         self,
@@ -35,37 +39,37 @@ class Watches:
         beat: Callable[[], None],
         died: Callable[[], None],
     ) -> None:
-        """`beat` is called again and again while the watches turn, `died` when they end by themselves."""
+        """`beat` is called every second while kopf runs, `died` when kopf ends before the context is left."""
         self._gateway = gateway
         self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools}
         self._beat = beat
         self._died = died
         self._stop = threading.Event()
         self._ended = False
-        self._known = False
+        self._listed = False
         self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
-        """Read all resources and forget those that are gone: watches miss deletions while they are interrupted.
+        """List all resources, and remove those from the stores that no longer exist.
 
         Raises:
-            KubeError: they cannot be read, because the server is away or the CRDs are not there.
+            KubeError: they cannot be listed; `NotFound` when the CRDs are not installed.
         """
         for resource, store in self._stores.items():
             try:
                 store.resync(self._gateway.pages(resource))
             except NotFound:
                 raise NotFound(
-                    f"the API server does not know {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
+                    f"the API server does not serve {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
                 ) from None
-        self._known = True
+        self._listed = True
 
-    def begin(self) -> None:
-        """Watch from now on, if that has not begun. What `resync` has read before is listed once more.
+    def start(self) -> None:
+        """Start watching, if `resync` has succeeded and the watches do not run yet.
 
-        Not before that has succeeded: kopf looks for the CRDs once.
+        kopf looks for the CRDs only once, so it must not start before they are installed. It lists all objects again.
         """
-        if self._thread is None and self._known:
+        if self._thread is None and self._listed:
             self._thread = threading.Thread(target=self._run, name="watches")
             self._thread.start()
 
@@ -90,7 +94,7 @@ class Watches:
                 self._beat()
                 await asyncio.sleep(_BEAT_S)
 
-        beats = asyncio.create_task(heartbeat())  # before kopf starts: it cancels whatever starts after it
+        beats = asyncio.create_task(heartbeat())  # before kopf, which cancels all tasks that start after it
         try:
             await kopf.operator(
                 registry=self._registry(),
@@ -102,7 +106,7 @@ class Watches:
         finally:
             beats.cancel()
             self._ended = not self._stop.is_set()
-            self._stop.set()  # kopf waits for it in a thread, which the end of the event loop waits for in turn
+            self._stop.set()  # a thread of kopf waits for it, and the event loop ends only after that thread
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -135,15 +139,15 @@ def _feed(registry: kopf.OperatorRegistry, resource: Resource, store: ResourceSt
             store.remove(body)
         else:
             store.put(body)
-        if next(events) % _TIDIED == 0:
+        if next(events) % _EVENTS_PER_COLLECTION == 0:
             gc.collect(0)
 
 
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # it would need the right to watch all CRDs
-    # There may be thousands of objects: they are read and let go by and by.
+    settings.scanning.disabled = True  # scanning needs the right to watch all CRDs
+    # These three bound the memory of thousands of objects.
     settings.watching.chunk_size = PAGE
     settings.queueing.worker_limit = _WORKERS
     settings.queueing.idle_timeout = _IDLE_S

@@ -1,6 +1,6 @@
-"""The operator's HTTP endpoint: `/metrics`, `/livez` (do its loops turn?) and `/readyz` (do its cycles succeed?)
+"""The operator's HTTP endpoint: `/metrics`, `/livez` (all threads make progress) and `/readyz` (cycles succeed).
 
-A replica that stands by for another is ready too, and says so.
+A standby replica is ready too, and `/readyz` names the leader.
 """
 
 import threading
@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 
 class Health:
-    """What the probes tell. Every method may be called from any thread."""
+    """The state behind the probes. All methods are thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,26 +25,26 @@ class Health:
         self._state = "ok"
 
     def beat(self, loop: str, within_s: float) -> None:
-        """Record that `loop` turns; it is dead when it has not said so again `within_s` from now."""
+        """Record that `loop` makes progress; without another beat within `within_s` seconds it counts as dead."""
         with self._lock:
             self._beats[loop] = (self._clock(), within_s)
 
     def ready(self, state: str = "ok") -> None:
-        """Record that a cycle succeeded, or that this replica does well without one, and what it is in words."""
+        """Record that a cycle succeeded, or that this standby is healthy; `state` is the text of `/readyz`."""
         with self._lock:
             self._problem, self._state = None, state
 
     def not_ready(self, problem: str) -> None:
-        """Record that a cycle failed, and why."""
+        """Record that a cycle failed; `problem` is the reason."""
         with self._lock:
             self._problem = problem
 
     def dead(self) -> tuple[str, ...]:
-        """Return the loops that have stopped turning."""
+        """Return a message for each loop that makes no progress."""
         now = self._clock()
         with self._lock:
             return tuple(
-                f"{loop} has not turned for {now - at:.0f} s"
+                f"{loop}: no progress for {now - at:.0f} s"
                 for loop, (at, within_s) in self._beats.items()
                 if now - at > within_s
             )
@@ -55,19 +55,19 @@ class Health:
             return self._problem
 
     def state(self) -> str:
-        """Return what the operator was when it was last ready."""
+        """Return the text of `/readyz` from when the operator was last ready."""
         with self._lock:
             return self._state
 
 
 class HealthServer:
-    """Serves the endpoint from threads of its own, from `with` to its end."""
+    """Serves the endpoint in background threads while its context is entered."""
 
     def __init__(self, host: str, port: int, health: Health, metrics: Callable[[], bytes]) -> None:
-        """Bind at once.
+        """Bind to `host` and `port`; port 0 picks a free one.
 
         Raises:
-            OSError: the address is taken or not ours.
+            OSError: the address is in use or not of this machine.
         """
 
         def livez() -> tuple[HTTPStatus, str]:
@@ -90,7 +90,7 @@ class HealthServer:
                     status, text = probes[self.path]()
                     self._answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
                 else:
-                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/metrics, /livez and /readyz are here\n")
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"not found; try /metrics, /livez or /readyz\n")
 
             def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
                 self.send_response(status)
@@ -100,7 +100,7 @@ class HealthServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Say nothing: probes come every few seconds."""
+                """Log nothing: probes come every few seconds."""
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
@@ -108,7 +108,7 @@ class HealthServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return where it listens."""
+        """Return the host and port it listens on."""
         host, port = self._server.server_address[:2]
         return str(host), port
 

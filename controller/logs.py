@@ -1,4 +1,4 @@
-"""Log lines: text for people, or one JSON object per line with the decision records in full."""
+"""The format of log lines: text, or one JSON object per line with the decision records."""
 
 import json
 import logging
@@ -8,7 +8,7 @@ from typing import Literal
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; what a caller passes as `extra={"record": ...}`, or what that returns, is a field of it."""
+    """One JSON object per line; `extra={"record": value}`, or a function that returns it, becomes a field."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -26,13 +26,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(style: Literal["text", "json"]) -> None:
-    """Send all log lines of this process to stderr in `style`."""
+    """Write all log lines of this process to stderr in the format `style`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         JsonFormatter() if style == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # Both tell about every request they make; kopf also that signals are not its business here.
+    # Both log each of their requests; kopf also warns that it does not handle signals here.
     for name, level in (
         ("kopf", logging.WARNING),
         ("kopf._core.reactor.running", logging.ERROR),

@@ -1,4 +1,4 @@
-"""The operator's one loop: read, decide, persist, apply, report; every interval, for the whole fleet, until stopped."""
+"""The operator's control loop: read, decide, write statuses, scale, report; every interval, for all pipelines."""
 
 import logging
 import threading
@@ -20,21 +20,21 @@ from controller.kube.gateway import KubeError
 from controller.kube.leadership import Leadership
 from controller.kube.reader import Observation, Reader
 from controller.kube.reporter import Reporter
-from controller.process_memory import tidied_afterwards
+from controller.process_memory import garbage_collected_afterwards
 from controller.telemetry import Telemetry
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
 _RECORDS = logging.getLogger("sluice.decision")
-_BEATS = 4  # intervals, at least a minute, without a turn of the loop: something hangs
+_BEATS = 4  # intervals, at least a minute, without progress before the liveness probe fails
 _RESYNC_S = 300.0
-_TOLD = 50
+_LOGGED = 50
 _STANDBY_TURN_S = 0.5
-_STANDBY_DEAD_S = 120.0  # a turn reads all resources at times, and compiles the first time
+_STANDBY_DEAD_S = 120.0  # some turns read all resources, and the first one compiles
 
 
 class ControlLoop:
-    """Runs cycles, one at a time."""
+    """Runs cycles one after the other."""
 
     def __init__(
         self,
@@ -50,12 +50,21 @@ class ControlLoop:
         search_effort: Callable[[], int] | None = None,
         permit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`resync` reads all resources anew; it is called before the first cycle and every five minutes.
+        """Connect the parts of a cycle.
 
-        `watch` begins to tell what changes in between. It takes in all resources once more, thousands at times, so it
-        is called when the first cycle is over, and again after each other one.
-        `search_effort` measures the work that a decision may take; it is called once, when there is something to
-        decide. `permit` raises a `KubeError` while this replica may not write: there is no cycle then.
+        Args:
+            reader: makes the Snapshot.
+            actuator: scales the workloads.
+            reporter: writes statuses and Events.
+            resync: lists all SpeechPipelines and ComputePools; called before the first cycle and every five minutes.
+            watch: starts their watches if they do not run yet; called after each cycle. It lists all of them again,
+                which would delay the first decision over thousands of pipelines if it ran before it.
+            policy: how to decide.
+            telemetry: receives metrics.
+            health: receives the state of the probes.
+            search_effort: measures the units of search work that a decision may take; called once, before the first
+                cycle.
+            permit: raises a `KubeError` while this replica may not write; such a cycle fails before it reads.
         """
         self._reader = reader
         self._actuator = actuator
@@ -71,7 +80,7 @@ class ControlLoop:
         self._recorded: dict[PipelineKey, object] = {}
 
     def stand_by(self, stop: threading.Event, leadership: Leadership) -> None:
-        """Wait until this replica leads or `stop` is set; know the resources and this machine's speed by then."""
+        """Wait until this replica leads or `stop` is set; meanwhile read all resources and measure the search speed."""
         while not stop.is_set() and not leadership.wait(_STANDBY_TURN_S):
             self._health.beat("cycle", _STANDBY_DEAD_S)
             try:
@@ -82,30 +91,30 @@ class ControlLoop:
                 self._health.not_ready(str(error))
             else:
                 self._health.ready(standing)
-        # What the former leader wrote last may not have come by the watches yet.
+        # The last writes of the former leader may not have arrived through the watches yet.
         self._resync_due_s = float("-inf")
 
     def run(self, stop: threading.Event) -> None:
-        """Run cycles until `stop` is set. A cycle that fails is reported, and the next one comes at its time."""
+        """Run a cycle every interval until `stop` is set. A failed cycle is logged and does not delay the next one."""
         due_s = time.monotonic()
         while not stop.is_set():
             self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
             started_s = time.monotonic()
             try:
-                with tidied_afterwards():
+                with garbage_collected_afterwards():
                     self.cycle()
             except KubeError as error:
-                _LOG.error("this cycle changes nothing: %s", error)
+                _LOG.error("cycle failed, no replicas changed: %s", error)
                 self._failed(str(error), started_s)
-            except Exception as error:  # noqa: BLE001 -- the outermost loop: a bug must not end all cycles to come
-                _LOG.exception("this cycle failed")
+            except Exception as error:  # noqa: BLE001 -- the outermost loop: a defect must not end it
+                _LOG.exception("cycle failed: internal error")
                 self._failed(f"{type(error).__name__}: {error}", started_s)
             self._watch()
             due_s = max(due_s + self._policy.interval_s, time.monotonic())
             stop.wait(due_s - time.monotonic())
 
     def cycle(self) -> tuple[Decision, tuple[Write, ...]]:
-        """Run one cycle and return what was decided and what became of it.
+        """Run one cycle and return its decision and the replica changes with their outcomes.
 
         Raises:
             KubeError: the API server cannot be read, or this replica may not write; nothing was changed.
@@ -118,11 +127,11 @@ class ControlLoop:
         with self._timed("decide"):
             contained = decide_contained(observation.snapshot, self._policy)
         for key, error in contained.failed.items():
-            _LOG.error("%s is left as it is: a mistake in Sluice", key, exc_info=error)
+            _LOG.error("%s: internal error; replicas left unchanged", key, exc_info=error)
         observation, decision = observation.of(contained), contained.decision
         news = self._record(observation, decision)
-        # What must last is written before it is acted on: a restart in between must not act twice. A pipeline whose
-        # status cannot be written is gone, or the server is; it is left as it is.
+        # The status carries the state that a restart needs, so it is written before the scales: a restart in between
+        # repeats a write that changes nothing. A pipeline whose status cannot be written is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
         self._reader.remember(observation, decision)
@@ -139,7 +148,7 @@ class ControlLoop:
         return decision, writes
 
     def _prepare(self) -> None:
-        """Read all resources anew when it is time to, and learn once how fast this machine is."""
+        """List all resources if that is due, and measure the search speed once."""
         now_s = time.monotonic()
         if now_s >= self._resync_due_s:
             self._resync()
@@ -147,7 +156,7 @@ class ControlLoop:
         if self._search_effort is not None:
             self._policy = replace(self._policy, search_effort=self._search_effort())
             self._search_effort = None
-            _LOG.info("a decision may take %d units of work", self._policy.search_effort)
+            _LOG.info("search effort of a decision: %d units of work", self._policy.search_effort)
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -160,9 +169,9 @@ class ControlLoop:
         self._health.not_ready(problem)
 
     def _record(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
-        """Log the decision when a pipeline's has changed, with all it was made from unless the fleet is large.
+        """Log the pipelines whose decision has changed, and return them.
 
-        Return the pipelines whose decision has changed.
+        The log line carries the decision record, except for fleets too large to be planned at once.
         """
         gists = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
         changed = [
@@ -170,17 +179,17 @@ class ControlLoop:
         ]
         self._recorded = gists
         if changed:
-            words = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_TOLD])
-            more = f"; and {len(changed) - _TOLD} more" if len(changed) > _TOLD else ""
-            whole = len(decision.pipelines) <= AT_ONCE  # a record of thousands would fill the log
-            # Made by who writes it down: text for people has no use for it.
-            record = partial(decision_record, observation.snapshot, decision) if whole else None
-            _RECORDS.info("%s%s", words, more, extra={"record": record})
+            reasons = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
+            more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
+            recorded = len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
+            # A function, so that only the JSON format makes the record.
+            record = partial(decision_record, observation.snapshot, decision) if recorded else None
+            _RECORDS.info("%s%s", reasons, more, extra={"record": record})
         return frozenset(pipeline.key for pipeline in changed)
 
 
 def _gist(decision: PipelineDecision) -> object:
-    """Return what makes a decision another one: what it changes, and what it would change but for which reasons."""
+    """Return the parts of a decision that must differ for it to count as changed."""
 
     def reason(hold: Hold) -> object:
         return hold.reason, hold.stage

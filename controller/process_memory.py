@@ -1,6 +1,6 @@
-"""Memory between cycles: garbage is looked for, and what a large cycle took is given back.
+"""Keeps the operator's memory small: collects garbage after each cycle and returns free memory to the system.
 
-Of the C library's allocators only glibc's is told anything; others are left alone.
+Only glibc's allocator is configured; with another C library, these functions only collect garbage.
 """
 
 import ctypes
@@ -24,11 +24,11 @@ def _glibc() -> ctypes.CDLL | None:
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
 
 
-def hold_little() -> None:
-    """Share few arenas among all threads, and give what is large back when it is freed.
+def configure_malloc() -> None:
+    """Let all threads share two arenas, and return large blocks to the system when they are freed.
 
-    By default each thread fills an arena of its own, and both thresholds grow to the largest block ever freed: a cycle
-    over thousands of resources then leaves hundreds of MiB behind that nobody uses (mallopt(3)).
+    By default each thread has its own arena, and both thresholds grow to the largest block ever freed: a cycle over
+    thousands of resources then leaves hundreds of MiB allocated but unused (mallopt(3)).
     """
     if (library := _glibc()) is not None:
         library.mallopt(_ARENA_MAX, _ARENAS)
@@ -37,26 +37,26 @@ def hold_little() -> None:
 
 
 @contextmanager
-def tidied_afterwards() -> Iterator[None]:
-    """Look for cyclic garbage after this instead of again and again within, then give free memory back.
+def garbage_collected_afterwards() -> Iterator[None]:
+    """Collect cyclic garbage after the block instead of during it, then return free memory to the system.
 
-    A cycle makes millions of objects and hardly any garbage that counting does not find: looking for it while it runs
-    would take a fifth of its time. Who makes more meanwhile looks for it, as `controller.handlers` does.
+    A cycle makes millions of objects and hardly any cyclic garbage; collecting while it runs would take a fifth of its
+    time. Other threads that make cyclic garbage meanwhile collect it themselves, as `controller.handlers` does.
     """
     gc.disable()
     try:
         yield
     finally:
         gc.enable()
-        gc.collect(1)  # what is new; the old is looked through now and then, as ever
-        give_back()
+        gc.collect(1)  # the young generations; Python collects the oldest as usual
+        return_free_memory()
 
 
-def give_back() -> None:
-    """Return the free pages of all arenas, and the pages of the compiler's code (malloc_trim(3), madvise(2)).
+def return_free_memory() -> None:
+    """Return the free pages of all arenas and the pages of the compiler's code (malloc_trim(3), madvise(2)).
 
-    To load compiled functions takes the compiler, tens of MiB of it, and nothing does so again. What is called after
-    all comes back from its file, page by page.
+    Loading compiled functions needs tens of MiB of compiler code, which is rarely used afterwards. Pages that are
+    needed again are read from the library's file.
     """
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
@@ -65,7 +65,7 @@ def give_back() -> None:
 
 
 def _compiler_code() -> Iterator[tuple[int, int]]:
-    """Yield where the compiler's code is mapped: only what nobody can write to, so that its file has all of it."""
+    """Yield the begin and end address of each read-only mapping of the compiler's code."""
     with suppress(FileNotFoundError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             addresses, permissions, *_, name = line.split()

@@ -1,4 +1,4 @@
-"""How this process runs: read from the environment (`SLUICE_…`), overridden by flags. What to decide is not here."""
+"""Settings of the operator process, read from the environment (`SLUICE_…`) and overridden by flags."""
 
 import socket
 from decimal import Decimal
@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from controller.resources.fields import PATTERN_RULES, Label, PositiveDuration, Subdomain, duration_s
+from controller.resources.fields import Label, PositiveDuration, Subdomain, Url, duration_s
+from controller.resources.parsing import rule_text
 
 
 class InvalidSettings(ValueError):
-    """A setting cannot be used: the message names it, its value and the rule."""
+    """A setting is missing or invalid; the message names the setting, its value and the rule."""
 
 
 def _whole_seconds(duration: str) -> str:
@@ -23,52 +25,54 @@ def _whole_seconds(duration: str) -> str:
 
 
 class OperatorSettings(BaseSettings):
-    """Settings of `sluice operator`."""
+    """Settings of `sluice operator`, one field per flag."""
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid")
 
     metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
-    """Where the metrics come from, best first, comma-separated: prometheus, and direct, the pods' own endpoints."""
-    prometheus_url: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
-    """Where Prometheus is."""
-    scrape_endpoints: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://\S+$")], ...], NoDecode] = ()
-    """Endpoints that answer the users' own queries in direct scrapes, such as that of the ingress, comma-separated;
-    each must be one process."""
+    """Metric sources in order of preference, comma-separated: prometheus, direct (scrapes the pods' own endpoints)."""
+    prometheus_url: Url | None = None
+    """URL of Prometheus."""
+    scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
+    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must be one
+    process, not a Service in front of several."""
     restrict_queries: bool = False
-    """Whether the users' own queries see the series of their namespace only."""
+    """Whether users' queries select only series of the pipeline's namespace."""
     kubeconfig: Path | None = None
-    """Credentials for the API server; without it $KUBECONFIG, the pod's own, or ~/.kube/config."""
+    """Kubeconfig file; by default $KUBECONFIG, the pod's service account, or ~/.kube/config."""
     interval: PositiveDuration = "15s"
     """Time between cycles."""
     scrape_interval: PositiveDuration = "15s"
-    """How often a pod is visited, by Prometheus or directly: one that has been ready for less than four visits need not
-    report yet."""
+    """Time between two scrapes of a pod, by Prometheus or directly. Metrics of a pod are expected four scrapes after it
+    became ready."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
-    """USD per hour that all pipelines together never exceed."""
+    """Limit on the spend of all pipelines together, in USD per hour."""
     composition: Literal["rss", "sum"] = "rss"
-    """How the stages' latencies make up the pipeline's: rss is nearly unbiased, and its plans are replayed before they
-    are believed; sum adds the stages' percentiles, the safe mode: never too bold, on average too dear."""
+    """How the latencies of stages combine to that of the pipeline. rss is nearly unbiased, and a simulation of the
+    queues verifies its plans. sum adds the stages' percentiles: it never underestimates, and costs more on average."""
     decision_time: PositiveDuration = "2s"
-    """About how long the search for a plan may take; after that the best one found stands, with its gap."""
+    """Approximate time limit of the search for a plan; when it ends, the best plan found is used and its optimality gap
+    reported."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
-    """Namespaces whose pipelines are served, comma-separated in the environment; all when empty."""
+    """Namespaces whose pipelines are managed, comma-separated; all when empty."""
     host: str = "127.0.0.1"
-    """Address of /metrics, /livez and /readyz."""
+    """Address to listen on for /metrics, /livez and /readyz."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """Port of the same; 0 picks a free one."""
-    lease: bool = True
-    """Write only while holding a Lease, so that several replicas never write at once; without it this must be the only
-    one."""
+    """Port for the same; 0 picks a free one."""
+    leader_elect: bool = True
+    """Write only while holding the Lease, so that of several replicas only one writes. Disable only with a single
+    replica."""
     lease_namespace: Label = "sluice-system"
     """Namespace of the Lease."""
     lease_name: Label = "sluice"
-    """Name of the Lease; the admission policy names it too."""
+    """Name of the Lease; the admission policy must name the same."""
     lease_duration: Annotated[PositiveDuration, AfterValidator(_whole_seconds)] = "10s"
-    """How long the Lease lasts without being renewed: another replica takes over within a quarter more."""
+    """Time after which an unrenewed Lease expires; another replica takes over within 1.25 times this duration."""
     pod_name: Subdomain | None = None
-    """The pod that this process runs in, as its token names it; without it the host's name, which is a pod's own."""
+    """Name of the pod that this process runs in, which the admission policy compares with the holder of the Lease; by
+    default the host name, which in a pod is the same."""
     log_format: Literal["text", "json"] = "text"
-    """Lines for people, or one JSON object per line with the decision records."""
+    """text, or json: one JSON object per line, with the decision records."""
 
     @field_validator("namespaces", "metrics", "scrape_endpoints", mode="before")
     @classmethod
@@ -77,7 +81,7 @@ class OperatorSettings(BaseSettings):
 
     @property
     def scrape_s(self) -> float:
-        """Return how often a pod is visited, in seconds."""
+        """Return the time between two scrapes of a pod in seconds."""
         return duration_s(self.scrape_interval)
 
     @property
@@ -87,42 +91,42 @@ class OperatorSettings(BaseSettings):
 
     @property
     def decision_s(self) -> float:
-        """Return how long the search for a plan may take, in seconds."""
+        """Return the time limit of the search for a plan in seconds."""
         return duration_s(self.decision_time)
 
     @property
     def lease_s(self) -> float:
-        """Return how long the Lease lasts, in seconds."""
+        """Return the duration of the Lease in seconds."""
         return duration_s(self.lease_duration)
 
     @property
     def pod(self) -> str:
-        """Return the name of the pod, or of the host outside of one."""
+        """Return the name of the pod, or of the host outside a pod."""
         return self.pod_name or socket.gethostname()
 
     @property
     def reporting_grace_s(self) -> float:
-        """Return how long a pod may be ready without reporting, in seconds.
+        """Return how long a pod may be ready without metrics, in seconds.
 
-        It must be discovered, and a rate needs two visits: the first sample comes up to three visits after Ready.
+        The pod must be discovered, and a rate needs two scrapes: the first sample comes up to three scrapes later.
         """
         return 4 * self.scrape_s
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:
-    """Return the settings of the environment, overridden by those `flags` that are not None.
+    """Return the settings of the environment, overridden by the `flags` that are not None.
 
     Raises:
-        InvalidSettings: one is missing or cannot be used.
+        InvalidSettings: a setting is missing or invalid.
     """
     try:
         settings = OperatorSettings(**{name: value for name, value in flags.items() if value is not None})  # type: ignore[arg-type]
     except ValidationError as error:
-        raise InvalidSettings("; ".join(_message(dict(problem)) for problem in error.errors())) from None
+        raise InvalidSettings("; ".join(map(_message, error.errors()))) from None
     if len(set(settings.metrics)) < len(settings.metrics):
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
-        raise InvalidSettings(f"{_flag('prometheus_url')} is required")
+        raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
     return settings
 
 
@@ -130,13 +134,5 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')} (SLUICE_{name.upper()})"
 
 
-def _message(problem: dict[str, object]) -> str:
-    location = problem["loc"]
-    assert isinstance(location, tuple)
-    setting = _flag(str(location[0]))
-    if problem["type"] == "missing":
-        return f"{setting} is required"
-    context = problem.get("ctx")
-    pattern = context.get("pattern") if isinstance(context, dict) else None
-    rule = PATTERN_RULES.get(pattern, problem["msg"]) if isinstance(pattern, str) else problem["msg"]
-    return f"{setting}: {problem['input']!r}: {rule}"
+def _message(problem: ErrorDetails) -> str:
+    return f"{_flag(str(problem['loc'][0]))}: {problem['input']!r}: {rule_text(problem)}"

@@ -1,7 +1,7 @@
-"""The operator's metrics: counters of its own work, and the numbers of the last Decision.
+"""The operator's metrics: counters of its own work, and gauges of the last Decision.
 
-Series are made anew from every Decision, so those of a deleted pipeline end with it; a number that does not exist has
-no series.
+The gauges are rebuilt from each Decision, so those of a deleted pipeline disappear. A value that is unknown has no
+series.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,89 +28,89 @@ _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
 _PLACEMENT = [*_STAGE, "pool"]
 _STAGE_QUANTITIES = {
-    "stage_utilization": Quantity.UTILIZATION,
-    "stage_arrival_rate": Quantity.ARRIVAL_RATE,
+    "stage_utilization_ratio": Quantity.UTILIZATION,
+    "stage_arrivals_per_second": Quantity.ARRIVAL_RATE,
     "stage_latency_seconds": Quantity.LATENCY_P95,
     "stage_queue_depth": Quantity.QUEUE_DEPTH,
 }
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
-"""Fleets up to this size have series of their stages: some thirty for each pipeline."""
+"""Fleets up to this size have series per stage: about thirty for each pipeline."""
 _FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
-    ("pipelines", f"Pipelines served; of more than {DETAILED}, no series of stages", []),
+    ("pipelines", f"Pipelines managed; with more than {DETAILED}, series of stages are left out", []),
     ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
     ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
     ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
-    ("pipeline_sla_seconds", "The latency promised", _PIPELINE),
-    ("pipeline_spend_per_hour", "USD per hour of what exists", _PIPELINE),
-    ("pipeline_cost_per_hour", "USD per hour of the plan", _PIPELINE),
-    ("pipeline_budget_per_hour", "USD per hour that may be spent", _PIPELINE),
-    ("pipeline_served_fraction", "Largest share of the demand served within the SLA", _PIPELINE),
-    ("metrics_source", "Where the numbers of a pipeline come from: 1", [*_PIPELINE, "source"]),
-    ("metrics_age_seconds", "Time since a pipeline's demand was last seen", _PIPELINE),
-    ("metrics_margin", "What a demand that is not seen is multiplied by", _PIPELINE),
+    ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
+    ("pipeline_spend_usd_per_hour", "Cost of the existing replicas in USD per hour", _PIPELINE),
+    ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
+    ("pipeline_budget_usd_per_hour", "Budget in USD per hour", _PIPELINE),
+    ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
+    ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
+    ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
+    ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
     ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
-    ("stage_utilization", "Busy share of the replicas", _STAGE),
-    ("stage_arrival_rate", "Items offered to the stage per second", _STAGE),
-    ("stage_latency_seconds", "95th percentile of waiting and service", _STAGE),
+    ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
+    ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
+    ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
     ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
-    ("stage_replicas_desired", "Replicas decided", _PLACEMENT),
-    ("stage_replicas_ready", "Replicas that serve", _PLACEMENT),
-    ("pool_instances", "Instances in use", ["pool"]),
-    ("pool_limit", "Instances that may be used", ["pool"]),
-    ("pool_unavailable", "1 while the pool is planned without, else 0", ["pool"]),
-    ("placement_unavailable", "1 while the placement is planned without by itself", _PLACEMENT),
+    ("stage_replicas_desired", "Replicas desired", _PLACEMENT),
+    ("stage_replicas_ready", "Replicas ready", _PLACEMENT),
+    ("pool_instances", "Instances of the pool in use", ["pool"]),
+    ("pool_limit", "Maximum number of instances of the pool", ["pool"]),
+    ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
+    ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 PARTS = ("read", "decide", "status", "apply")
-"""What a cycle does, in this order."""
+"""The parts of a cycle, in order."""
 
 
 class Telemetry:
-    """Everything the operator tells about itself."""
+    """All metrics of the operator, in a registry of its own."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._fleet = _Fleet()
         self._registry.register(self._fleet)
-        Info("sluice_build", "The version that runs", registry=self._registry).info(
+        Info("sluice_build", "Version of the operator", registry=self._registry).info(
             {"version": version("sluice-operator")}
         )
         self._duration = Histogram(
-            "sluice_cycle_duration_seconds", "Time of one cycle", buckets=_CYCLE_BUCKETS_S, registry=self._registry
+            "sluice_cycle_duration_seconds", "Duration of a cycle", buckets=_CYCLE_BUCKETS_S, registry=self._registry
         )
         self._parts = Counter(
-            "sluice_cycle_part_seconds", "Time of the parts of cycles", ["part"], registry=self._registry
+            "sluice_cycle_part_seconds", "Time spent in each part of the cycles", ["part"], registry=self._registry
         )
         self._requests = Counter(
             "sluice_api_requests",
-            "Requests to the API server, custom resources' watches left out",
+            "Requests to the API server, without the watches of SpeechPipelines and ComputePools",
             ["verb"],
             registry=self._registry,
         )
         self._cycles = Counter("sluice_cycles", "Cycles by outcome", ["outcome"], registry=self._registry)
         self._success = Gauge(
-            "sluice_last_success_timestamp_seconds", "When a cycle last succeeded", registry=self._registry
+            "sluice_last_success_timestamp_seconds", "Time of the last successful cycle", registry=self._registry
         )
         self._writes = Counter(
-            "sluice_scale_writes", "Replica changes by what became of them", ["outcome"], registry=self._registry
+            "sluice_scale_writes", "Replica changes by outcome", ["outcome"], registry=self._registry
         )
         self._invalid = Gauge(
-            "sluice_invalid_resources", "Resources that cannot be used as they are", registry=self._registry
+            "sluice_invalid_resources", "SpeechPipelines and ComputePools with an invalid spec", registry=self._registry
         )
-        self._leader = Gauge("sluice_leader", "Whether this replica is the one that writes", registry=self._registry)
-        self._leader.set(1)  # alone, until it is told to ask a lease
+        self._leader = Gauge("sluice_leader", "1 if this replica is the leader, else 0", registry=self._registry)
+        self._leader.set(1)  # stays 1 without leader election
         for outcome in ("success", "failure"):
             self._cycles.labels(outcome)
         for part in PARTS:
             self._parts.labels(part)
 
     def leads(self, leads: Callable[[], bool]) -> None:
-        """Ask `leads` at every scrape whether this replica is the one that writes."""
+        """Read `sluice_leader` from `leads` at every scrape."""
         self._leader.set_function(leads)
 
     def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
-        """Record a cycle and what it decided."""
+        """Record a cycle that took `duration_s`, its decision, and the number of resources with an invalid spec."""
         self._fleet.take(snapshot, decision)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
@@ -118,20 +118,20 @@ class Telemetry:
         self._invalid.set(invalid)
 
     def failed(self, duration_s: float) -> None:
-        """Record a cycle that came to no decision; the series of the last one stay."""
+        """Record a cycle that failed; the gauges of the last decision stay."""
         self._duration.observe(duration_s)
         self._cycles.labels("failure").inc()
 
     def wrote(self, outcome: str) -> None:
-        """Record what became of one replica change."""
+        """Record the outcome of one replica change."""
         self._writes.labels(outcome).inc()
 
     def took(self, part: str, seconds: float) -> None:
         """Record the time of one part of a cycle."""
         self._parts.labels(part).inc(seconds)
 
-    def asked(self, verb: str) -> None:
-        """Record a request to the API server."""
+    def requested(self, verb: str) -> None:
+        """Record a request to the API server by its HTTP verb or WATCH."""
         self._requests.labels(verb).inc()
 
     def exposition(self) -> bytes:
@@ -140,13 +140,13 @@ class Telemetry:
 
 
 class _Fleet(Collector):
-    """The series of the last decision: taken when it comes, so that it need not be kept beside the next one."""
+    """The gauges of the last decision, computed at once so that the decision itself need not be kept in memory."""
 
     def __init__(self) -> None:
         self._families = _Families()
 
     def take(self, snapshot: Snapshot, decision: Decision) -> None:
-        """Make the series of a decision."""
+        """Replace the gauges by those of a new decision."""
         families = _Families()
         detailed = len(decision.pipelines) <= DETAILED
         families.set("pipelines", [], len(decision.pipelines))
@@ -159,23 +159,23 @@ class _Fleet(Collector):
         self._families = families
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the series of the last decision."""
+        """Yield the gauges of the last decision."""
         yield from self._families.all()
 
 
 class _Families:
-    """The families of one decision; what a scrape needs of them beside the numbers is made when one comes."""
+    """The gauges of one decision as plain numbers; Prometheus' objects are made during a scrape."""
 
     def __init__(self) -> None:
         self._series: dict[str, list[tuple[list[str], float]]] = {name: [] for name, _, _ in _FAMILIES}
 
     def set(self, name: str, labels: list[str], value: Reading | None) -> None:
-        """Add a series, unless there is no number."""
+        """Add a series, unless its value is unknown."""
         if isinstance(value, int | float):
             self._series[name].append((labels, value))
 
     def all(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the families that have series."""
+        """Yield the gauges that have at least one series."""
         for name, text, labels in _FAMILIES:
             if self._series[name]:
                 family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
@@ -184,21 +184,21 @@ class _Families:
                 yield family
 
     def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float, *, detailed: bool) -> None:
-        """Add the series of one pipeline; those of its stages where `detailed`."""
+        """Add the series of one pipeline, and those of its stages if `detailed`."""
         spec = state.spec
         labels = [spec.namespace, spec.name]
         self.set("pipeline_demand", labels, decision.demand)
         self.set("pipeline_observed_demand", labels, decision.observed)
         self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
         self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
-        self.set("pipeline_spend_per_hour", labels, decision.spend_per_hour)
-        self.set("pipeline_budget_per_hour", labels, spec.budget_per_hour)
+        self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)
+        self.set("pipeline_budget_usd_per_hour", labels, spec.budget_per_hour)
         if decision.plan is not None:
-            self.set("pipeline_cost_per_hour", labels, decision.plan.cost_per_hour)
-            self.set("pipeline_served_fraction", labels, decision.plan.served_fraction)
+            self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
+            self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
         self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
-        self.set("metrics_age_seconds", labels, decision.metrics.lost_for_s or 0.0)
-        self.set("metrics_margin", labels, decision.metrics.margin)
+        self.set("demand_unseen_seconds", labels, decision.metrics.lost_for_s or 0.0)
+        self.set("demand_safety_factor", labels, decision.metrics.margin)
         if not detailed:
             return
         for stage in decision.profile.stages:

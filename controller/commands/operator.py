@@ -1,4 +1,4 @@
-"""`sluice operator`: watch, decide and scale until told to stop."""
+"""`sluice operator`: assembles the operator from its settings and runs it until it is stopped."""
 
 import logging
 import signal
@@ -20,37 +20,45 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
 DEEPEST = 40_000
-"""Frames. The API server takes documents nested 10,000 deep; one that could not be decoded would end the watches."""
+"""Recursion limit in frames. The API server accepts documents nested 10,000 deep, and one that cannot be decoded would
+end the watches."""
 
 
 @click.command()
-@click.option("--metrics", help="Where metrics come from: prometheus (default), direct, or prometheus,direct.")
-@click.option("--prometheus-url", help="Where Prometheus is, such as http://prometheus:9090.")
-@click.option("--scrape-endpoints", help="What direct scrapes answer users' queries from: URLs, comma-separated.")
-@click.option("--restrict-queries", help="true: users' queries see the series of their own namespace only.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
-@click.option("--interval", help="Time between cycles, such as 15s.")
-@click.option("--scrape-interval", help="How often a pod is visited, by Prometheus or directly, such as 15s.")
-@click.option("--fleet-budget", help="USD per hour that all pipelines together never exceed.")
+@click.option("--metrics", help="Metric sources, preferred first: prometheus (default), direct, or prometheus,direct.")
+@click.option("--prometheus-url", help="URL of Prometheus, such as http://prometheus:9090.")
+@click.option("--scrape-endpoints", help="URLs from which direct scrapes evaluate users' queries, comma-separated.")
 @click.option(
-    "--composition", help="rss (default), checked by replay; sum of the stages' percentiles is the safe mode."
+    "--restrict-queries/--no-restrict-queries",
+    default=None,
+    help="Let users' queries select only series of their own namespace; default: no.",
 )
-@click.option("--decision-time", help="About how long the search for a plan may take, such as 2s.")
-@click.option("--namespaces", help="Serve only these, comma-separated; default: all.")
-@click.option("--host", help="Address of /metrics, /livez and /readyz; default 127.0.0.1.")
-@click.option("--port", help="Port of the same; default 8080, 0 picks a free one.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
+@click.option("--interval", help="Time between cycles; default 15s.")
+@click.option("--scrape-interval", help="Time between two scrapes of a pod, by Prometheus or directly; default 15s.")
+@click.option("--fleet-budget", help="Limit on the spend of all pipelines together, in USD per hour; default: none.")
 @click.option(
-    "--lease/--no-lease", default=None, help="Write only while holding a Lease (default); off: for one alone."
+    "--composition",
+    help="How stage latencies combine: rss (default, verified by simulation), or sum (safe, more expensive).",
+)
+@click.option("--decision-time", help="Approximate time limit of the search for a plan; default 2s.")
+@click.option("--namespaces", help="Manage only pipelines of these namespaces, comma-separated; default: all.")
+@click.option("--host", help="Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1.")
+@click.option("--port", help="Port for the same; default 8080, 0 picks a free one.")
+@click.option(
+    "--leader-elect/--no-leader-elect",
+    default=None,
+    help="Write only while holding the Lease (default). Disable only with a single replica.",
 )
 @click.option("--lease-namespace", help="Namespace of the Lease; default sluice-system.")
 @click.option("--lease-name", help="Name of the Lease; default sluice.")
-@click.option("--lease-duration", help="How long it lasts without being renewed; default 10s.")
-@click.option("--pod-name", help="The pod that this runs in; default: the host's name.")
-@click.option("--log-format", help="text or json; json carries the decision records.")
+@click.option("--lease-duration", help="Time after which an unrenewed Lease expires; default 10s.")
+@click.option("--pod-name", help="Name of the pod that this process runs in; default: the host name.")
+@click.option("--log-format", help="text (default), or json, which includes the decision records.")
 def operator(**flags: object) -> None:
-    """Watch pipelines and pools, decide every interval, and rescale the stages.
+    """Watch pipelines and pools, decide every interval, and scale the stages.
 
-    Every flag can also be set in the environment, such as SLUICE_PROMETHEUS_URL.
+    Each flag can also be set in the environment, such as SLUICE_PROMETHEUS_URL.
     """
     try:
         settings = load_settings(flags)
@@ -63,29 +71,29 @@ def operator(**flags: object) -> None:
 
 
 class _Stop:
-    """Why and when to stop: a signal, or a part that ended by itself."""
+    """Tells the operator to stop, on a signal or when one of its threads has failed."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.died: str | None = None
-        self._before = {number: signal.signal(number, self._asked) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers of before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def because(self, what: str) -> None:
-        """Stop, as a failure."""
+        """Stop with a failure; `what` is its message."""
         self.died = what
         self.event.set()
 
-    def _asked(self, *_: object) -> None:
+    def _signalled(self, *_: object) -> None:
         self.event.set()
 
 
 def operating_policy(settings: OperatorSettings) -> Policy:
-    """Return how to decide by `settings`."""
+    """Return the policy that `settings` ask for."""
     from optimizer.model import Composition
 
     return Policy(
@@ -96,7 +104,7 @@ def operating_policy(settings: OperatorSettings) -> Policy:
 
 
 def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
-    """Return where metrics come from by `settings`; it is closed with `parts`."""
+    """Return the metric source that `settings` ask for; it is closed with `parts`."""
     from profiler.samples import MetricsTier
     from profiler.sources.direct import DirectSource
     from profiler.sources.prometheus import PrometheusSource
@@ -117,9 +125,9 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
     """Assemble the operator and run it until `stop`."""
-    # Late: they take half a second to import, which `sluice --help` should not wait for.
+    # Imported here because they take half a second, which `sluice --help` should not wait for.
     from controller.calibration import search_effort
-    from controller.handlers import Watches
+    from controller.handlers import ResourceWatches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
     from controller.kube.cluster import Cluster
@@ -132,21 +140,21 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
     from controller.loop import ControlLoop
-    from controller.process_memory import hold_little
+    from controller.process_memory import configure_malloc
     from controller.telemetry import Telemetry
 
     set_up_logging(settings.log_format)
     sys.setrecursionlimit(DEEPEST)
-    hold_little()
+    configure_malloc()
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None
         try:
-            if settings.lease:
+            if settings.leader_elect:
                 terms = Terms(duration_s=settings.lease_s)
                 leadership = Leadership(
-                    # Of its own: what holds up the other requests must not hold up the lease.
-                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, insistent=True)),
+                    # A separate client: what delays other requests must not delay renewing the lease.
+                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
                     namespace=settings.lease_namespace,
                     name=settings.lease_name,
                     identity=f"{settings.pod}_{uuid.uuid4().hex[:12]}",
@@ -156,9 +164,9 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 )
                 telemetry.leads(leadership.leads)
             else:
-                _LOG.warning("no lease: this must be the only operator on the cluster")
+                _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
             permit = leadership.check if leadership else _anything
-            gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, counted=telemetry.asked))
+            gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -173,7 +181,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 gateway,
                 namespaces=settings.namespaces,
                 beat=lambda what: health.beat(f"watch of {what}", _WATCH_DEAD_S),
-                died=lambda what: stop.because(f"the watch of {what} ended"),
+                died=lambda what: stop.because(f"the watch of {what} ended unexpectedly"),
             )
         )
         source = metric_source(settings, parts)
@@ -192,12 +200,12 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             )
         )
         watches = parts.enter_context(
-            Watches(
+            ResourceWatches(
                 gateway,
                 pipelines=pipelines,
                 pools=pools,
                 beat=lambda: health.beat("watches", _WATCH_DEAD_S),
-                died=lambda: stop.because("the watches of the API server ended"),
+                died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
             )
         )
         reporter = parts.enter_context(
@@ -216,7 +224,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             actuator=Actuator(gateway, written=cluster.written),
             reporter=reporter,
             resync=watches.resync,
-            watch=watches.begin,
+            watch=watches.start,
             policy=operating_policy(settings),
             search_effort=lambda: search_effort(settings.decision_s),
             telemetry=telemetry,
@@ -224,7 +232,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             permit=permit,
         )
         if leadership is not None:
-            parts.enter_context(leadership)  # last in, first out: released as soon as nothing is written any more
+            parts.enter_context(leadership)  # entered last, so released first, as soon as nothing is written any more
             loop.stand_by(stop.event, leadership)
         loop.run(stop.event)
 

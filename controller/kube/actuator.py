@@ -1,4 +1,4 @@
-"""Makes the replica changes that were decided, in the order decided. It chooses nothing and retries nothing later."""
+"""Writes the decided replica changes to the API server. It does not reorder within a pipeline or retry later."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -26,20 +26,25 @@ _LOG = logging.getLogger(__name__)
 
 
 class WriteOutcome(Enum):
-    """What became of a change. The values are reasons of Events."""
+    """The outcome of a change. The values are reasons of Events."""
 
     APPLIED = "Scaled"
+    """The API server has accepted the change."""
     CONFLICT = "ScaleConflict"
-    """Somebody else changed the replicas since they were read; the next cycle decides on what it finds."""
+    """The replicas were changed by another client since they were read; the next cycle decides anew."""
     NOT_FOUND = "ScaleTargetGone"
+    """The workload does not exist any more, or its kind has no scale."""
     FORBIDDEN = "ScaleForbidden"
+    """The operator lacks the right to patch the scale, or an admission policy forbids it."""
     INVALID = "ScaleRejected"
+    """The API server rejected the change as invalid."""
     UNAVAILABLE = "ScaleUnavailable"
+    """The API server could not be reached, failed, or did not answer in time."""
     NOT_LEADING = "ScaleNotLeading"
-    """Not tried, because another replica may be the one that writes by now."""
+    """Not tried, because another replica may be the leader by now."""
     SKIPPED = "ScaleSkipped"
-    """Not tried, because of what became of the change before: the API server did not answer, or this replica may not
-    write."""
+    """Not tried, because an earlier change failed in a way that makes further ones pointless: the API server did not
+    answer, or this replica may not write."""
 
 
 _ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
@@ -47,7 +52,7 @@ _ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A change and what became of it, in the server's words where it refused."""
+    """A change, its outcome, and the server's message if it was refused."""
 
     pipeline: PipelineKey
     change: ReplicaChange
@@ -56,18 +61,17 @@ class Write:
 
 
 class Actuator:
-    """Writes replicas through the scale subresource."""
+    """Writes replica counts through the scale subresource."""
 
     def __init__(self, gateway: Gateway, *, written: Callable[[str, Target, Scale], None] = lambda *_: None) -> None:
-        """`written` is told the namespace, the target and the scale that a write has led to."""
+        """`written` is called after each write with the namespace, the target and the resulting scale."""
         self._gateway = gateway
         self._written = written
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
-        """Make the changes of all pipelines; what adds replicas comes first.
+        """Write the changes of all pipelines, those that add replicas first, and return their outcomes.
 
-        A change that fails stops no other, except that nothing more is tried once the server does not answer, or this
-        replica is not surely the one that may write.
+        A failed change does not stop the others, unless the server did not answer or this replica may not write.
         """
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
         ordered.sort(key=lambda item: item[1].after < item[1].before)  # stable: the decision's order within each half
@@ -86,32 +90,34 @@ class Actuator:
             self._scale(namespace, change)
         except KubeError as error:
             outcome = _OUTCOMES[type(error)]
-            _LOG.warning("%s: %s was not scaled %d -> %d: %s", key, change.target, change.before, change.after, error)
+            _LOG.warning(
+                "%s: scaling %s from %d to %d failed: %s", key, change.target, change.before, change.after, error
+            )
             return Write(pipeline=key, change=change, outcome=outcome, detail=str(error))
         return Write(pipeline=key, change=change, outcome=WriteOutcome.APPLIED)
 
     def _scale(self, namespace: str, change: ReplicaChange) -> None:
-        """Scale once; try again only where nothing that the decision rests on has changed."""
-        self._mark(namespace, change)
+        """Scale once; after a conflict, scale again only if the number of replicas is as it was when decided."""
+        self._set_deletion_costs(namespace, change)
         try:
             scale = self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
         except Conflict:
-            # A workload's version also moves with its status, which it does all the time while pods start.
+            # Changes of the workload's status cause conflicts too, and are frequent while pods start.
             now = self._gateway.read_scale(namespace, change.target)
             if now.replicas != change.before:
-                raise Conflict(f"{change.target} was set to {now.replicas} replicas by somebody else") from None
+                raise Conflict(f"{change.target} was set to {now.replicas} replicas by another client") from None
             scale = self._gateway.patch_scale(namespace, change.target, change.after, now.resource_version)
         self._written(namespace, change.target, scale)
 
-    def _mark(self, namespace: str, change: ReplicaChange) -> None:
-        """Say which pods are to go first; where that is refused, others go, which is no reason to keep them all."""
+    def _set_deletion_costs(self, namespace: str, change: ReplicaChange) -> None:
+        """Set which pods are to be deleted first. If that is refused, scale anyway, and other pods may be deleted."""
         for pod, cost in change.deletion_costs.items():
             try:
                 self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})
             except Unavailable:
                 raise
             except KubeError as error:
-                _LOG.warning("pod %s of %s cannot be told when to go: %s", pod, change.target, error)
+                _LOG.warning("setting the deletion cost of pod %s of %s failed: %s", pod, change.target, error)
 
 
 _OUTCOMES: dict[type[KubeError], WriteOutcome] = {

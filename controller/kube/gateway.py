@@ -1,16 +1,16 @@
-"""The only module that speaks to the API server by itself: a handful of typed calls, each with a time limit.
+"""Typed calls to the API server, each with a time limit. No other module uses the Kubernetes client.
 
-Errors follow whose fault it is:
+Errors:
 
     KubeError
-    ├── Refused         the request itself: asking again in the same way is pointless
-    │   ├── NotFound    the object, or the whole kind, is not there
-    │   ├── Conflict    the object is no longer what the request rested on
+    ├── Refused         the request failed for good: repeating it unchanged is pointless
+    │   ├── NotFound    the object or its kind does not exist
+    │   ├── Conflict    the object has changed since it was read
     │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
-    │   └── Invalid     the server understood and rejects it
-    └── Unavailable     the server or the network: the same request may succeed later
-        ├── Expired     a watch cannot go on from where it was: what is there must be listed anew
-        └── NotLeading  nothing was sent: this replica is not surely the one that may write
+    │   └── Invalid     the object or the request breaks a rule of the API
+    └── Unavailable     the server or the network failed: the same request may succeed later
+        ├── Expired     a watch cannot continue from its version: list again
+        └── NotLeading  nothing was sent, because this replica does not safely hold the lease
 """
 
 import json
@@ -33,37 +33,37 @@ FIELD_MANAGER = "sluice"
 Json = dict[str, Any]
 
 _CONNECTIONS = 32
-"""Kept open: of watches, and of the threads that ask and write. By default it is the processors' number times five."""
-_TIMEOUT_S = (3.0, 10.0)  # to connect, to answer
+"""Size of the connection pool, for watches and requests. The client's default is five times the number of CPUs."""
+_TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
-"""After a request without an answer the next ones fail at once for this long: each would wait as long in vain."""
+"""After a request that timed out, further requests fail at once for this long: each would time out as well."""
 _LONGEST_WAIT_S = 30.0
-"""A server that asks to be left alone for longer than this is asked again all the same."""
-_SILENT = "the API server did not answer a moment ago"
-PAGE = 200  # objects per answer of a list: bounds memory on both sides
+"""Upper limit for the server's Retry-After."""
+_SILENT = "the API server did not answer the previous request in time"
+PAGE = 200  # objects per page of a list, which bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
 _Answer = TypeVar("_Answer")
 
 
 class KubeError(Exception):
-    """The API server did not do what was asked."""
+    """A request to the API server failed."""
 
 
 class Refused(KubeError):
-    """The server answered no."""
+    """The server rejected the request."""
 
 
 class NotFound(Refused):
-    """There is no such object or kind."""
+    """The object or its kind does not exist."""
 
 
 class Conflict(Refused):
-    """The object changed since it was read, or is another one by now."""
+    """The object has changed since it was read, or was replaced by another of the same name."""
 
 
 class Forbidden(Refused):
-    """The operator may not do this."""
+    """The operator lacks the right, or its credentials are not accepted."""
 
 
 class Invalid(Refused):
@@ -75,20 +75,20 @@ class Unavailable(KubeError):
 
 
 class Expired(Unavailable):
-    """The server no longer knows what has happened since the version asked for."""
+    """The server no longer has the events since the requested version."""
 
 
 class NotLeading(Unavailable):
-    """The write was not sent, because this replica does not surely hold the lease."""
+    """The write was not sent, because this replica does not safely hold the lease."""
 
 
 class ConfigurationError(Exception):
-    """There are no usable credentials to begin with."""
+    """There are no usable credentials."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of object as the API serves it."""
+    """A kind of object, as in the paths of the API."""
 
     api_version: str
     plural: str
@@ -96,7 +96,7 @@ class Resource:
 
     @property
     def root(self) -> str:
-        """Return the path under which the API serves it."""
+        """Return the path of its API group and version."""
         return f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
@@ -122,7 +122,7 @@ SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The objects of a collection and the version of the collection at which they were read."""
+    """The objects of a list, or of one page of it, and the resource version of the list."""
 
     items: tuple[Json, ...]
     resource_version: str
@@ -130,25 +130,25 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """What happened to an object: ADDED, MODIFIED, DELETED; a BOOKMARK only tells the version that was reached."""
+    """A change of an object: ADDED, MODIFIED or DELETED; a BOOKMARK only carries the resource version reached."""
 
     kind: str
     object: Json
 
 
 class EventStream:
-    """The events of a watch as they come, until the server ends it in its time."""
+    """The events of one watch request, until the server ends it."""
 
     def __init__(self, response: Any, request: str) -> None:
         self._response = response
         self._request = request
 
     def __iter__(self) -> Iterator[WatchEvent]:
-        """Yield the events.
+        """Yield the events as they arrive.
 
         Raises:
             Expired: the version it began at is too old.
-            Unavailable: it broke off, was silent for too long or said something else.
+            Unavailable: the connection failed, was silent for too long, or a line is not an event.
         """
         try:
             for line in self._response:
@@ -161,19 +161,19 @@ class EventStream:
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{self._request}: {error}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise Unavailable(f"{self._request}: the answer is no event: {error}") from error
+            raise Unavailable(f"{self._request}: the server sent a line that is not a watch event: {error}") from error
         finally:
             self._response.close()
 
     def interrupt(self) -> None:
-        """Let the thread that reads it go on, as after a failure."""
-        with suppress(OSError, ValueError, RuntimeError):  # it has ended already
+        """Close the connection from another thread; the thread that reads it gets an error."""
+        with suppress(OSError, ValueError, RuntimeError):  # it is closed already
             self._response.shutdown()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A scale subresource: what is asked for, and the selector of the pods that answer."""
+    """A scale subresource: the desired replicas, and the label selector of the pods."""
 
     replicas: int
     selector: str
@@ -182,7 +182,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Where the API server is and how to be admitted, for another client of it."""
+    """Address of the API server and credentials, for another client."""
 
     server: str
     ca_path: str | None
@@ -194,42 +194,41 @@ class Connection:
 
 
 class Gateway:
-    """The operator's calls to the API server. Safe to use from several threads."""
+    """The operator's calls to the API server. Thread-safe."""
 
     def __init__(
         self,
         kubeconfig: Path | None = None,
         *,
         permit: Callable[[], None] | None = None,
-        counted: Callable[[str], None] = lambda _: None,
+        on_request: Callable[[str], None] = lambda _: None,
         timeout_s: tuple[float, float] = _TIMEOUT_S,
-        insistent: bool = False,
+        always_send: bool = False,
     ) -> None:
-        """Take the credentials of `kubeconfig`, else of `$KUBECONFIG`, the pod, or the user, whichever is there first.
+        """Load the credentials of `kubeconfig`; without it those of `$KUBECONFIG`, else the pod's, else ~/.kube/config.
 
         Args:
-            kubeconfig: the file, if it is to be that one.
-            permit: called right before every request that changes something; what it raises goes to the caller, and
-                nothing is sent.
-            counted: told the verb of every request: of HTTP, or WATCH.
-            timeout_s: of every request, to connect and to answer.
-            insistent: whether every request is sent, though the server has just not answered or wants to be left alone.
+            kubeconfig: the file with the credentials.
+            permit: called right before each request that changes something; if it raises, nothing is sent.
+            on_request: called with the verb of each request: the HTTP method, or WATCH.
+            timeout_s: of each request, to connect and to receive.
+            always_send: send requests also right after one that timed out, and during a Retry-After.
 
         Raises:
-            ConfigurationError: there are none, or they cannot be read.
+            ConfigurationError: there are no credentials, or they cannot be read.
         """
         self._kubeconfig = kubeconfig
-        self._counted = counted
+        self._on_request = on_request
         self._permit = permit
         self._timeout_s = timeout_s
-        self._insistent = insistent
-        self._left_alone = (0.0, "")
+        self._always_send = always_send
+        self._paused = (0.0, "")  # until when no requests are sent, and why
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
         self._client = _connect(kubeconfig)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -239,11 +238,11 @@ class Gateway:
         self.close()
 
     def connection(self) -> Connection:
-        """Return the credentials as they are now."""
+        """Return the current credentials."""
         with self._lock:
             self._reload()
             settings = self._client.configuration
-        # The header is `Bearer <token>`; the client keeps it under the name of the security scheme.
+        # The header is `Bearer <token>`; the client stores it under the name of the security scheme.
         header = settings.get_api_key_with_prefix("BearerToken") or ""
         scheme, _, token = header.rpartition(" ")
         return Connection(
@@ -257,7 +256,7 @@ class Gateway:
         )
 
     def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
-        """Return all objects of a kind, of one namespace or of all, that match a label selector."""
+        """Return all objects of a kind that match a label selector, in one namespace or in all."""
         items: list[Json] = []
         version = ""
         for page in self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})):
@@ -265,12 +264,12 @@ class Gateway:
             version = page.resource_version
         return Listing(items=tuple(items), resource_version=version)
 
-    def pages(self, resource: Resource, namespace: str | None = None, **narrowed: str) -> Iterator[Listing]:
-        """Yield all objects of a kind, of one namespace or of all, a page at a time, all as of one version.
+    def pages(self, resource: Resource, namespace: str | None = None, **selectors: str) -> Iterator[Listing]:
+        """Yield all objects of a kind, in one namespace or in all, page by page, all at one resource version.
 
-        `narrowed` are selectors by the API's names of them.
+        `selectors` are query parameters such as `labelSelector`.
         """
-        query = [("limit", str(PAGE)), *narrowed.items()]
+        query = [("limit", str(PAGE)), *selectors.items()]
         token: str | None = None
         while token != "":
             page = self._call(
@@ -280,22 +279,21 @@ class Gateway:
             token = page["metadata"].get("continue", "")
 
     def watch(
-        self, resource: Resource, namespace: str | None, version: str, *, lasting_s: int, **narrowed: str
+        self, resource: Resource, namespace: str | None, version: str, *, lasting_s: int, **selectors: str
     ) -> EventStream:
-        """Return what happens to the objects of a kind, of one namespace or of all, from `version` on.
+        """Return the changes of the objects of a kind, in one namespace or in all, since `version`.
 
-        The server ends it after `lasting_s` and tells the version reached before it does, so a longer silence than
-        that is a failure.
+        The server ends the stream after `lasting_s` with a bookmark, so a longer silence is a failure.
 
         Raises:
-            Expired: the server no longer knows what has happened since `version`.
+            Expired: the server no longer has the events since `version`.
         """
         path = resource.path(namespace)
         query = [("watch", "true"), ("resourceVersion", version), ("allowWatchBookmarks", "true")]
-        query += [("timeoutSeconds", str(lasting_s)), *narrowed.items()]
+        query += [("timeoutSeconds", str(lasting_s)), *selectors.items()]
 
-        def ask() -> EventStream:
-            self._counted("WATCH")
+        def send() -> EventStream:
+            self._on_request("WATCH")
             try:
                 response = self._open("GET", path, query, limit_s=(self._timeout_s[0], lasting_s + self._timeout_s[1]))
             except client.ApiException as error:
@@ -304,27 +302,27 @@ class Gateway:
                 raise
             return EventStream(response, f"GET {path}")
 
-        return self._admitted(f"GET {path}", ask)
+        return self._authenticated(f"GET {path}", send)
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
         """Return one object."""
         return self._call("GET", resource.path(namespace, name))
 
     def read_scale(self, namespace: str, target: Target) -> Scale:
-        """Return the scale of `target`; `NotFound` also when its kind has no scale, or is not of a namespace."""
+        """Return the scale of `target`; `NotFound` also when its kind has no scale or is not namespaced."""
         return _scale(self._call("GET", self._scale_path(namespace, target)))
 
     def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> Scale:
-        """Ask for `replicas` and return the scale; `Conflict` when the workload is not at `resource_version`."""
+        """Set the desired replicas and return the scale; `Conflict` when the workload is not at `resource_version`."""
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
         return _scale(self._patch(self._scale_path(namespace, target), patch))
 
     def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
-        """Merge `status` into that of the object and return the object.
+        """Merge `status` into the status of an object and return the object.
 
         Raises:
             NotFound: it was deleted.
-            Conflict: another object has its name by now (the uid differs).
+            Conflict: the object of this name has another uid, because it was deleted and created again.
         """
         return self._patch(resource.path(namespace, name, "status"), {"metadata": {"uid": uid}, "status": status})
 
@@ -337,7 +335,7 @@ class Gateway:
         return self._call("POST", resource.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=body)
 
     def patch(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
-        """Merge `patch` into an object and return it; `Conflict` when it is not at the version that `patch` names."""
+        """Merge `patch` into an object and return it; `Conflict` when it is not at the resourceVersion in `patch`."""
         return self._patch(resource.path(namespace, name), patch)
 
     def _scale_path(self, namespace: str, target: Target) -> str:
@@ -345,7 +343,7 @@ class Gateway:
         return resource.path(namespace, target.name, "scale")
 
     def _discover(self, target: Target) -> Resource:
-        """Find out under which path the API serves the kind, once; kinds without a scale are asked for again."""
+        """Return the resource of the target's kind by API discovery; a kind with a scale is remembered."""
         root = Resource(api_version=target.api_version, plural="").root
         try:
             served = self._call("GET", root)["resources"]
@@ -356,7 +354,7 @@ class Gateway:
             if entry["kind"] == target.kind and "/" not in entry["name"]:
                 if f"{entry['name']}/scale" not in names:
                     break
-                if not entry["namespaced"]:  # its path would drop the namespace: it is nobody's in particular
+                if not entry["namespaced"]:  # a pipeline may scale only in its own namespace
                     raise NotFound(f"{target.api_version} {target.kind} is not namespaced")
                 resource = Resource(api_version=target.api_version, plural=entry["name"])
                 self._scalable[target.api_version, target.kind] = resource
@@ -376,19 +374,19 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        return self._admitted(f"{method} {path}", lambda: self._request(method, path, query, body, content_type))
+        return self._authenticated(f"{method} {path}", lambda: self._request(method, path, query, body, content_type))
 
-    def _admitted(self, request: str, ask: Callable[[], _Answer]) -> _Answer:
-        """Return the answer; ask once more where the credentials are not accepted, with what they are by now."""
+    def _authenticated(self, request: str, send: Callable[[], _Answer]) -> _Answer:
+        """Return the result of `send`; if the credentials are not accepted, reload them and send once more."""
         try:
-            return ask()
+            return send()
         except client.exceptions.UnauthorizedException:
             with self._lock:
-                self._reload()  # a token that was rotated on disk
+                self._reload()  # the token may have been rotated on disk
         except client.ApiException as error:
             raise _translated(error, request) from None
         try:
-            return ask()
+            return send()
         except client.ApiException as error:
             raise _translated(error, request) from None
 
@@ -396,20 +394,20 @@ class Gateway:
         self, method: str, path: str, query: Sequence[tuple[str, str]], body: Json | None, content_type: str
     ) -> Json:
         if self._permit is not None and method != "GET":
-            self._permit()  # here and not earlier: every moment between the check and the request counts
-        self._counted(method)
+            self._permit()  # as late as possible, because the lease could expire between the check and the request
+        self._on_request(method)
         response = self._open(method, path, query, body=body, content_type=content_type, limit_s=self._timeout_s)
         try:
             answer = json.loads(response.data)
         except urllib3.exceptions.TimeoutError as error:
-            self._leave_alone(_SILENCE_S, _SILENT)
+            self._pause(_SILENCE_S, _SILENT)
             raise Unavailable(f"{method} {path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
         except ValueError as error:
-            raise Unavailable(f"{method} {path}: the answer is no JSON: {error}") from error
+            raise Unavailable(f"{method} {path}: the response is not JSON: {error}") from error
         if not isinstance(answer, dict):
-            raise Unavailable(f"{method} {path}: the answer is no object")
+            raise Unavailable(f"{method} {path}: the response is not a JSON object")
         return answer
 
     def _open(
@@ -422,10 +420,10 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Any:
-        """Return the answer to a request, to be read; `limit_s` to connect and for every part of it."""
-        until_s, why = self._left_alone
-        if time.monotonic() < until_s and not self._insistent:
-            raise Unavailable(f"{method} {path}: not asked: {why}")
+        """Send a request and return the response, not read yet; `limit_s` to connect, and for each part received."""
+        until_s, why = self._paused
+        if time.monotonic() < until_s and not self._always_send:
+            raise Unavailable(f"{method} {path}: not sent: {why}")
         try:
             return self._client.call_api(
                 path,
@@ -439,21 +437,21 @@ class Gateway:
             )
         except client.ApiException as error:
             if (wait_s := _retry_after_s(error)) is not None:
-                self._leave_alone(wait_s, f"the API server wants to be left alone for {wait_s:g} s ({error.status})")
+                self._pause(wait_s, f"the API server asked to retry after {wait_s:g} s (status {error.status})")
             raise
         except urllib3.exceptions.TimeoutError as error:
-            self._leave_alone(_SILENCE_S, _SILENT)
+            self._pause(_SILENCE_S, _SILENT)
             raise Unavailable(f"{method} {path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(f"{method} {path}: {error}") from error
         except AttributeError as error:
-            # A TLS connection that broke: the client makes an error without a body of it, and then fails to read that.
+            # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
                 raise
             raise Unavailable(f"{method} {path}: {error.__context__.reason}") from error
 
-    def _leave_alone(self, seconds: float, why: str) -> None:
-        self._left_alone = (time.monotonic() + seconds, why)
+    def _pause(self, seconds: float, why: str) -> None:
+        self._paused = (time.monotonic() + seconds, why)
 
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration
@@ -463,7 +461,7 @@ class Gateway:
 
 def _scale(body: Json) -> Scale:
     return Scale(
-        replicas=body.get("spec", {}).get("replicas", 0),  # zero is left out of the answer
+        replicas=body.get("spec", {}).get("replicas", 0),  # the server omits zero
         selector=body.get("status", {}).get("selector", ""),
         resource_version=body["metadata"]["resourceVersion"],
     )
@@ -472,7 +470,7 @@ def _scale(body: Json) -> Scale:
 def _connect(kubeconfig: Path | None) -> Any:
     settings = client.Configuration()
     settings.connection_pool_maxsize = _CONNECTIONS
-    settings.retries = False  # the next cycle is the retry; the client's own would multiply the time limit
+    settings.retries = False  # the next cycle retries; retries of the client would multiply the time limit
     try:
         if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=settings)
@@ -495,7 +493,7 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
 
 
 def _retry_after_s(error: Any) -> float | None:
-    """Return how long the server wants to be left alone, None when it does not say so in seconds."""
+    """Return the Retry-After of a 429 or 503 response in seconds, at most 30; None if it has none in seconds."""
     if error.status not in {429, 503}:
         return None
     try:
@@ -506,7 +504,7 @@ def _retry_after_s(error: Any) -> float | None:
 
 
 def _translated(error: Any, request: str) -> KubeError:
-    """Return the error of ours for one of the client's; a status that is nobody's fault yet may pass by itself."""
+    """Return the `KubeError` for an error of the client; other statuses than those above count as temporary."""
     try:
         message = json.loads(error.body)["message"]
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Keeps this replica's Lease, in a thread of its own, and says of every write whether it may be made."""
+"""Acquires and renews the Lease in a background thread, and permits writes only while this replica safely holds it."""
 
 import logging
 import threading
@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from typing import Self
 
 from controller.kube.gateway import LEASES, Conflict, Gateway, Json, KubeError, NotFound, NotLeading
-from controller.kube.lease import Ask, Candidate, Record, Terms
+from controller.kube.lease import Candidate, LeaseRecord, Request, Terms
 
 _LOG = logging.getLogger(__name__)
-_DEAD_S = 30.0  # beyond the duration, without a turn of the thread: a request hangs
+_DEAD_S = 30.0  # beyond the duration, without progress of the thread: a request hangs
 
 
 def boot_clock() -> float:
-    """Return the seconds since the machine started, asleep or not: a lease runs out over a suspend as well."""
+    """Return the seconds since boot, including time asleep: a lease also expires while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Leadership:
-    """This replica's part in the one Lease, from `with` to its end, which releases it.
+    """Competes for the Lease while its context is entered, and releases it when the context is left.
 
-    Whoever loses the lease is told once, by `ended`, and must end: this object does not compete again.
+    When the lease is lost, `ended` is called once and the process must end: this object does not compete again.
     """
 
     def __init__(
@@ -37,17 +37,16 @@ class Leadership:
         ended: Callable[[str], None],
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        """Nothing is asked before `with`.
+        """Prepare to compete; nothing is requested before the context is entered.
 
         Args:
-            gateway: for the Lease alone: it must be able to write while nothing else may, and have time limits that
-                are short beside the duration.
+            gateway: for the Lease alone, without a `permit`, and with time limits that are short beside the duration.
             namespace: of the Lease.
             name: of the Lease.
-            identity: of this process and no other: `<pod>_<something unique>`. The admission policy compares the pod.
+            identity: unique to this process: `<pod>_<unique suffix>`. The admission policy compares the pod.
             terms: the times.
-            beat: called at every turn with the seconds within which the next one comes.
-            ended: called with the reason when the lease is lost, or when nobody keeps it any more.
+            beat: called at every turn of the thread with the seconds within which the next turn comes.
+            ended: called with the reason when the lease is lost or the thread fails.
             clock: monotonic seconds.
         """
         self._gateway = gateway
@@ -62,7 +61,7 @@ class Leadership:
         self._thread = threading.Thread(target=self._run, name="lease")
 
     def check(self) -> None:
-        """Raise `NotLeading` unless a write that is sent now is one of the only writer."""
+        """Raise `NotLeading` unless this replica may write now."""
         if not self.leads():
             raise NotLeading(self.problem())
 
@@ -73,18 +72,17 @@ class Leadership:
     def wait(self, timeout_s: float) -> bool:
         """Wait until this replica may write for the first time; return whether it may.
 
-        At most `timeout_s`, and then, where the lease is its own by now, until that has settled: at most twice the time
-        that this takes.
+        Waits at most `timeout_s`; if the replica holds the lease by then, up to twice `settle_s` more.
         """
         if self._leading.wait(timeout_s):
             return True
         return self._state.began_s is not None and self._leading.wait(2 * self._state.terms.settle_s)
 
     def standing(self) -> str:
-        """Return what this replica is, in words, while it does not lead; why it could not be told, if so.
+        """Return the text of `/readyz` for a standby, which names the leader.
 
         Raises:
-            KubeError: the Lease cannot be read or asked for.
+            KubeError: the Lease cannot be read or requested.
         """
         state = self._state
         if self._trouble is not None:
@@ -108,7 +106,7 @@ class Leadership:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._released = True  # from now on nothing is written, whoever still tries
+        self._released = True  # from now on, no thread may write
         self._stop.set()
         self._thread.join()
         self._release()
@@ -118,9 +116,9 @@ class Leadership:
             while not self._stop.is_set() and not self._state.lost:
                 self._turn()
             why = self._loss()
-        except Exception as error:  # noqa: BLE001 -- the outermost of a thread: nobody else would hear of it
-            _LOG.exception("the lease is not kept any more")
-            why = f"the lease is not kept any more: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 -- the outermost of a thread: it must end the process
+            _LOG.exception("leader election failed: internal error")
+            why = f"leader election failed: {type(error).__name__}: {error}"
         if not self._stop.is_set():
             _LOG.error(why)
             self._ended(why)
@@ -129,31 +127,31 @@ class Leadership:
         self._beat(self._state.terms.duration_s + _DEAD_S)
         if self.leads():
             self._leading.set()
-        ask, due_s = self._state.next()
+        request, due_s = self._state.next()
         now_s = self._clock()
         if due_s > now_s:
             settled_s = self._state.writes_from_s
             until_s = due_s if settled_s <= now_s else min(due_s, settled_s)
             self._stop.wait(max(until_s - now_s, 0.001))
             return
-        before, self._state = self._state, self._asked(ask)
+        before, self._state = self._state, self._after(request)
         if before.began_s is None and self._state.began_s is not None:
-            _LOG.info("this replica leads: it took the lease %s/%s", self._namespace, self._name)
+            _LOG.info("this replica is the leader: it acquired the lease %s/%s", self._namespace, self._name)
 
-    def _asked(self, ask: Ask) -> Candidate:
-        """Ask, and return what is known after the answer."""
+    def _after(self, request: Request) -> Candidate:
+        """Send `request` and return the state after its response."""
         state = self._state
-        sent_s = self._clock()  # before anything of it is under way
+        sent_s = self._clock()  # before the request leaves
         try:
-            if ask is Ask.READ:
-                found = self._read()
+            if request is Request.READ:
+                current = self._read()
                 self._trouble = None
-                return state.looked(found, self._clock())
-            record = self._write(ask, state)
+                return state.read(current, self._clock())
+            record = self._write(request, state)
         except (Conflict, NotFound) as error:
-            if ask is not Ask.CREATE or isinstance(error, Conflict):
+            if request is not Request.CREATE or isinstance(error, Conflict):
                 return state.refused()
-            return self._failed(state, error)  # there is no such namespace
+            return self._failed(state, error)  # the namespace does not exist
         except KubeError as error:
             return self._failed(state, error)
         self._trouble = None
@@ -161,23 +159,23 @@ class Leadership:
 
     def _failed(self, state: Candidate, error: KubeError) -> Candidate:
         if self._trouble is None:
-            _LOG.warning("the lease: %s", error)
+            _LOG.warning("request for the lease failed, retrying: %s", error)
         self._trouble = str(error)
         return state.failed(self._clock())
 
-    def _read(self) -> Record | None:
+    def _read(self) -> LeaseRecord | None:
         try:
             return _record(self._gateway.get(LEASES, self._namespace, self._name))
         except NotFound:
             return None
 
-    def _write(self, ask: Ask, state: Candidate) -> Record:
+    def _write(self, request: Request, state: Candidate) -> LeaseRecord:
         spec: Json = {
             "holderIdentity": state.identity,
             "leaseDurationSeconds": round(state.terms.duration_s),
-            "renewTime": _micro_time(),  # for people: no replica reads the time of another
+            "renewTime": _micro_time(),  # for people only: replicas do not compare clocks
         }
-        if ask is not Ask.RENEW:
+        if request is not Request.RENEW:
             spec["acquireTime"] = spec["renewTime"]
             spec["leaseTransitions"] = 0 if state.record is None else state.record.transitions + 1
         if state.record is None:
@@ -185,31 +183,33 @@ class Leadership:
             return _record(self._gateway.create(LEASES, self._namespace, body))
         return self._patch(state.record, spec)
 
-    def _patch(self, record: Record, spec: Json) -> Record:
+    def _patch(self, record: LeaseRecord, spec: Json) -> LeaseRecord:
         patch = {"metadata": {"resourceVersion": record.version}, "spec": spec}
         return _record(self._gateway.patch(LEASES, self._namespace, self._name, patch))
 
     def _release(self) -> None:
-        """Give the lease back, so that the next replica need not wait for its end."""
+        """Release the lease, so that the next replica need not wait until it expires."""
         state = self._state
         if state.began_s is None or state.lost or state.record is None:
             return
         try:
             self._patch(state.record, {"holderIdentity": None})
         except KubeError as error:
-            _LOG.warning("the lease was not released, it ends by itself: %s", error)
+            _LOG.warning("the lease could not be released and will expire: %s", error)
 
     def _loss(self) -> str:
         record = self._state.record
         lease = f"the lease {self._namespace}/{self._name}"
         if record is None:
             return f"{lease} was deleted; this replica ends"
-        return f"{lease} is held by {record.holder or 'nobody'} now; this replica ends"
+        if record.holder is None:
+            return f"{lease} was released by another process; this replica ends"
+        return f"{lease} is now held by {record.holder}; this replica ends"
 
 
-def _record(body: Json) -> Record:
+def _record(body: Json) -> LeaseRecord:
     spec = body.get("spec") or {}
-    return Record(
+    return LeaseRecord(
         holder=spec.get("holderIdentity") or None,
         duration_s=spec.get("leaseDurationSeconds") or 0.0,
         transitions=spec.get("leaseTransitions") or 0,

@@ -1,7 +1,7 @@
-"""Which pods are a workload's, and what is kept of pods, nodes and workloads. Pure functions of API objects.
+"""Matches pods to workloads by label selectors, and reduces pods, nodes and workloads to the fields that are read.
 
-There can be tens of thousands of pods. Of each, only what `controller.kube.workloads` looks at is kept, as text: as
-objects of Python they would take five times the memory.
+There can be tens of thousands of pods. Of each, only the fields that `controller.kube.workloads` reads are stored, as
+JSON text: as Python objects they would take five times the memory. Pure functions of API objects.
 """
 
 import json
@@ -28,7 +28,7 @@ class Requirement:
     values: frozenset[str]
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` meet it; none meet an operator that is not known."""
+        """Return whether `labels` meet it; an unknown operator is never met."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -44,19 +44,19 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelector:
-    """Which pods are meant: all of `labels`, and all requirements."""
+    """A label selector: a pod must have all of `labels` and meet all `requirements`."""
 
     labels: Mapping[str, str]
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a pod with `labels` is meant."""
+        """Return whether it selects a pod with `labels`."""
         return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A Deployment or StatefulSet: what its scale says, and which pods are its own."""
+    """A Deployment or StatefulSet: its desired replicas and the selector of its pods."""
 
     replicas: int
     selector: LabelSelector
@@ -65,7 +65,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPod:
-    """A pod: `text` is what is kept of it, as JSON."""
+    """A pod; `text` is the JSON of the stored fields."""
 
     name: str
     namespace: str
@@ -74,7 +74,7 @@ class KeptPod:
 
 
 class Pods:
-    """Pods, found by the selectors of their workloads."""
+    """An index of pods by namespace and label."""
 
     def __init__(self, pods: Iterable[KeptPod]) -> None:
         self._by_label: dict[tuple[str, str, str], list[KeptPod]] = {}
@@ -85,15 +85,15 @@ class Pods:
                 self._by_label.setdefault((pod.namespace, key, value), []).append(pod)
 
     def of(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
-        """Return the pods of `namespace` that `selector` means, by name."""
-        having = [self._by_label.get((namespace, key, value), []) for key, value in selector.labels.items()]
-        fewest = min(having, key=len) if having else self._by_namespace.get(namespace, [])
-        found = sorted((pod for pod in fewest if selector.matches(pod.labels)), key=lambda pod: pod.name)
-        return [json.loads(pod.text) for pod in found]
+        """Return the pods of `namespace` that `selector` selects, ordered by name."""
+        by_label = [self._by_label.get((namespace, key, value), []) for key, value in selector.labels.items()]
+        candidates = min(by_label, key=len) if by_label else self._by_namespace.get(namespace, [])
+        selected = sorted((pod for pod in candidates if selector.matches(pod.labels)), key=lambda pod: pod.name)
+        return [json.loads(pod.text) for pod in selected]
 
 
 def kept_pod(pod: Json) -> KeptPod:
-    """Return what is kept of a pod."""
+    """Return the stored form of a pod."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     kept = {
@@ -121,7 +121,7 @@ def kept_pod(pod: Json) -> KeptPod:
 
 
 def kept_node(node: Json) -> Json:
-    """Return what is kept of a node."""
+    """Return the stored form of a node."""
     return {
         "metadata": {
             **_parts(node["metadata"], ("name", "deletionTimestamp")),
@@ -133,7 +133,7 @@ def kept_node(node: Json) -> Json:
 
 
 def kept_workload(workload: Json) -> Workload:
-    """Return what is kept of a Deployment or StatefulSet."""
+    """Return the stored form of a Deployment or StatefulSet."""
     spec = workload["spec"]
     selector = spec.get("selector") or {}
     return Workload(
@@ -158,5 +158,5 @@ def _parts(document: Json, names: tuple[str, ...]) -> Json:
 
 
 def _shared(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return `labels` with one copy of each text, however many objects carry it."""
+    """Return `labels` with interned strings, which many objects share."""
     return {sys.intern(key): sys.intern(value) for key, value in labels.items()}

@@ -1,6 +1,6 @@
-"""Objects as last seen, fed by watches, lists and our own writes; readers take a consistent copy.
+"""Objects as last seen, updated by watches, lists and our own writes; readers get a consistent copy.
 
-Whatever is newer wins, so the order in which the feeders come does not matter.
+The newer resource version wins, so the order of updates does not matter.
 """
 
 import json
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Store(Generic[T]):
-    """The objects of one kind, each as what `keep` makes of it."""
+    """The objects of one kind, each reduced by `keep` to what is needed of it."""
 
     def __init__(self, keep: Callable[[Json], T]) -> None:
         self._keep = keep
@@ -28,7 +28,7 @@ class Store(Generic[T]):
         self._objects: dict[Key, tuple[int, T]] = {}
 
     def put(self, resource: Json) -> None:
-        """Take in an object as a watch, a list or a write has shown it, unless a newer version is known."""
+        """Store an object, unless a newer version of it is stored."""
         key, version = _key(resource), _version(resource)
         known = self._objects.get(key)
         if known is not None and known[0] > version:
@@ -40,23 +40,23 @@ class Store(Generic[T]):
                 self._objects[key] = (version, kept)
 
     def amend(self, key: Key, version: str, change: Callable[[T], T]) -> None:
-        """Take in a part of an object that a write of ours has answered with, unless a newer version is known."""
+        """Apply `change` to the stored object, which becomes `version`, unless it is missing or already as new."""
         with self._lock:
             known = self._objects.get(key)
             if known is not None and known[0] < int(version):
                 self._objects[key] = (int(version), change(known[1]))
 
     def remove(self, resource: Json) -> None:
-        """Forget an object that was deleted, unless it has been created again since."""
+        """Remove a deleted object, unless it has been created again since."""
         with self._lock:
             known = self._objects.get(_key(resource))
             if known is not None and known[0] <= _version(resource):
                 del self._objects[_key(resource)]
 
     def resync(self, pages: Iterable[Listing]) -> str:
-        """Take in a whole list, page by page, and forget what it lacks; return the version at which it was read.
+        """Store a complete list, remove the objects that it lacks, and return the list's resource version.
 
-        Watches miss deletions while they are interrupted. A list that breaks off forgets nothing.
+        Watches miss deletions while they are interrupted. A list that fails part way removes nothing.
         """
         listed: set[Key] = set()
         version = "0"
@@ -66,28 +66,28 @@ class Store(Generic[T]):
                 self.put(resource)
                 listed.add(_key(resource))
         with self._lock:
-            ghosts = [key for key, (known, _) in self._objects.items() if key not in listed and known <= int(version)]
-            for key in ghosts:
+            gone = [key for key, (known, _) in self._objects.items() if key not in listed and known <= int(version)]
+            for key in gone:
                 del self._objects[key]
         return version
 
     def snapshot(self) -> Mapping[Key, T]:
-        """Return all objects as they are now, in the order of their keys; they are not to be changed."""
+        """Return a copy of all objects, in the order of their keys. Callers must not change the objects."""
         with self._lock:
             objects = dict(self._objects)
         return MappingProxyType({key: objects[key][1] for key in sorted(objects)})
 
     def get(self, key: Key) -> T | None:
-        """Return an object as it is now, None where it is not there."""
+        """Return an object, None if it is not stored."""
         known = self._objects.get(key)
         return None if known is None else known[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:
-    """One of Sluice's own resources: which one it is, and all of it as compressed JSON.
+    """A SpeechPipeline or ComputePool: its identity, and the whole object as compressed JSON.
 
-    There can be thousands: as objects of Python they would take many times the memory. `namespace` is empty for
+    There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds.
     """
 
@@ -98,19 +98,19 @@ class KeptResource:
     packed: bytes
 
     def whole(self) -> Json:
-        """Return the resource as the API has it, but for what the server keeps for its own bookkeeping."""
+        """Return the resource as in the API, without `metadata.managedFields`."""
         resource: Json = json.loads(zlib.decompress(self.packed))
         return resource
 
     def status(self) -> Json:
-        """Return its status, empty where it has none."""
+        """Return its status, empty if it has none."""
         return self.whole().get("status") or {}
 
 
 def kept_resource(resource: Json) -> KeptResource:
-    """Return what is kept of a resource."""
+    """Return the stored form of a resource."""
     metadata = resource["metadata"]
-    # Who manages which field can be most of an object.
+    # managedFields can be most of an object, and are not needed.
     rest = {**resource, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
     return KeptResource(
         uid=metadata["uid"],
@@ -122,13 +122,13 @@ def kept_resource(resource: Json) -> KeptResource:
 
 
 class ResourceStore(Store[KeptResource]):
-    """The objects of one of Sluice's own kinds."""
+    """The objects of one of the operator's own kinds."""
 
     def __init__(self) -> None:
         super().__init__(kept_resource)
 
     def put(self, resource: Json) -> None:
-        """Take in an object unless it is known as it is, as nearly all of a repeated list are."""
+        """Store an object, unless this version is stored already, as for nearly all objects of a repeated list."""
         known = self._objects.get(_key(resource))
         if known is None or known[0] < _version(resource):
             super().put(resource)
@@ -140,5 +140,5 @@ def _key(resource: Json) -> Key:
 
 
 def _version(resource: Json) -> int:
-    # Comparable as numbers by the API's contract since Kubernetes 1.35, and in practice always.
+    # The API guarantees that versions compare as numbers since Kubernetes 1.35; before, they did in practice.
     return int(resource["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""Remembers what ran, for the books of a cycle that cannot see it: it still costs money and takes room."""
+"""Counts replicas that a cycle cannot see, from the last state seen: they still cost money and occupy instances."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -11,10 +11,10 @@ Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
 
 
 class UnaccountedReplicas:
-    """Counts replicas that run and that a snapshot cannot answer for.
+    """Replicas that exist but are not in the Snapshot, by pool.
 
-    Those of a workload that cannot be read count as they were last, those of a pipeline that has become invalid by its
-    last valid spec. What was never seen since the start is not known.
+    Replicas of a workload that cannot be read count as last seen. Replicas of a pipeline that has become invalid count
+    by its last valid spec. What was not seen since the operator started is not counted.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class UnaccountedReplicas:
         self._occupied: Mapping[tuple[str, PlacementKey], int] = {}
 
     def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
-        """Return what the pipelines that are invalid now asked for last; `specs` are those of the valid ones."""
+        """Return the last valid specs of the pipelines that are invalid now; `specs` are those of the valid ones."""
         before = {uid: self._valid[uid] for uid in invalid_uids if uid in self._valid}
         self._valid = {**{spec.uid: spec for spec in specs}, **before}
         return tuple(before.values())
@@ -30,7 +30,10 @@ class UnaccountedReplicas:
     def count(
         self, specs: Sequence[PipelineSpec], invalid: Sequence[PipelineSpec], targets: Targets
     ) -> Mapping[PoolName, Mapping[int, int]]:
-        """Return the strays of each pool, by how many of their kind fill an instance. `targets` has those of all."""
+        """Return the unaccounted replicas of each pool, by how many of them fit an instance.
+
+        `targets` has the workloads of all pipelines, valid and invalid.
+        """
         unaccounted: dict[PoolName, Counter[int]] = {}
         occupied: dict[tuple[str, PlacementKey], int] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):

@@ -1,4 +1,4 @@
-"""What pods, nodes and scales say, as the values of a Snapshot. Pure functions of what the API server answered."""
+"""Turns pods, nodes and scales into values of the Snapshot. Pure functions of API objects."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ _NOTICES = frozenset(
         "node.kubernetes.io/out-of-service",
     }
 )
-"""Keys of the taints by which those who take nodes away announce it."""
+"""Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = {"Succeeded", "Failed"}
 _SCRAPE = "prometheus.io/scrape"
@@ -34,9 +34,9 @@ _PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNames:
-    """Names of nodes: those that are `up`, and those of them that are `leaving`.
+    """Names of the nodes that are `up`, and of those among them that are `leaving`.
 
-    `unread` says that they are those of before, or of never: a node that is not among them may well be up.
+    With `unread`, the nodes cannot be listed and the names are the last known ones, so other nodes may be up too.
     """
 
     up: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class NodeNames:
 
 
 def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
-    """Return which nodes are up, and which of them are to go; `unread` where `nodes` are not those of now."""
+    """Return which nodes are up, and which of them are being removed; `unread` says that `nodes` are outdated."""
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
@@ -55,7 +55,7 @@ def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
 
 
 def is_leaving(node: Json) -> bool:
-    """Whether a node is to go soon: somebody has cordoned it or is deleting it, or its provider takes it back."""
+    """Return whether a node is being removed: it is cordoned or being deleted, or its provider reclaims it."""
     spec = node.get("spec") or {}
     taints = {taint["key"] for taint in spec.get("taints") or []}
     return bool(spec.get("unschedulable")) or "deletionTimestamp" in node["metadata"] or bool(taints & _NOTICES)
@@ -64,7 +64,7 @@ def is_leaving(node: Json) -> bool:
 def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames) -> TargetState:
     """Return the state of a workload from its scale and the pods that match the scale's selector.
 
-    While the nodes are unread, whoever has one and does not serve is starting: nobody knows that the node is down.
+    While the nodes are unread, a pod on a node that is not ready counts as starting: its node may be up.
     """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
@@ -86,7 +86,7 @@ def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames
 
 
 def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
-    """Return the names of the pods whose metrics ought to be there: serving since `ready_before_s` or earlier."""
+    """Return the names of the pods whose metrics are expected: those ready since `ready_before_s` or earlier."""
     return frozenset(
         pod["metadata"]["name"]
         for pod in pods
@@ -97,24 +97,24 @@ def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str
 
 
 def metrics_endpoints(pods: Sequence[Json]) -> dict[str, PodEndpoint]:
-    """Return by name where the pods that run show their metrics, by the usual annotations (prometheus.io/port, /path).
+    """Return the metrics endpoint of each running pod by its name, from the annotations prometheus.io/port and /path.
 
-    A pod that says `prometheus.io/scrape: "false"`, or a port or path that is none, shows none.
+    A pod with `prometheus.io/scrape: "false"`, or with an invalid port or path, has none.
     """
     endpoints: dict[str, PodEndpoint] = {}
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
-        said = metadata.get("annotations") or {}
-        path = said.get(_PATH, "/metrics")
-        port = _port(said.get(_PORT))
-        usable = said.get(_SCRAPE) != "false" and path.startswith("/") and (port is not None or _PORT not in said)
+        notes = metadata.get("annotations") or {}
+        path = notes.get(_PATH, "/metrics")
+        port = _port(notes.get(_PORT))
+        usable = notes.get(_SCRAPE) != "false" and path.startswith("/") and (port is not None or _PORT not in notes)
         if status.get("phase") == "Running" and status.get("podIP") and usable and "deletionTimestamp" not in metadata:
             endpoints[metadata["name"]] = PodEndpoint(host=status["podIP"], port=port, path=path)
     return endpoints
 
 
 def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[Json, ...]:
-    """Return the nodes of a pool that are ready."""
+    """Return the nodes that match a pool's `selector` and are ready."""
     return tuple(
         node
         for node in nodes
@@ -151,16 +151,16 @@ def _stranded(pod: Json) -> PendingReplica:
 
 
 def _starting(pod: Json) -> PendingReplica:
-    """Say what the kubelet says of the first container that does not run, else of the whole pod."""
+    """Return a starting pod, with the kubelet's reason for the first waiting container, else for the whole pod."""
     containers = [*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")]
     for state in (container.get("state") or {} for container in containers):
         if (waits := state.get("waiting")) is not None:
-            return _replica(pod, _unready_since_s(pod), _words(waits))
-    return _replica(pod, _unready_since_s(pod), _words(_condition(pod, "Ready")) or "it is not ready")
+            return _replica(pod, _unready_since_s(pod), _reason(waits))
+    return _replica(pod, _unready_since_s(pod), _reason(_condition(pod, "Ready")) or "it is not ready")
 
 
-def _words(said: Json) -> str:
-    return ": ".join(filter(None, (said.get("reason"), said.get("message"))))
+def _reason(source: Json) -> str:
+    return ": ".join(filter(None, (source.get("reason"), source.get("message"))))
 
 
 def _statuses(pod: Json, kind: str) -> list[Json]:
@@ -178,7 +178,7 @@ def _node(pod: Json) -> str | None:
 
 
 def _unready_since_s(pod: Json) -> float:
-    """Return since when a pod with a node does not serve: it was ready until then, or it got its node then."""
+    """Return since when a pod with a node is not ready: since it stopped being ready, or got its node."""
     known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
     return _since_s(pod, known)
 
@@ -190,7 +190,7 @@ def _port(text: str | None) -> int | None:
 
 
 def _since_s(pod: Json, kind: str) -> float:
-    # The API allows null, and not every kubelet sets it: the pod is no younger than its condition.
+    # lastTransitionTime may be null; then the pod's creation is an earlier bound.
     return seconds(_condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
 
 

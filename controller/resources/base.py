@@ -1,7 +1,7 @@
-"""What the models of resources are made of: one declaration for Python and for the API server.
+"""The base of the resource models: each rule is declared once, for Python and for the API server.
 
-A `Part` is a pydantic model whose constraints between fields are said once, as a `Constraint`: the CEL expression
-that goes into the CRD beside the Python function that finds the same breaches. Nothing here knows a concrete resource.
+A `Part` is a pydantic model. A rule between its fields is a `Constraint`: the CEL expression that goes into the CRD,
+and the Python function that finds the same breaches. This module knows no concrete resource.
 """
 
 import re
@@ -27,15 +27,15 @@ from pydantic_core import CoreSchema, core_schema
 from controller.resources.manifests import FieldPath, format_path
 
 LENIENT: dict[str, bool] = {"lenient": True}
-"""Validation context in which a wrong value makes its field, or else its part, unusable instead of the whole."""
+"""Validation context in which an invalid value makes only its field or its part unusable, not the whole object."""
 
 
 class UnusableError(Exception):
-    """A constraint looked at a value that has been found wrong already: it cannot be judged."""
+    """A constraint read a value that is invalid itself, so the constraint cannot be evaluated."""
 
 
 class Unusable:
-    """Stands for a part that has been found wrong already; looking at its fields raises `UnusableError`."""
+    """Replaces a part that is invalid; reading its fields raises `UnusableError`."""
 
     def __getattr__(self, name: str) -> Any:
         raise UnusableError(name)
@@ -43,7 +43,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A broken rule: where (from the part that states it, or from the root), and the rule in words."""
+    """A broken rule: the path of the field (from the part with the rule, or from the root) and the rule's text."""
 
     path: FieldPath
     rule: str
@@ -53,8 +53,9 @@ class Breach:
 class Constraint:
     """A rule between the fields of a part.
 
-    `cel` is what the API server evaluates, None where the schema itself says it or CEL cannot; `rule` is the rule in
-    words, `{name}` standing for the value of a field; `field` is where the API server reports it ("" = the part).
+    `find` yields the breaches. `cel` is the API server's expression, None where the schema states the rule already or
+    CEL cannot. `rule` is its text, in which `{name}` is replaced by the value of a field. `field` is where the API
+    server reports it, "" for the part.
     """
 
     find: Callable[[Any], Iterator[Breach]]
@@ -68,7 +69,7 @@ class Constraint:
         names = re.findall(r"\{(\w+)\}", self.rule)
         entry = {"rule": self.cel, "message": re.sub(r" \(\{\w+\}\)", "", self.rule)}
         if names:
-            # Concatenating strings here would exceed the cost budget; format() does not.
+            # format() because concatenating strings would exceed CEL's cost budget.
             arguments = ", ".join(f"self.{to_camel(name)}" for name in names)
             text = re.sub(r"\{\w+\}", "%s", self.rule)
             entry["messageExpression"] = f"'{text}'.format([{arguments}])"
@@ -78,7 +79,7 @@ class Constraint:
 
 
 def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, field: str = "") -> Constraint:
-    """Return the constraint that one condition on a part states; `field` is the alias of the field to blame."""
+    """Return the constraint that `holds` is true of the part; a breach is reported at the manifest field `field`."""
 
     def find(part: Part) -> Iterator[Breach]:
         if not holds(part):
@@ -89,18 +90,18 @@ def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, fiel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A rule for one scalar, in Python and in CEL, as metadata of its type."""
+    """A rule for one scalar, in Python and in CEL, used as an annotation of its type."""
 
     holds: Callable[[Any], bool]
     cel: str
     rule: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the type's own schema with this check behind it."""
+        """Return the type's schema, followed by this check."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the type's own schema with this check in CEL."""
+        """Return the type's schema with this check in CEL."""
         schema = handler(core)
         rules = [*schema.get("x-kubernetes-validations", ()), {"rule": self.cel, "message": self.rule}]
         return {**schema, "x-kubernetes-validations": rules}
@@ -113,7 +114,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMap:
-    """Marks a list whose items are told apart by the field `key`, as `x-kubernetes-list-type: map` does."""
+    """Annotates a list whose items have a unique field `key` (`x-kubernetes-list-type: map`)."""
 
     key: str
 
@@ -123,25 +124,25 @@ class ListMap:
         return {**handler(core), **extension}
 
     def identify(self, item: Any) -> tuple[object, FieldPath]:
-        """Return what tells `item` apart, and where in it that stands."""
+        """Return the key of `item`, and the key's path inside it."""
         return getattr(item, item.field_names()[self.key]), (self.key,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSet:
-    """Marks a list of distinct scalars, as `x-kubernetes-list-type: set` does."""
+    """Annotates a list of distinct scalars (`x-kubernetes-list-type: set`)."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the list's schema with its Kubernetes list type."""
         return {**handler(core), "x-kubernetes-list-type": "set"}
 
     def identify(self, item: Any) -> tuple[object, FieldPath]:
-        """Return what tells `item` apart: itself."""
+        """Return `item`, which is its own key, and an empty path."""
         return item, ()
 
 
 class Part(BaseModel):
-    """A mapping of fields inside a resource; what is not declared is ignored unless the caller forbids it."""
+    """A mapping of fields inside a resource. Undeclared fields are ignored here; strict parsing reports them."""
 
     model_config = ConfigDict(
         strict=True,
@@ -186,7 +187,7 @@ class Part(BaseModel):
             del fields[name]
         return part
 
-    if not TYPE_CHECKING:  # else mypy would take every attribute to exist
+    if not TYPE_CHECKING:  # otherwise mypy would accept any attribute name
 
         def __getattr__(self, name: str) -> Any:
             if name in type(self).model_fields:
@@ -205,9 +206,9 @@ class Part(BaseModel):
 
 
 def breaches(part: Part, path: FieldPath = ()) -> Iterator[Breach]:
-    """Yield every constraint that `part`, which is at `path`, or a part inside it breaks; paths from the root.
+    """Yield the broken constraints of `part`, which is at `path`, and of the parts inside it, with paths from the root.
 
-    A constraint that needs a value which is unusable is left out.
+    Constraints that read an unusable value are skipped.
     """
     for item in type(part).constraints:
         try:
@@ -238,5 +239,5 @@ def _duplicates(items: list[Any], marker: ListMap | ListSet, path: FieldPath) ->
         except UnusableError:
             continue
         if first != index:
-            rule = f"must be unique: {format_path((*path[-1:], first))} has it already"
+            rule = f"must be unique; {format_path((*path[-1:], first))} has the same value"
             yield Breach(path=(*path, index, *inside), rule=rule)

@@ -1,6 +1,6 @@
-"""The scalar types of the resources: their patterns, what they mean in base units, and their rules in words.
+"""The scalar types of the resources: patterns, the texts of their rules, and conversion to base units.
 
-No floats: durations, quantities of memory and decimals are strings.
+Durations, memory quantities and decimals are strings, never floats.
 """
 
 import re
@@ -22,6 +22,7 @@ API_VERSION_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
+URL_PATTERN = r"^https?://\S+$"
 
 PATTERN_RULES = {
     DURATION_PATTERN: "must be a duration such as 160ms or 1m30s (units us, ms, s, m, h)",
@@ -34,10 +35,11 @@ PATTERN_RULES = {
     KIND_PATTERN: "must be a Kubernetes kind such as Deployment",
     API_VERSION_PATTERN: "must be an API version such as apps/v1",
     NUMBER_PATTERN: "must be a decimal number in quotes",
+    URL_PATTERN: "must be a URL such as http://prometheus:9090",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
-"""What each pattern asks for, in words."""
+"""The text of each pattern's rule."""
 
 _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -46,12 +48,12 @@ _DAY_NS = 24 * _UNIT_NS["h"]
 
 
 def duration_s(text: str) -> float:
-    """Return the seconds that a duration such as `1m30s` or `1500us` stands for, in whole nanoseconds as Go has it."""
+    """Return a duration such as `1m30s` or `1500us` in seconds, truncated to nanoseconds as in Go."""
     return _duration_ns(text) / 1e9
 
 
 def quantity_bytes(text: str) -> float:
-    """Return the bytes that a quantity such as `24Gi` stands for."""
+    """Return a memory quantity such as `24Gi` in bytes."""
     number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", text).groups()  # type: ignore[union-attr]
     return float(Decimal(number) * _UNIT_BYTES[unit])
 
@@ -95,8 +97,9 @@ Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]
 ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 DROP_NULLS = BeforeValidator(_without_nulls)
-"""For maps: the API server drops their nulls."""
+"""For maps: removes entries that are null, as the API server does."""
 Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""
 Text = Annotated[str, Field(max_length=4096)]
+Url = Annotated[str, Field(pattern=URL_PATTERN)]

@@ -1,7 +1,7 @@
-"""Manifest files as plain data, with the line that every field was written on.
+"""Reads manifest files into plain data, with the line of each field.
 
-Reads YAML the way kubectl does (sigs.k8s.io/yaml: YAML 1.1 booleans, no timestamps, duplicate keys refused) and JSON.
-Knows nothing of any resource kind, except that a `List` is its items.
+Reads JSON, and YAML as kubectl does (sigs.k8s.io/yaml: YAML 1.1 booleans, no timestamps, duplicate keys refused). It
+knows no resource kind except `List`, which it replaces by its items.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 FieldPath = tuple[str | int, ...]
-"""Where a field is: keys and list indexes from the root of its document."""
+"""The path of a field: keys and list indexes from the root of its document."""
 
 MAX_BYTES = 16 * 2**20
 MAX_VALUES = 1_000_000
@@ -31,7 +31,7 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\
 
 
 class ManifestError(ValueError):
-    """A file that cannot be read as manifests: `path`, `line` (from 1) and what is wrong, in one message."""
+    """A file cannot be read as manifests. The message has the path, the line (from 1) and the broken rule."""
 
     def __init__(self, path: Path, line: int, rule: str) -> None:
         super().__init__(f"{path}:{line}: {rule}")
@@ -42,16 +42,16 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One document of a file: its fields as plain data, and the line of each."""
+    """One document of a file: its fields as plain data, and the line of each field."""
 
     path: Path
     data: dict[str, Any]
     lines: Mapping[FieldPath, int]
     root: FieldPath = ()
-    """Where `data` is in the document as written, for an item of a List."""
+    """The path of `data` in the file's document; not empty for an item of a List."""
 
     def line_of(self, field_path: FieldPath) -> int:
-        """Return the line (from 1) of the field at `field_path`, or of the nearest field around it that is written."""
+        """Return the line (from 1) of the field at `field_path`; if it is absent, of the field around it."""
         path = (*self.root, *field_path)
         while path not in self.lines:
             path = path[:-1]
@@ -59,7 +59,7 @@ class Document:
 
 
 def load_documents(path: Path) -> list[Document]:
-    """Return the documents of the YAML or JSON file at `path`, empty ones left out; raise `ManifestError`."""
+    """Return the non-empty documents of the YAML or JSON file at `path`; raise `ManifestError`."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -76,9 +76,9 @@ def load_documents(path: Path) -> list[Document]:
 
 
 def parse_documents(text: str, path: Path) -> list[Document]:
-    """Return the documents in `text`, which came from `path`; raise `ManifestError`."""
+    """Return the non-empty documents of `text`, the content of `path`; raise `ManifestError`."""
     if path.suffix == ".json":
-        # JSON allows tabs between its tokens, YAML does not; inside JSON strings they cannot occur.
+        # JSON allows tabs between tokens, but YAML does not. JSON strings cannot contain tabs.
         text = text.replace("\t", " ")
     try:
         return [document for parsed in _Reader(text, path).documents() for document in _items(parsed)]
@@ -108,7 +108,7 @@ def _line(event: yaml.Event) -> int:
 
 
 class _Reader:
-    """Turns parser events into data. Events are flat, so that hostile nesting meets our limit before the stack's."""
+    """Turns the events of the YAML parser into data. Deep nesting reaches MAX_DEPTH before it exhausts the stack."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._events = yaml.parse(text, Loader=_Loader)
@@ -135,7 +135,7 @@ class _Reader:
     def _count(self, event: yaml.Event, values: int) -> None:
         self._values += values
         if self._values > MAX_VALUES:
-            raise self._error(event, f"a document must have at most {MAX_VALUES} values, aliases expanded")
+            raise self._error(event, f"a document must have at most {MAX_VALUES} values after expanding aliases")
 
     def _value(self, event: yaml.Event, path: FieldPath) -> Any:
         self._lines.setdefault(path, _line(event))
@@ -144,7 +144,7 @@ class _Reader:
             self._count(event, size)
             return value
         if len(path) > MAX_DEPTH:
-            raise self._error(event, f"must be nested at most {MAX_DEPTH} deep")
+            raise self._error(event, f"must be nested at most {MAX_DEPTH} levels deep")
         before = self._values
         self._count(event, 1)
         value = self._content(event, path)
@@ -155,7 +155,7 @@ class _Reader:
 
     def _anchored(self, event: yaml.AliasEvent) -> tuple[Any, int]:
         if event.anchor not in self._anchors:
-            raise self._error(event, f"*{event.anchor}: no such anchor before it")
+            raise self._error(event, f"*{event.anchor}: no anchor of this name before it")
         return self._anchors[event.anchor]
 
     def _content(self, event: yaml.Event, path: FieldPath) -> Any:
@@ -177,11 +177,11 @@ class _Reader:
                 value = self._value(next(self._events), (*path, "<<"))
                 merged += value if isinstance(value, list) else [value]
                 if not all(isinstance(mapping, dict) for mapping in merged):
-                    raise self._error(event, "<<: must merge mappings")
+                    raise self._error(event, "<<: must be a mapping or a list of mappings")
                 continue
             key = self._key(event)
             if key in fields:
-                raise self._error(event, f"{format_path((*path, key))}: is given twice")
+                raise self._error(event, f"{format_path((*path, key))}: duplicate key")
             self._lines[*path, key] = _line(event)
             fields[key] = self._value(next(self._events), (*path, key))
         for mapping in merged:
@@ -218,13 +218,13 @@ class _Reader:
             return int(f"{legacy_octal[1]}0o{legacy_octal[2]}" if legacy_octal else number, 0)
         if _FLOAT.fullmatch(number):
             value = float(number.lower().replace(".inf", "inf").replace(".nan", "nan"))
-            # On its way through JSON, which has one kind of number, 3.0 becomes the integer 3.
+            # kubectl converts YAML to JSON, where 3.0 becomes the integer 3.
             return int(value) if value.is_integer() else value
         return text
 
 
 def format_path(path: FieldPath) -> str:
-    """Return `path` as Kubernetes writes it: `spec.stages[2].placements[0].replicas.max`."""
+    """Return `path` in Kubernetes' notation: `spec.stages[2].placements[0].replicas.max`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -1,4 +1,4 @@
-"""What every resource carries: object metadata and status conditions, by the Kubernetes API conventions."""
+"""Object metadata and status conditions, by the Kubernetes API conventions."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,12 +12,12 @@ Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "da
 
 
 class Metadata(Part):
-    """Standard object metadata. The API server has its own rules for it; these fields matter to Sluice."""
+    """Standard object metadata. The API server validates it further."""
 
     name: Label
     """Unique within the namespace; a DNS label, because it becomes the value of metric and pod labels."""
     namespace: Label | None = None
-    """Where the object lives."""
+    """Namespace of the object."""
     labels: Annotated[dict[str, LabelValue], DROP_NULLS] = Field(default_factory=dict)
     """Labels of the object."""
     annotations: Annotated[dict[str, str], DROP_NULLS] = Field(default_factory=dict)
@@ -25,13 +25,13 @@ class Metadata(Part):
     uid: str = ""
     """Set by the API server."""
     generation: int = 0
-    """Set by the API server: counts the changes of the spec."""
+    """Set by the API server: increases with each change of the spec."""
     resource_version: str | None = None
     """Set by the API server."""
     creation_timestamp: str | None = None
     """Set by the API server."""
     deletion_timestamp: str | None = None
-    """Set by the API server: the object is on its way out."""
+    """Set by the API server while the object is being deleted."""
     deletion_grace_period_seconds: int | None = None
     """Set by the API server."""
     generate_name: str | None = None
@@ -39,25 +39,25 @@ class Metadata(Part):
     self_link: str | None = None
     """Set by old API servers."""
     finalizers: list[str] = Field(default_factory=list)
-    """What must happen before the object is removed."""
+    """Finalizers, which must be removed before the object is deleted."""
     owner_references: list[dict[str, Any]] = Field(default_factory=list)
-    """Objects this one goes with."""
+    """Owners of the object; it is deleted with them."""
     managed_fields: list[dict[str, Any]] = Field(default_factory=list)
-    """Who wrote which field."""
+    """Managers of the fields."""
 
 
 class Condition(Part):
-    """One aspect of the state of the object, as metav1.Condition."""
+    """A condition of the object, as metav1.Condition."""
 
     type: Annotated[str, Field(min_length=1, max_length=63)]
-    """The aspect, such as Ready."""
+    """Type of the condition, such as Ready."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """Status of the condition."""
     observed_generation: int | None = None
-    """The generation of the spec that this is about."""
+    """The generation of the spec that the condition is based on."""
     last_transition_time: Timestamp
-    """When the status last changed."""
+    """Time at which the status last changed."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """Why, in one CamelCase word for programs."""
+    """Reason for the status, as one CamelCase word."""
     message: Annotated[str, Field(max_length=2048)]
-    """Why, for people."""
+    """Explanation of the status for people."""

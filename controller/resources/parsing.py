@@ -1,6 +1,6 @@
-"""One object as plain data -> its model, or everything that is wrong with it.
+"""Parses one object from plain data into its model, or reports all rules that it breaks.
 
-The operator reads tolerantly (unknown fields are a newer version's), `sluice validate` strictly.
+The operator ignores unknown fields, which may come from a newer version; `sluice validate` reports them.
 """
 
 import difflib
@@ -20,7 +20,10 @@ _RULES = {
     "missing": "required",
     "int_type": "must be an integer",
     "int_from_float": "must be an integer",
+    "int_parsing": "must be an integer",
     "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "finite_number": "must be a finite number",
     "model_type": "must be a mapping of fields",
     "dict_type": "must be a mapping of fields",
     "list_type": "must be a list",
@@ -37,7 +40,7 @@ _RULES = {
 
 
 class InvalidResource(ValueError):
-    """An object that breaks rules: `breaches` has each with its path from the root of the object."""
+    """An object breaks rules; `breaches` has each of them with its path from the root of the object."""
 
     def __init__(self, found: tuple[Breach, ...]) -> None:
         super().__init__("; ".join(f"{format_path(breach.path)}: {breach.rule}" for breach in found))
@@ -45,10 +48,14 @@ class InvalidResource(ValueError):
 
 
 def parse(model: type[Resource], data: dict[str, Any]) -> Resource:
-    """Return the stored object `data`; unknown fields are ignored. Raise `InvalidResource` when it breaks a rule."""
+    """Return `data`, an object from the API server, as its model; unknown fields are ignored.
+
+    Raises:
+        InvalidResource: it breaks a rule.
+    """
     resource, found = inspect(model, data)
     if any(breach.path[0] == "status" for breach in found):
-        # Written by another version of the operator: what is asked stays valid without it.
+        # The status is from another version of the operator; the spec is valid without it.
         resource, found = inspect(model, _without_status(data))
     if found:
         raise InvalidResource(tuple(found))
@@ -57,26 +64,28 @@ def parse(model: type[Resource], data: dict[str, Any]) -> Resource:
 
 
 def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
-    """Return `data` as far as it can be used and every mistake in it, unknown fields included, each once.
+    """Return `data` as its model, as far as possible, and all breaches in it, unknown fields included, each once.
 
-    The status is left out: on the way in, the API server drops it.
+    The status is ignored, as the API server does when a user writes the object.
     """
     known = _KnownFields()
     resource, found = inspect(model, known.of(model, _without_status(data), ()))
     unknown = {breach.path for breach in known.breaches}
-    # A misspelt field whose value does not fit the name it was meant to have is one mistake, not two.
+    # If the value of a misspelt field is invalid too, only the name is reported.
     others = [breach for breach in map(known.as_written, found) if breach.path not in unknown]
     return resource, [*map(known.as_written, known.breaches), *others]
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
-    """Return `data` as far as it can be used and every mistake in the fields that `model` has, each once."""
+    """Return `data` as its model, as far as possible, and all breaches in the fields of `model`, each once."""
     try:
         resource: Resource | Unusable = model.model_validate(data)
         found = []
     except ValidationError as error:
         resource = model.model_validate(data, context=LENIENT)
-        found = [Breach(path=tuple(detail["loc"]), rule=_rule(detail)) for detail in error.errors(include_url=False)]
+        found = [
+            Breach(path=tuple(detail["loc"]), rule=rule_text(detail)) for detail in error.errors(include_url=False)
+        ]
     if isinstance(resource, Part):
         found += breaches(resource)
     return resource, found
@@ -86,7 +95,8 @@ def _without_status(data: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != "status"}
 
 
-def _rule(detail: ErrorDetails) -> str:
+def rule_text(detail: ErrorDetails) -> str:
+    """Return the rule that a value breaks, from pydantic's details of the error."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "string_type":
@@ -101,8 +111,8 @@ def _rule(detail: ErrorDetails) -> str:
 
 
 class _KnownFields:
-    """Leaves out what a model does not have. A misspelt field gets the name it was meant to have, so that its absence
-    is not reported as well and what is in it can be checked.
+    """Removes and reports unknown fields. A misspelt field is renamed to the nearest known one, so that the known field
+    is not reported as missing and its value is checked.
     """
 
     def __init__(self) -> None:
@@ -115,7 +125,7 @@ class _KnownFields:
         known = {key: value for key, value in fields.items() if key in names}
         for key in [key for key in fields if key not in names]:
             nearest = nearest_name(key, [name for name in names if name not in known])
-            hint = f"did you mean {nearest}?" if nearest else f"known are {', '.join(names)}"
+            hint = f"did you mean {nearest}?" if nearest else f"known fields: {', '.join(names)}"
             self.breaches.append(Breach(path=(*path, key), rule=f"unknown field; {hint}"))
             if nearest:
                 known[nearest] = fields[key]
@@ -132,7 +142,7 @@ class _KnownFields:
         return known
 
     def as_written(self, breach: Breach) -> Breach:
-        """Return `breach` with its path as it stands in the manifest, misspelt names included."""
+        """Return `breach` with the path in the manifest, misspelt names included."""
         path = breach.path
         for length in range(len(path), 0, -1):
             path = self._spelt.get(path[:length], path[:length]) + path[length:]
@@ -140,14 +150,14 @@ class _KnownFields:
 
 
 def _listed_part_of(annotation: Any) -> type[Part] | None:
-    """Return the part whose list `annotation` (such as `list[Stage]` or `list[Stage] | None`) is, else None."""
+    """Return the item type of `annotation` if that is a list of parts, such as `list[Stage] | None`, else None."""
     if get_origin(annotation) is list:
         return _part_of(get_args(annotation)[0])
     return next(filter(None, map(_listed_part_of, get_args(annotation))), None)
 
 
 def _part_of(annotation: Any) -> type[Part] | None:
-    """Return the part that `annotation` (such as `Stage` or `Stage | None`) is, else None."""
+    """Return the type of `annotation` if that is a part, such as `Stage | None`, else None."""
     if isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
     if get_origin(annotation) is list:
@@ -156,7 +166,7 @@ def _part_of(annotation: Any) -> type[Part] | None:
 
 
 def nearest_name(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the one of `candidates` that `word` was probably meant to be, None when none is near."""
+    """Return the candidate that is most similar to `word`, None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return by_lower[matches[0]] if matches else None

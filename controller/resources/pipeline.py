@@ -1,4 +1,4 @@
-"""The SpeechPipeline resource as a user writes it: stages, placements, and what is asked of them together."""
+"""The SpeechPipeline resource: stages with their placements, demand, SLA and budget."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,7 +14,7 @@ from controller.resources.stage import Stage
 
 
 class Demand(Part):
-    """The load offered to the pipeline, read where it enters."""
+    """The load offered to the pipeline, measured at its ingress."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -32,35 +32,37 @@ class Demand(Part):
     )
 
     unit: Literal["Streams", "Requests"]
-    """What is counted: concurrent streams, each offering one item per chunk, or requests per second."""
+    """Unit of the demand: Streams (concurrent streams, each offering one item per chunk) or Requests (per second)."""
     chunk: PositiveDuration | None = None
-    """Streams only: the length of audio in one item. A stream offers 1 / chunk items per second."""
+    """Length of audio in one item; only with unit Streams. A stream offers 1 / chunk items per second."""
     query: Query
-    """PromQL for the offered load in this unit, at the ingress: never the sum of what the reporting pods served."""
+    """PromQL for the offered load in this unit, measured at the ingress. Do not sum what the pods have served: pods
+    that do not report would be missing."""
 
 
 class Sla(Part):
-    """What is promised: a percentile of the items is answered within the latency."""
+    """The service level: a percentile of the items is answered within the latency."""
 
     latency: PositiveDuration
-    """From an item's arrival at the entry to the last stage's answer."""
+    """Maximum time from an item's arrival at the pipeline to the response of the last stage."""
     percentile: Annotated[int, Field(ge=50, le=99)] = 95
-    """The share of items, in percent, that must be answered within the latency."""
+    """Percentage of the items that must be answered within the latency."""
     query: Query | None = None
-    """PromQL for the measured end-to-end latency at the percentile, in seconds. Without it: composed of the stages."""
+    """PromQL for the measured end-to-end latency at the percentile, in seconds. By default it is computed from the
+    latencies of the stages."""
     max_wer: Ratio | None = None
-    """Quality: placements that state a worse word error rate are not used."""
+    """Maximum word error rate: placements with a higher wer are not used."""
 
 
 class Budget(Part):
-    """What may be spent."""
+    """The limit on spend."""
 
     per_hour: DecimalString
-    """USD per hour that are never exceeded, transitions included."""
+    """Limit on the pipeline's spend in USD per hour, including replicas that overlap during a change."""
 
 
 class UpStep(Part):
-    """How many replicas a stage may gain in one cycle: the larger of the two."""
+    """Maximum number of replicas that a stage may gain in one cycle: the larger of percent and replicas."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -71,74 +73,74 @@ class UpStep(Part):
     )
 
     percent: Annotated[int, Field(ge=0, le=1000)] = 100
-    """Share of the stage's replicas."""
+    """Percentage of the stage's replicas."""
     replicas: Replicas = 4
     """Number of replicas."""
 
 
 class DownStep(UpStep):
-    """How many replicas a stage may lose in one cycle: the larger of the two."""
+    """Maximum number of replicas that a stage may lose in one cycle: the larger of percent and replicas."""
 
     percent: Annotated[int, Field(ge=0, le=1000)] = 50
-    """Share of the stage's replicas."""
+    """Percentage of the stage's replicas."""
     replicas: Replicas = 2
     """Number of replicas."""
 
 
 class ScaleUp(Part):
-    """How cautious to be with more demand."""
+    """How to follow rising demand."""
 
     stabilization: Duration = "0s"
-    """Demand rises to the lowest forecast of this window."""
+    """Plan for more demand only up to the lowest forecast of this window."""
     max_step: UpStep = UpStep()
-    """How much a stage may gain in one cycle."""
+    """Maximum number of replicas that a stage may gain in one cycle."""
 
 
 class ScaleDown(Part):
-    """How cautious to be with less demand."""
+    """How to follow falling demand."""
 
     stabilization: Duration = "5m"
-    """Demand falls to the highest forecast of this window."""
+    """Plan for less demand only down to the highest forecast of this window."""
     max_step: DownStep = DownStep()
-    """How much a stage may lose in one cycle."""
+    """Maximum number of replicas that a stage may lose in one cycle."""
     drain: Duration = "60s"
-    """How long a terminating replica may finish its sessions."""
+    """Time that a terminating replica has to finish its sessions."""
 
 
 class Scaling(Part):
-    """How cautious to be with changes."""
+    """How fast and how readily to change replicas."""
 
     tolerance: Ratio = "0.1"
-    """Act when the SLA would be missed, or when at least this share of the pipeline's cost is saved."""
+    """Minimum saving, as a share of the pipeline's cost, for which replicas change while the SLA is met."""
     scale_up: ScaleUp = ScaleUp()
-    """More demand."""
+    """How to follow rising demand."""
     scale_down: ScaleDown = ScaleDown()
-    """Less demand."""
+    """How to follow falling demand."""
 
 
 class PipelineSpec(Part):
-    """What is asked: the load, the promise, the money, and the stages with their ways to run."""
+    """The desired state: demand, SLA, budget, and the stages with their placements."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = PIPELINE_CONSTRAINTS
 
     mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
-    """Auto acts; Recommend decides and reports but changes nothing; Paused does neither."""
+    """Auto scales; Recommend plans and reports without scaling; Paused does neither."""
     priority: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
-    """Who is served first when the constraints cannot serve all: the higher."""
+    """Pipelines with a higher priority are served first when capacity is short."""
     demand: Demand
-    """The load offered to the pipeline, read where it enters."""
+    """The load offered to the pipeline, measured at its ingress."""
     sla: Sla
-    """What is promised."""
+    """The service level: a percentile of the items is answered within the latency."""
     budget: Budget
-    """What may be spent."""
+    """The limit on spend."""
     scaling: Scaling = Scaling()
-    """How cautious to be with changes."""
+    """How fast and how readily to change replicas."""
     stages: Annotated[list[Stage], ListMap(key="name"), Field(min_length=1, max_length=MAX_STAGES)]
-    """The steps, each after those it takes from."""
+    """The stages; each comes later in the list than the stages it takes items from."""
 
 
 class SpeechPipeline(Part):
-    """A speech pipeline: stages that items go through, under a latency promise and a budget."""
+    """A speech pipeline: stages that items pass through, with a latency SLA and a budget."""
 
     api_version: Literal["sluice.dev/v1alpha1"]
     """sluice.dev/v1alpha1"""
@@ -147,6 +149,6 @@ class SpeechPipeline(Part):
     metadata: Metadata
     """Standard object metadata; the name is a DNS label."""
     spec: PipelineSpec
-    """What is asked."""
+    """The desired state."""
     status: PipelineStatus | None = None
-    """What Sluice found and decided. Written by the operator."""
+    """The observed state and the last decision. Written by the operator."""

@@ -1,4 +1,4 @@
-"""What must hold between the stages of a pipeline."""
+"""The rules between the stages of a pipeline."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ MAX_STAGES = 20
 
 
 def takes_from(stages: list[Stage], index: int) -> list[str]:
-    """Return the names of the stages that stage `index` takes from: `after`, else the stage before."""
+    """Return the names of the stages whose items stage `index` takes: `after`, else the previous stage."""
     after = stages[index].after
     if after is not None:
         return after
@@ -27,15 +27,15 @@ def _late_names(spec: "PipelineSpec") -> Iterator[Breach]:
             if name not in earlier:
                 yield Breach(
                     path=("stages", index, "after", position),
-                    rule=f"must name an earlier stage ({', '.join(earlier) or 'there is none'})",
+                    rule=f"must name an earlier stage ({', '.join(earlier) or 'this is the first one'})",
                 )
 
 
 def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
     stages = spec.stages
     if any(_late_names(spec)):
-        return  # a breach of its own, and no graph to judge
-    # For every stage: those on some way from the entry to it, and those on every way.
+        return  # reported by its own rule
+    # For each stage: the stages on some path from an entry to it, and the stages on every such path.
     on_some: dict[str, set[str]] = {}
     on_every: dict[str, set[str]] = {}
     joined: set[str] = set()
@@ -51,7 +51,7 @@ def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
         if stage.name in joined and float(stage.pass_ratio) < 1:
             yield Breach(
                 path=("stages", index, "passRatio"),
-                rule="must be 1 inside a branch that joins: the join would wait for items that never come",
+                rule="must be 1 inside a branch that joins another: the join would wait for items that were dropped",
             )
 
 
@@ -68,11 +68,11 @@ def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
             if owner != here:
                 yield Breach(
                     path=("stages", i, "placements", j, "target"),
-                    rule=f"must be the target of one placement only: {owner} has it already",
+                    rule=f"must be the target of one placement only; {owner} has the same target",
                 )
 
 
-def _nothing_good_enough(spec: "PipelineSpec") -> Iterator[Breach]:
+def _wer_above_limit(spec: "PipelineSpec") -> Iterator[Breach]:
     limit = spec.sla.max_wer
     if limit is None:
         return
@@ -81,7 +81,7 @@ def _nothing_good_enough(spec: "PipelineSpec") -> Iterator[Breach]:
         if all(wer is not None and float(wer) > float(limit) for wer in wers):
             yield Breach(
                 path=("stages", index, "placements"),
-                rule=f"at least one placement must state a wer within sla.maxWer ({limit}), or none",
+                rule=f"at least one placement must have a wer within sla.maxWer ({limit}), or no wer",
             )
 
 
@@ -95,21 +95,21 @@ PIPELINE_CONSTRAINTS = (
         rule="after must name earlier stages only",
         field="stages",
     ),
-    # What lies on every way to a join is a property of the whole graph: CEL has no recursion to find it.
-    Constraint(find=_filters_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins"),
+    # Needs the paths through the whole graph, and CEL has no recursion.
+    Constraint(find=_filters_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
     Constraint(
         find=_shared_targets,
         cel="self.stages.all(s, s.placements.all(p, self.stages.map(t, t.placements.filter(q,"
         " q.target.name == p.target.name && q.target.kind == p.target.kind"
         " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
-        rule="a target must be that of one placement only",
+        rule="a target must belong to one placement only",
         field="stages",
     ),
     Constraint(
-        find=_nothing_good_enough,
+        find=_wer_above_limit,
         cel="!has(self.sla.maxWer) || self.stages.all(s,"
         " s.placements.exists(p, !has(p.wer) || double(p.wer) <= double(self.sla.maxWer)))",
-        rule="every stage needs a placement whose wer is within sla.maxWer",
+        rule="each stage needs a placement with a wer within sla.maxWer, or without wer",
         field="stages",
     ),
 )

@@ -1,4 +1,4 @@
-"""A placement: one way to run a stage, on one pool, with the priors that planning starts from."""
+"""A placement: one way to run a stage, on one pool, with initial estimates of its service time and capacity."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -27,15 +27,15 @@ class Target(Part):
     """A workload with a scale subresource, in the pipeline's namespace."""
 
     api_version: ApiVersion
-    """Such as apps/v1."""
+    """API version of the workload, such as apps/v1."""
     kind: Kind
-    """Such as Deployment."""
+    """Kind of the workload, such as Deployment."""
     name: Subdomain
-    """Its name."""
+    """Name of the workload."""
 
 
 class ReplicaBounds(Part):
-    """How few and how many replicas there may be."""
+    """Minimum and maximum number of replicas."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -47,13 +47,13 @@ class ReplicaBounds(Part):
     )
 
     min: Replicas = 0
-    """At least, unless the budget forbids it."""
+    """Minimum number of replicas; the budget takes precedence."""
     max: Replicas
-    """At most."""
+    """Maximum number of replicas."""
 
 
 class ServiceTime(Part):
-    """The time one batch takes: fixed + items × perItem on average. A prior, corrected by measurement."""
+    """Mean time to serve one batch: fixed + items × perItem. The initial estimate, corrected by measurement."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -64,19 +64,19 @@ class ServiceTime(Part):
     )
 
     fixed: Duration = "0s"
-    """Per batch."""
+    """Time per batch."""
     per_item: Duration = "0s"
-    """Per item of the batch."""
+    """Additional time per item of the batch."""
     cv: DecimalString = "0.3"
-    """Coefficient of variation: standard deviation over mean."""
+    """Coefficient of variation: standard deviation divided by mean."""
     source: Annotated[str, Field(max_length=256)] | None = None
-    """Where the numbers come from."""
+    """Source of these numbers, such as a benchmark; for readers only."""
     confidence: Literal["Low", "Medium", "High"] = "Low"
-    """How far to trust them before there are measurements."""
+    """How much to trust these numbers before there are measurements."""
 
 
 class Batching(Part):
-    """How the server collects items into batches."""
+    """How the server forms batches."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -87,25 +87,25 @@ class Batching(Part):
         constraint(
             holds=lambda batching: batching.sizes is None or batching.sizes == sorted(batching.sizes),
             cel="!has(self.sizes) || self.sizes.isSorted()",
-            rule="must increase",
+            rule="must be in increasing order",
             field="sizes",
         ),
     )
 
     max: Count | None = None
-    """The batch limit that the server has."""
+    """Maximum batch size of the server."""
     sizes: Annotated[list[Count] | None, ListSet(), Field(min_length=1, max_length=16)] = None
-    """Batch limits that the planner may choose from, in increasing order, instead of max."""
+    """Maximum batch sizes that the planner may choose from, in increasing order; instead of max."""
     wait: Duration = "0s"
-    """How long the first item waits for others."""
+    """Maximum time that the first item of a batch waits for further items."""
 
     def limits(self) -> tuple[int, ...]:
-        """Return the batch limits to choose from, one where the server's is fixed."""
+        """Return the maximum batch sizes to choose from: one if the server's is fixed."""
         return tuple(self.sizes or [self.max or 1])
 
 
 class KvCache(Part):
-    """The shape of a model's KV cache on one device, from which the sessions per replica follow."""
+    """The shape of a model's KV cache and its device memory, from which the sessions per replica are computed."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -114,28 +114,28 @@ class KvCache(Part):
             " - quantity(self.weights).asApproximateFloat() - 1500000000.0"
             " >= double(2 * self.layers * self.kvHeads * self.headDim * self.bytesPerElement"
             " * ((self.tokensPerSession + 15) / 16 * 16))",
-            rule="too small: 0.9 of it less weights and 1.5 GB of activations must hold one session",
+            rule="too small: 90 % of it, minus weights and 1.5 GB for activations, must hold at least one session",
             field="deviceMemory",
         ),
     )
 
     layers: Count
-    """Layers of the model."""
+    """Number of layers of the model."""
     kv_heads: Count
-    """Heads of keys and values per layer; with grouped-query attention fewer than the query's."""
+    """Number of key/value heads per layer; with grouped-query attention fewer than query heads."""
     head_dim: Count
-    """Elements per head."""
+    """Number of elements per head."""
     bytes_per_element: Annotated[int, Field(ge=1, le=8)] = 2
-    """2 for fp16 and bf16, 1 for fp8 and int8."""
+    """Bytes per element: 2 for fp16 and bf16, 1 for fp8 and int8."""
     tokens_per_session: Annotated[int, Field(ge=1, le=10_000_000)]
-    """Tokens that a session keeps."""
+    """Tokens that one session keeps in the cache."""
     device_memory: MemoryQuantity
-    """Memory of the replica's devices, such as 24Gi."""
+    """Total memory of the replica's devices, such as 24Gi."""
     weights: MemoryQuantity
-    """Memory that the model's weights take."""
+    """Memory used by the model's weights."""
 
     def shape(self) -> KvCacheShape:
-        """Return the same in numbers."""
+        """Return the shape with memory in bytes."""
         return KvCacheShape(
             layers=self.layers,
             kv_heads=self.kv_heads,
@@ -148,7 +148,7 @@ class KvCache(Part):
 
 
 class Memory(Part):
-    """What limits the sessions that one replica can hold."""
+    """The limit on the sessions of one replica."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -159,31 +159,31 @@ class Memory(Part):
     )
 
     sessions: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Streams whose state one replica can hold."""
+    """Maximum number of sessions (streams) per replica."""
     kv_cache: KvCache | None = None
-    """The shape of the model's KV cache, from which the sessions follow."""
+    """The shape of the model's KV cache, from which the sessions are computed."""
 
 
 class Placement(Part):
-    """One way to run a stage: on one pool, by one workload."""
+    """One way to run a stage: as one workload on one pool."""
 
     pool: Label
-    """The ComputePool."""
+    """Name of the ComputePool."""
     target: Target
-    """The workload that is scaled."""
+    """The workload to scale."""
     replicas: ReplicaBounds
-    """How few and how many replicas there may be."""
+    """Minimum and maximum number of replicas."""
     per_instance: Count = 1
-    """Replicas that fit on one instance of the pool: a replica costs price / perInstance."""
+    """Replicas that fit on one instance of the pool. A replica costs the instance's price / perInstance."""
     concurrency: Count = 1
-    """Batches that one replica serves at once."""
+    """Batches that one replica serves at the same time."""
     service_time: ServiceTime
-    """The time one batch takes: a prior, corrected by measurement."""
+    """Mean time to serve one batch. The initial estimate, corrected by measurement."""
     batching: Batching | None = None
-    """How the server collects items into batches. Without it: one by one."""
+    """How the server forms batches. By default items are served one by one."""
     memory: Memory | None = None
-    """What limits the sessions per replica. Without it: nothing does."""
+    """The limit on the sessions of one replica. By default there is no limit."""
     wer: Ratio | None = None
     """Word error rate of this model variant."""
     startup: Duration = "30s"
-    """From the creation of a replica until it serves."""
+    """Time from the creation of a replica until it is ready."""

@@ -1,4 +1,4 @@
-"""The ComputePool resource: a kind of hardware to rent, its price and how much of it there is."""
+"""The ComputePool resource: a group of nodes of one kind, with its price and capacity."""
 
 import re
 from collections.abc import Iterator
@@ -21,21 +21,21 @@ from controller.resources.metadata import Condition, Metadata, Timestamp
 
 
 class Price(Part):
-    """What one instance costs."""
+    """The price of an instance."""
 
     per_hour: DecimalString
     """USD per instance and hour, as a decimal string."""
 
 
 class Capacity(Part):
-    """How much of the pool may be used."""
+    """The capacity of the pool."""
 
     instances: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Never plan beyond this many instances. Without it: as many as there are ready nodes."""
+    """Maximum number of instances. By default the number of ready nodes."""
 
 
 class Backoff(Part):
-    """How long the pool is planned without after it could not deliver; doubled with every failure."""
+    """Time for which plans avoid the pool after replicas did not start on it; doubled after each failure."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -47,18 +47,18 @@ class Backoff(Part):
     )
 
     initial: PositiveDuration = "5m"
-    """The first time."""
+    """Time after the first failure."""
     max: PositiveDuration = "1h"
-    """At most."""
+    """Maximum time."""
 
 
 class Unavailable(Part):
-    """When a pool counts as unable to deliver, and for how long. Nothing waits for it for ever."""
+    """When the pool counts as unavailable, and for how long."""
 
     pending_deadline: PositiveDuration = "5m"
-    """A replica that could not be scheduled for longer than this: the pool cannot deliver."""
+    """The pool counts as unavailable when a replica has been unschedulable for longer than this."""
     backoff: Backoff = Backoff()
-    """The plan is made without the pool for this long, then one replica is tried again."""
+    """Time for which plans avoid the pool; afterwards one replica is tried."""
 
 
 def _bad_label_keys(spec: Any) -> Iterator[Breach]:
@@ -68,7 +68,7 @@ def _bad_label_keys(spec: Any) -> Iterator[Breach]:
 
 
 class PoolSpec(Part):
-    """What the pool is."""
+    """The desired state: the nodes of the pool, their price and capacity."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         Constraint(
@@ -80,48 +80,48 @@ class PoolSpec(Part):
     )
 
     device: Literal["CPU", "Inferentia", "Trainium", "GPU"]
-    """The kind of hardware."""
+    """The kind of device."""
     node_selector: Annotated[dict[str, LabelValue], Field(min_length=1, max_length=16), DROP_NULLS]
-    """Labels of the nodes that are this pool."""
+    """Labels of the pool's nodes."""
     price: Price
-    """What one instance costs."""
+    """The price of an instance."""
     capacity: Capacity = Capacity()
-    """How much of the pool may be used."""
+    """The capacity of the pool."""
     unavailable: Unavailable = Unavailable()
-    """When the pool counts as unable to deliver, and for how long."""
+    """When the pool counts as unavailable, and for how long."""
 
 
 class PoolStatus(Part):
-    """What the pool does. Written by the operator."""
+    """The observed state of the pool. Written by the operator."""
 
     observed_generation: int | None = None
-    """The generation of the spec that this status is about."""
+    """The generation of the spec that this status is based on."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=8)] = Field(default_factory=list)
-    """Available: replicas that are asked for get a node."""
+    """Conditions of the pool: Available says whether replicas can be scheduled on it."""
     in_use: Number | None = None
-    """Instances that running replicas take, fractions for shared ones."""
+    """Instances in use by replicas; a replica that shares an instance counts as a fraction."""
     free: Number | None = None
-    """Instances that could still be used."""
+    """Instances that are not in use, up to the limit."""
     planned: int | None = None
     """Whole instances that the current plan uses."""
     limit: int | None = None
-    """Instances that may be used: the declared ceiling, else the ready nodes."""
+    """Maximum number of instances: spec.capacity.instances, else the number of ready nodes."""
     zones: int | None = None
-    """Distinct zones of the ready nodes, at least 1."""
+    """Number of distinct zones of the ready nodes, at least 1."""
     price_per_hour: Number | None = None
-    """USD per instance and hour that the current plan was made with."""
+    """Price in USD per instance and hour on which the current plan is based."""
     shadow_price_per_hour: Number | None = None
-    """What one instance more would save, in USD per hour."""
+    """Saving that one more instance would allow, in USD per hour."""
     unavailable_until: Timestamp | None = None
-    """The pool is planned without until then."""
+    """Time until which plans avoid the pool."""
     backoff_seconds: Number | None = None
-    """Seconds that the pool is planned without the next time it cannot deliver."""
+    """Time in seconds for which plans will avoid the pool after the next failure."""
     reason: Text | None = None
-    """Why the pool cannot deliver."""
+    """Why the pool is unavailable."""
 
 
 class ComputePool(Part):
-    """A kind of hardware to rent: the nodes that it is, its price per instance and how many there may be."""
+    """A group of nodes of one kind, with the price of an instance and the number that may be used."""
 
     api_version: Literal["sluice.dev/v1alpha1"]
     """sluice.dev/v1alpha1"""
@@ -130,6 +130,6 @@ class ComputePool(Part):
     metadata: Metadata
     """Standard object metadata; the name is a DNS label."""
     spec: PoolSpec
-    """What the pool is."""
+    """The desired state."""
     status: PoolStatus | None = None
-    """What the pool does. Written by the operator."""
+    """The observed state. Written by the operator."""

@@ -1,7 +1,7 @@
-"""CRDs from the models: `python -m controller.resources.schema crds` writes them into that folder.
+"""Generates the CRDs from the models: `python -m controller.resources.schema crds` writes them into the folder `crds`.
 
-What pydantic emits is not a structural schema; this makes it one (references inlined, nulls and titles dropped) and
-adds what a CRD has around its schema. Ranges, patterns, list types and CEL come from the models themselves.
+pydantic's JSON schema is turned into a structural schema: references are inlined, nulls and titles dropped. Ranges,
+patterns, list types and CEL come from the models.
 """
 
 import sys
@@ -21,7 +21,7 @@ VERSION = "v1alpha1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of `kubectl get`; those with `wide` show with `-o wide` only."""
+    """A column of `kubectl get`; one with `wide` is shown only with `-o wide`."""
 
     name: str
     json_path: str
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crd:
-    """A kind that Sluice brings: its model, names, scope and columns."""
+    """A CustomResourceDefinition: its model, names, scope and columns."""
 
     model: type[Part]
     plural: str
@@ -82,7 +82,7 @@ class Crd:
         }
 
 
-_AGE = Column(name="AGE", type="date", json_path=".metadata.creationTimestamp", description="Since its creation")
+_AGE = Column(name="AGE", type="date", json_path=".metadata.creationTimestamp", description="Age of the object")
 
 CRDS = (
     Crd(
@@ -92,15 +92,17 @@ CRDS = (
         short_name="sp",
         namespaced=True,
         columns=(
-            Column(name="HEALTH", json_path=".status.summary.health", description="OK, or the first thing that is not"),
+            Column(name="HEALTH", json_path=".status.summary.health", description="OK, or the first problem"),
             Column(name="MODE", json_path=".spec.mode", description="Auto, Recommend or Paused"),
-            Column(name="DEMAND", json_path=".status.summary.demand", description="Demand that is planned for"),
-            Column(name="P95/SLA", json_path=".status.summary.latency", description="Observed latency and the SLA"),
-            Column(name="BOTTLENECK", json_path=".status.summary.bottleneck", description="Stage under most pressure"),
-            Column(name="LIMITED-BY", json_path=".status.summary.limitedBy", description="The constraint that binds"),
-            Column(name="COST/BUDGET", json_path=".status.summary.cost", description="USD per hour"),
+            Column(name="DEMAND", json_path=".status.summary.demand", description="Demand planned for"),
+            Column(name="P95/SLA", json_path=".status.summary.latency", description="Observed latency and SLA"),
+            Column(
+                name="BOTTLENECK", json_path=".status.summary.bottleneck", description="Stage with the most pressure"
+            ),
+            Column(name="LIMITED-BY", json_path=".status.summary.limitedBy", description="Binding constraint"),
+            Column(name="COST/BUDGET", json_path=".status.summary.cost", description="Cost and budget in USD per hour"),
             Column(name="REPLICAS", json_path=".status.summary.replicas", description="Replicas per stage", wide=True),
-            Column(name="LAST", json_path=".status.lastDecision.message", description="The last decision", wide=True),
+            Column(name="LAST", json_path=".status.lastDecision.message", description="Last decision", wide=True),
             _AGE,
         ),
     ),
@@ -111,17 +113,17 @@ CRDS = (
         short_name="cpool",
         namespaced=False,
         columns=(
-            Column(name="DEVICE", json_path=".spec.device", description="The kind of hardware"),
+            Column(name="DEVICE", json_path=".spec.device", description="Kind of device"),
             Column(name="PRICE", json_path=".spec.price.perHour", description="USD per instance and hour"),
-            Column(name="IN-USE", json_path=".status.inUse", description="Instances that running replicas take"),
-            Column(name="LIMIT", type="integer", json_path=".status.limit", description="Instances that may be used"),
+            Column(name="IN-USE", json_path=".status.inUse", description="Instances in use by replicas"),
+            Column(name="LIMIT", type="integer", json_path=".status.limit", description="Maximum number of instances"),
             Column(
                 name="AVAILABLE",
                 json_path=".status.conditions[?(@.type=='Available')].status",
-                description="Whether replicas that are asked for get a node",
+                description="Whether replicas can be scheduled",
             ),
-            Column(name="UNTIL", json_path=".status.unavailableUntil", description="Planned without until", wide=True),
-            Column(name="REASON", json_path=".status.reason", description="Why it cannot deliver", wide=True),
+            Column(name="UNTIL", json_path=".status.unavailableUntil", description="Avoided until", wide=True),
+            Column(name="REASON", json_path=".status.reason", description="Why it is unavailable", wide=True),
             _AGE,
         ),
     ),
@@ -129,12 +131,12 @@ CRDS = (
 
 
 def structural_schema(model: type[Part]) -> dict[str, Any]:
-    """Return the OpenAPI v3 schema of a resource `model` in the structural form that a CRD must have."""
+    """Return the OpenAPI v3 schema of a resource `model` as the structural schema that a CRD requires."""
     schema = model.model_json_schema()
     root = _structural(schema, schema.get("$defs", {}))
     properties = root["properties"]
     name = {key: value for key, value in properties["metadata"]["properties"]["name"].items() if key != "description"}
-    # The API server owns these; of the metadata a schema may restrict the name alone.
+    # The API server validates these; of the metadata, a schema may restrict only the name.
     for field in ("apiVersion", "kind"):
         properties[field] = {"type": "string", "description": properties[field]["description"]}
     properties["metadata"] = {"type": "object", "properties": {"name": name}}
@@ -149,7 +151,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         node = {**target, **node}
         return _structural(node, definitions)
     if "anyOf" in node:
-        # Optional: absence needs no type of its own, the API server drops nulls.
+        # An optional field: the API server drops nulls, so null needs no type.
         (choice,) = [choice for choice in node.pop("anyOf") if choice != {"type": "null"}]
         return _structural({**choice, **node}, definitions)
     if isinstance(node.get("description"), str):
@@ -172,20 +174,20 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def _written(default: Any) -> Any:
-    """Return a part's default as a person would write it, without what is absent or empty in it."""
+    """Return a default without its absent or empty fields."""
     if isinstance(default, dict):
         return {key: _written(value) for key, value in default.items() if value not in (None, [])}
     return default
 
 
 def render(crd: Crd) -> str:
-    """Return the YAML of `crd` as it is committed."""
+    """Return the content of the committed file of `crd`."""
     header = "# Generated from controller/resources by `make crds`. Do not edit.\n"
     return header + yaml.safe_dump(crd.manifest(), sort_keys=False, width=120, allow_unicode=True)
 
 
 def main() -> None:
-    """Write every CRD into the folder given on the command line."""
+    """Write all CRDs into the folder given on the command line."""
     folder = Path(sys.argv[1])
     for crd in CRDS:
         (folder / f"{GROUP}_{crd.plural}.yaml").write_text(render(crd), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A stage of a pipeline: what it takes, how items reach its replicas, its metrics, rules and placements."""
+"""A stage of a pipeline: its predecessors, routing, metrics, rules and placements."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -14,29 +14,29 @@ MAX_PLACEMENTS = 8
 
 
 class MetricOverride(Part):
-    """A query of the user's own for one quantity, instead of the preset's."""
+    """A user's query for one quantity, which replaces the preset's."""
 
     quantity: Annotated[Quantity, Field(strict=False)]
-    """What it measures."""
+    """The quantity that the query measures."""
     query: Query
-    """PromQL."""
+    """PromQL for the quantity."""
 
 
 class Metrics(Part):
-    """How the servers of the stage are read."""
+    """How to read the metrics of the stage's servers."""
 
     preset: Literal["generic", "triton", "vllm"] = "generic"
-    """The server's metric names."""
+    """The kind of server, which determines the metric names."""
     window: PositiveDuration = "1m"
-    """Rates and percentiles are over this time; at least four scrape intervals."""
+    """Time window of rates and percentiles; use at least four scrape intervals."""
     overrides: Annotated[list[MetricOverride], ListMap(key="quantity"), Field(max_length=12)] = Field(
         default_factory=list
     )
-    """Queries that replace the preset's."""
+    """Queries that replace those of the preset."""
 
 
 class ThresholdRule(Part):
-    """A floor on top of the plan: while a metric is beyond its threshold, the stage has so many replicas more."""
+    """Adds replicas to the plan while a metric is above or below a threshold."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -52,26 +52,26 @@ class ThresholdRule(Part):
     )
 
     name: Label
-    """Unique within the stage."""
+    """Name of the rule, unique within the stage."""
     metric: Literal["p95", "utilization", "queue", "sessions", "rxQueuePressure"] | None = None
-    """What is looked at: p95 in seconds; queue in waiting items and sessions in streams, both over all replicas of the
-    stage; utilization and rxQueuePressure as shares from 0 to 1."""
+    """The metric: p95 in seconds; queue (waiting items) and sessions (streams), each the sum over all replicas of the
+    stage; utilization and rxQueuePressure as ratios from 0 to 1."""
     query: Query | None = None
-    """PromQL for what is looked at, instead of metric."""
+    """PromQL to use instead of metric."""
     above: DecimalString | None = None
-    """Fires while the value is above."""
+    """The rule fires while the value is above this threshold."""
     below: DecimalString | None = None
-    """Fires while the value is below."""
+    """The rule fires while the value is below this threshold."""
     add_replicas: Annotated[int, Field(ge=1, le=1000)]
-    """The floor is the replicas the stage had when the rule fired, and these."""
+    """The stage's minimum becomes the replicas it had when the rule fired, plus this number."""
     per: Literal["Zone"] | None = None
-    """Zone: addReplicas for each zone that the pool has ready nodes in."""
+    """With Zone, addReplicas is multiplied by the number of zones in which the pool has ready nodes."""
     cooldown: Duration = "60s"
-    """The floor stays until the metric has been clear for so long."""
+    """Time for which the rule must not fire before its replicas are removed."""
 
 
 class Stage(Part):
-    """A step of the pipeline, run by the replicas of its placements."""
+    """A stage of the pipeline, served by the replicas of its placements."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
@@ -87,24 +87,25 @@ class Stage(Part):
             ),
             cel="!has(self.rules) || self.rules.all(r, !has(r.metric) || r.metric != 'sessions')"
             " || self.placements.exists(p, has(p.memory))",
-            rule="metric sessions needs a placement with memory",
+            rule="a rule on metric sessions needs a placement with memory",
             field="rules",
         ),
     )
 
     name: Label
-    """Unique within the pipeline."""
+    """Name of the stage, unique within the pipeline."""
     after: Annotated[list[Label] | None, ListSet(), Field(max_length=MAX_AFTER)] = None
-    """Earlier stages it takes from. Without it: the stage before. []: the entry. Two or more: an item waits for all."""
+    """Earlier stages whose items it takes. By default the previous stage; [] makes it an entry of the pipeline. With
+    several, an item waits until all of them have passed it on."""
     pass_ratio: PositiveRatio = "1"  # noqa: S105 - not a password
-    """Share of its items that it passes on: a prior, then measured."""
+    """Share of its items that it passes on; the initial estimate, replaced by measurement."""
     routing: Literal["Pull", "RoundRobin", "LeastLoaded", "Random", "Sticky"] | None = None
-    """How items reach the replicas. Without it: Sticky for a stage with memory, else LeastLoaded."""
+    """How items are distributed to the replicas. By default Sticky if a placement has memory, else LeastLoaded."""
     metrics: Metrics = Metrics()
-    """How its servers are read."""
+    """How to read the metrics of the stage's servers."""
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Items that may wait per replica; beyond it the stage refuses."""
+    """Maximum number of items that wait per replica; further items are refused. By default there is no limit."""
     rules: Annotated[list[ThresholdRule], ListMap(key="name"), Field(max_length=8)] = Field(default_factory=list)
-    """Floors on top of the plan."""
+    """Rules that add replicas to the plan."""
     placements: Annotated[list[Placement], ListMap(key="pool"), Field(min_length=1, max_length=MAX_PLACEMENTS)]
-    """Ways to run it, one per pool, in order of preference."""
+    """Where the stage can run: one placement per pool, in order of preference."""

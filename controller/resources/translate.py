@@ -1,6 +1,6 @@
-"""Resources -> domain values: defaults that depend on other fields resolved, text turned into numbers in base units.
+"""Translates resources into the specs of `controller.core`: resolves defaults, and turns text into base units.
 
-Names that thousands of pipelines share are interned: one copy each.
+Names that thousands of pipelines share are interned to save memory.
 """
 
 from sys import intern
@@ -30,7 +30,7 @@ from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageNam
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
-    """Return what `resource` asks for. It must have been checked: see `controller.resources.parsing`."""
+    """Return the spec of a valid `resource`, one that `controller.resources.parsing` has returned."""
     metadata, spec = resource.metadata, resource.spec
     namespace = intern(metadata.namespace or "default")
     return PipelineSpec(
@@ -58,7 +58,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
 
 
 def pool_spec(resource: ComputePool) -> PoolSpec:
-    """Return what `resource` declares."""
+    """Return the spec of a valid `resource`."""
     spec = resource.spec
     return PoolSpec(
         name=PoolName(resource.metadata.name),
@@ -137,7 +137,7 @@ def _placement(placement: Placement) -> PlacementSpec:
 def _session_slots(memory: Memory) -> int:
     if memory.kv_cache is not None:
         return memory.kv_cache.shape().session_slots
-    assert memory.sessions is not None, "a memory without sessions or kvCache is refused"
+    assert memory.sessions is not None, "validation requires sessions or kvCache"
     return memory.sessions
 
 

@@ -1,7 +1,7 @@
-"""Validation of manifest files: one finding for each mistake, with its file, line, field, value and rule.
+"""Validates manifest files: one finding per mistake, with its file, line, field, value and rule.
 
-What the API server refuses is refused here by the same models; added is what no single resource can tell: which
-others there are.
+Each resource is validated by the same models as on the API server. In addition, resources are checked against each
+other: duplicates, shared targets, overlapping and missing pools.
 """
 
 import json
@@ -24,8 +24,8 @@ _MAX_VALUE = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A mistake in a file. `field` is its path as Kubernetes writes it and `value` what stands there, as JSON; both
-    are empty where the file as a whole cannot be read.
+    """A mistake in a file. `field` is the path in Kubernetes' notation and `value` its value as JSON; both are empty if
+    the file cannot be read.
     """
 
     file: Path
@@ -40,10 +40,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What files say: resources without mistakes, and the mistakes, in the order of files and lines.
+    """The valid resources and the mistakes of some files, in the order of files and lines.
 
-    `others` counts documents of other API groups. `pools_known` is false when there is no pool in any file: then the
-    pools that pipelines name are taken to be elsewhere.
+    `others` counts documents of other API groups. `pools_known` is false when no file has a pool; then the pools that
+    pipelines name are not checked.
     """
 
     findings: tuple[Finding, ...]
@@ -55,7 +55,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A document of ours, as far as it can be used."""
+    """A document of one of our kinds, parsed as far as possible."""
 
     document: Document
     kind: str
@@ -71,7 +71,7 @@ class _Entry:
 
 
 def validate_files(paths: Sequence[Path]) -> Validation:
-    """Return what the manifests in `paths` say, and all that is wrong with them."""
+    """Return the resources in the files `paths` and all mistakes in them."""
     documents: list[Document] = []
     unreadable: list[Finding] = []
     for path in paths:
@@ -87,13 +87,13 @@ def validate_files(paths: Sequence[Path]) -> Validation:
         pipelines=checked.pipelines,
         pools=checked.pools,
         others=checked.others,
-        # A pool may be in the file that cannot be read.
+        # A missing pool may be in a file that cannot be read.
         pools_known=checked.pools_known and not unreadable,
     )
 
 
 def validate_documents(documents: Sequence[Document]) -> Validation:
-    """Return what `documents` say together, and all that is wrong with them."""
+    """Return the resources in `documents` and all mistakes in them."""
     entries: list[_Entry] = []
     misnamed: list[Finding] = []
     others = 0
@@ -149,7 +149,7 @@ def _find_repeated(entries: list[_Entry]) -> None:
     for entry in entries:
         first = seen.setdefault((entry.kind, entry.namespace, entry.name), entry)
         if first is not entry and entry.name:
-            rule = f"must be declared once: {first.place} is the same"
+            rule = f"must be declared only once; {first.place} has the same name"
             entry.breaches.append(Breach(path=("metadata", "name"), rule=rule))
 
 
@@ -162,7 +162,7 @@ def _find_overlapping(pools: list[_Entry]) -> None:
             continue
         for other, selected in earlier:
             if other.name != entry.name and (selector <= selected or selected <= selector):
-                rule = f"must not match the nodes of another pool: {other.place} matches them too"
+                rule = f"must not match the nodes of another pool; {other.place} matches them too"
                 entry.breaches.append(Breach(path=("spec", "nodeSelector"), rule=rule))
                 break
         earlier.append((entry, selector))
@@ -180,7 +180,7 @@ def _find_shared_targets(pipelines: list[_Entry]) -> None:
                 continue
             if (owner.namespace, owner.name) != (entry.namespace, entry.name):
                 path = ("spec", "stages", i, "placements", j, "target")
-                rule = f"must be the target of one pipeline only: {owner.place} has it already"
+                rule = f"must be the target of one pipeline only; {owner.place} has the same target"
                 entry.breaches.append(Breach(path=path, rule=rule))
 
 
@@ -196,13 +196,13 @@ def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
                 continue
             missing.add(pool)
             nearest = nearest_name(pool, names)
-            hint = f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(names))}"
+            hint = f"did you mean {nearest}?" if nearest else f"known pools: {', '.join(sorted(names))}"
             path = ("spec", "stages", i, "placements", j, "pool")
-            entry.breaches.append(Breach(path=path, rule=f"no such ComputePool; {hint}"))
+            entry.breaches.append(Breach(path=path, rule=f"must name a ComputePool in these files; {hint}"))
 
 
 def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
-    """Yield the placements that can be used, with the indexes of their stage and of themselves."""
+    """Yield the usable placements with the indexes of their stage and of themselves."""
     try:
         stages = list(enumerate(entry.resource.spec.stages))
     except UnusableError:
@@ -218,7 +218,7 @@ def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
 
 
 def finding_of(document: Document, breach: Breach) -> Finding:
-    """Return the mistake `breach` where it stands in `document`, with the value as written there."""
+    """Return `breach` as a finding, with its line and value in `document`."""
     return Finding(
         file=document.path,
         line=document.line_of(breach.path),
@@ -229,7 +229,7 @@ def finding_of(document: Document, breach: Breach) -> Finding:
 
 
 def _written(data: Any, path: FieldPath) -> str:
-    """Return what stands at `path` in `data` as JSON, shortened."""
+    """Return the value at `path` in `data` as JSON, shortened."""
     for part in path:
         try:
             data = data[part]

@@ -253,12 +253,12 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             assert "Unavailable: Prometheus: no" in condition["message"]
             assert lab.status()["metrics"]["lostSince"]
             until(lambda: ("Warning", "MetricsMissing") in lab.events())
-            seen = [(lab.replicas(), lab.only("sluice_metrics_margin"))]
+            seen = [(lab.replicas(), lab.only("sluice_demand_safety_factor"))]
             while seen[-1][1] < seen[0][1] + 0.001:
-                seen.append((lab.replicas(), lab.only("sluice_metrics_margin")))
+                seen.append((lab.replicas(), lab.only("sluice_demand_safety_factor")))
                 time.sleep(0.1)
             assert [margin for _, margin in seen] == sorted(margin for _, margin in seen)
-            assert lab.only("sluice_metrics_age_seconds") > 0
+            assert lab.only("sluice_demand_unseen_seconds") > 0
             counts = [count for count, _ in seen]
             assert peak <= min(counts) <= max(counts) <= math.ceil(1.5 * peak)
 

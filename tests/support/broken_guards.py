@@ -34,7 +34,7 @@ def _no_budget() -> None:
 
 def _no_lease() -> None:
     """Every replica takes itself for the only one; the server is not asked either."""
-    os.environ["SLUICE_LEASE"] = "false"
+    os.environ["SLUICE_LEADER_ELECT"] = "false"
 
 
 def _pools_deliver() -> None:

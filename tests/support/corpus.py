@@ -124,7 +124,7 @@ _DURATION = "must be a duration"
 
 BAD: tuple[Bad, ...] = (
     # Unknown fields
-    _bad("unknown field", {"spec.colour": "red"}, "spec.colour", "unknown field; known are"),
+    _bad("unknown field", {"spec.colour": "red"}, "spec.colour", "unknown field; known fields: "),
     _bad(
         "misspelt optional field",
         {f"{_V}.passRatio": REMOVED, f"{_V}.pasRatio": "0.4"},
@@ -315,7 +315,12 @@ BAD: tuple[Bad, ...] = (
     _bad("no time per batch", {f"{_E}.serviceTime": {"cv": "0.1"}}, f"{_E}.serviceTime", "fixed or perItem"),
     _bad("max and sizes", {f"{_E}.batching.sizes": [1, 2]}, f"{_E}.batching", "exactly one of max and sizes"),
     _bad("wait without a batch", {f"{_E}.batching": {"wait": "1ms"}}, f"{_E}.batching", "exactly one of max and sizes"),
-    _bad("falling batch sizes", {f"{_E}.batching": {"sizes": [4, 2]}}, f"{_E}.batching.sizes", "must increase"),
+    _bad(
+        "falling batch sizes",
+        {f"{_E}.batching": {"sizes": [4, 2]}},
+        f"{_E}.batching.sizes",
+        "must be in increasing order",
+    ),
     _bad("sessions and kvCache", {f"{_L}.memory.sessions": 3}, f"{_L}.memory", "exactly one of sessions and kvCache"),
     _bad("memory of nothing", {f"{_L}.memory": {}}, f"{_L}.memory", "exactly one of sessions and kvCache"),
     _bad("cache too small for a session", {f"{_KV}.deviceMemory": "11Gi"}, f"{_KV}.deviceMemory", "too small"),
@@ -371,7 +376,7 @@ BAD: tuple[Bad, ...] = (
         "entry after a stage",
         {"spec.stages[0].after": ["lm"]},
         "spec.stages[0].after[0]",
-        "there is none",
+        "must name an earlier stage (this is the first one)",
         on_server="spec.stages",
     ),
     _bad(

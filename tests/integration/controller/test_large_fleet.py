@@ -37,7 +37,7 @@ class Operator:
 
     def __init__(self, kubeconfig: Path, fleet: LargeFleet, parts: ExitStack) -> None:
         self.requests: Counter[str] = Counter()
-        gateway = parts.enter_context(Gateway(kubeconfig, counted=lambda verb: self.requests.update([verb])))
+        gateway = parts.enter_context(Gateway(kubeconfig, on_request=lambda verb: self.requests.update([verb])))
         pipelines, pools = ResourceStore(), ResourceStore()
         cluster = Cluster(gateway, namespaces=fleet.namespaces)
 

@@ -151,7 +151,7 @@ def test_it_waits_for_an_api_server_that_is_away_and_says_so(
     away["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     kubeconfig = tmp_path / "away.kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(away))
-    operator = run(kubeconfig, "--no-lease")
+    operator = run(kubeconfig, "--no-leader-elect")
 
     until(lambda: "refused" in operator.get("/readyz")[1])
 
@@ -165,7 +165,7 @@ def test_it_tells_that_the_crds_are_missing_and_that_the_server_has_gone(
     run: Callable[..., OperatorProcess], binaries: Binaries, tmp_path: Path
 ) -> None:
     with ControlPlane(tmp_path / "cluster", binaries) as cluster:
-        operator = run(cluster.kubeconfig, "--no-lease")
+        operator = run(cluster.kubeconfig, "--no-leader-elect")
         until(lambda: "apply Sluice's CRDs first" in operator.get("/readyz")[1])
         subprocess.run(
             [binaries.kubectl, "--kubeconfig", cluster.kubeconfig, "apply", "-f", "crds"],
@@ -210,16 +210,16 @@ def test_a_leader_that_sees_another_holder_ends_as_a_failure_and_says_whom(
     leases = client.CoordinationV1Api(admin)
     leases.patch_namespaced_lease("sluice", "sluice-system", {"spec": {"holderIdentity": "sluice-9_5f3a"}})
     assert operator.ended() == 1
-    assert operator.said("the lease sluice-system/sluice is held by sluice-9_5f3a now; this replica ends")
+    assert operator.said("the lease sluice-system/sluice is now held by sluice-9_5f3a; this replica ends")
     leases.patch_namespaced_lease("sluice", "sluice-system", {"spec": {"holderIdentity": None}})
 
 
 def test_without_a_lease_it_says_that_it_must_be_alone(
     run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
 ) -> None:
-    operator = run(operator_kubeconfig, "--namespaces", namespace, "--no-lease")
+    operator = run(operator_kubeconfig, "--namespaces", namespace, "--no-leader-elect")
     until(operator.ready)
-    assert operator.said("no lease: this must be the only operator on the cluster")
+    assert operator.said("leader election is disabled: this must be the only operator on the cluster")
     assert operator.leads()
     holder = client.CoordinationV1Api(admin).read_namespaced_lease("sluice", "sluice-system").spec.holder_identity
     assert not holder

@@ -45,7 +45,7 @@ def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
     result = CliRunner().invoke(program.main, ["lab", "up", "pools.yaml", "--wrong"])
 
     assert result.exit_code == 1
-    assert result.stderr == "Error: lab: needs not_installed: install sluice-operator[lab]\n"
+    assert result.stderr == "Error: lab needs not_installed: install sluice-operator[lab]\n"
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:

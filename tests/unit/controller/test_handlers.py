@@ -1,4 +1,4 @@
-"""The watches end aloud: whoever relies on them hears of it."""
+"""The watches of own resources: when they start, how their end is reported, and what garbage they leave."""
 
 import asyncio
 import gc
@@ -9,7 +9,7 @@ from typing import Any, cast
 import kopf
 import pytest
 
-from controller.handlers import Watches
+from controller.handlers import ResourceWatches
 from controller.kube.gateway import Gateway, Unavailable
 from controller.kube.store import ResourceStore
 
@@ -31,12 +31,12 @@ async def failing(*, stop_flag: threading.Event, **_: Any) -> None:
 def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf, "operator", failing)
     died = threading.Event()
-    watches = Watches(
+    watches = ResourceWatches(
         cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
     )
     with watches:
         watches.resync()
-        watches.begin()
+        watches.start()
         assert died.wait(10)
 
 
@@ -46,13 +46,13 @@ def test_nothing_is_watched_before_the_resources_could_be_read() -> None:
             raise Unavailable("connection refused")
 
     threads_before = threading.active_count()
-    watches = Watches(
+    watches = ResourceWatches(
         cast("Gateway", Away()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=lambda: None
     )
     with watches:
         with pytest.raises(Unavailable):
             watches.resync()
-        watches.begin()
+        watches.start()
         assert threading.active_count() == threads_before, "no watch, which would end for want of CRDs"
 
 
@@ -71,14 +71,14 @@ def test_what_a_long_list_leaves_behind_is_cleared_within_a_cycle(monkeypatch: p
 
     monkeypatch.setattr(kopf, "operator", listing)
     died = threading.Event()
-    watches = Watches(
+    watches = ResourceWatches(
         cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
     )
     gc.disable()
     try:
         with watches:
             watches.resync()
-            watches.begin()
+            watches.start()
             assert died.wait(10)
         assert len(left) == 1000
         assert sum(knot() is not None for knot in left) < 500

@@ -51,7 +51,7 @@ def test_a_loop_that_stopped_turning_is_not_alive_and_named(server: HealthServer
     clock.now_s = 10
     assert get(server, "/livez") == (200, "ok\n")
     clock.now_s = 11
-    assert get(server, "/livez") == (503, "watches has not turned for 11 s\n")
+    assert get(server, "/livez") == (503, "watches: no progress for 11 s\n")
 
 
 def test_the_operator_is_ready_while_its_cycles_succeed(server: HealthServer, health: Health) -> None:

@@ -48,13 +48,13 @@ def test_where_the_metrics_come_from_and_how_old_they_are_can_be_alerted_on() ->
     labels = 'namespace="speech",pipeline="captions"'
     lines = after(Telemetry(), a_snapshot(a_state(demand=50.0)))
     assert f'sluice_metrics_source{{{labels},source="Prometheus"}} 1.0' in lines
-    assert f"sluice_metrics_age_seconds{{{labels}}} 0.0" in lines
+    assert f"sluice_demand_unseen_seconds{{{labels}}} 0.0" in lines
     loss = MetricsLoss(since_s=NOW_S - 120, demand=50.0, growth_per_minute=0.1)
     gone = a_state(demand=Absence(reason=AbsenceReason.MISSING), memory=PipelineMemory(demand=50.0, metrics_lost=loss))
     lines = after(Telemetry(), a_snapshot(gone))
     assert f'sluice_metrics_source{{{labels},source="Holding"}} 1.0' in lines
-    assert f"sluice_metrics_age_seconds{{{labels}}} 120.0" in lines
-    assert f"sluice_metrics_margin{{{labels}}} 1.2" in lines
+    assert f"sluice_demand_unseen_seconds{{{labels}}} 120.0" in lines
+    assert f"sluice_demand_safety_factor{{{labels}}} 1.2" in lines
     assert len([line for line in lines if line.startswith("sluice_metrics_source{")]) == 1
 
 

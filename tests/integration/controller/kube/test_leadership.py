@@ -56,7 +56,7 @@ def stand(control_plane: ControlPlane, namespace: str) -> Iterator[Start]:
 
         def start(identity: str, ends: list[str] | None = None, kubeconfig: Path | None = None) -> Leadership:
             gateway = parts.enter_context(
-                Gateway(kubeconfig or control_plane.kubeconfig, timeout_s=TERMS.timeout_s, insistent=True)
+                Gateway(kubeconfig or control_plane.kubeconfig, timeout_s=TERMS.timeout_s, always_send=True)
             )
             leadership = Leadership(
                 gateway,
@@ -132,7 +132,7 @@ def test_whoever_finds_another_holder_is_told_once_and_writes_no_more(
     leases.patch_namespaced_lease(NAME, namespace, {"spec": {"holderIdentity": "b_2"}})
 
     until(lambda: ends)
-    assert ends == [f"the lease {namespace}/sluice is held by b_2 now; this replica ends"]
+    assert ends == [f"the lease {namespace}/sluice is now held by b_2; this replica ends"]
     with pytest.raises(NotLeading):
         first.check()
     first.__exit__()

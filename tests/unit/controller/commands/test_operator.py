@@ -4,7 +4,7 @@ from click.testing import CliRunner
 from controller.commands.operator import operating_policy, operator
 from controller.core.codec import decode, encode
 from controller.core.state.policy import Policy
-from controller.settings import load_settings
+from controller.settings import OperatorSettings, load_settings
 from optimizer.model import Composition
 
 
@@ -23,6 +23,29 @@ def test_the_operator_refuses_wrong_settings_as_wrong_usage(
     result = CliRunner().invoke(operator, flags)
     assert result.exit_code == 2
     assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "setting", "value"),
+    [
+        ([], {}, "restrict_queries", False),
+        (["--restrict-queries"], {}, "restrict_queries", True),
+        ([], {"SLUICE_RESTRICT_QUERIES": "true"}, "restrict_queries", True),
+        (["--no-restrict-queries"], {"SLUICE_RESTRICT_QUERIES": "true"}, "restrict_queries", False),
+        ([], {}, "leader_elect", True),
+        (["--no-leader-elect"], {}, "leader_elect", False),
+        ([], {"SLUICE_LEADER_ELECT": "false"}, "leader_elect", False),
+        (["--leader-elect"], {"SLUICE_LEADER_ELECT": "false"}, "leader_elect", True),
+    ],
+)
+def test_boolean_flags_win_over_the_environment(
+    flags: list[str], environment: dict[str, str], setting: str, value: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[OperatorSettings] = []
+    monkeypatch.setattr("controller.commands.operator.run", lambda settings, _stop: started.append(settings))
+    result = CliRunner().invoke(operator, flags, env={"SLUICE_PROMETHEUS_URL": "http://prometheus:9090", **environment})
+    assert result.exit_code == 0, result.output
+    assert getattr(started[0], setting) is value
 
 
 @pytest.mark.parametrize(("setting", "composition"), [("sum", Composition.SUM), ("rss", Composition.RSS)])

@@ -1,4 +1,4 @@
-"""What a watch makes of what the server answers; the answers are scripted, and time passes when the script says so."""
+"""A watch against a scripted server and clock."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ import pytest
 
 from controller.kube.gateway import (
     DEPLOYMENTS,
-    EventStream,
     Expired,
     Forbidden,
     Gateway,
@@ -172,7 +171,7 @@ def test_a_server_that_has_fallen_silent_is_not_relied_on() -> None:
     script.now_s += 49.0
     assert watch.objects()
     script.now_s += 2.0
-    with pytest.raises(Unavailable, match="nothing has been heard about deployments for 51 s"):
+    with pytest.raises(Unavailable, match="the watch of deployments has received nothing for 51 s"):
         watch.objects()
 
 
@@ -185,37 +184,3 @@ def test_a_refusal_is_told_until_it_ends() -> None:
         watch.objects()
     watch.follow(script.stop)
     assert list(watch.objects().values()) == ["asr"]
-
-
-class Response:
-    """The body of an answer, line by line."""
-
-    def __init__(self, *lines: bytes) -> None:
-        self._lines = lines
-        self.closed = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._lines)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        (b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}', Expired),
-        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd leader changed"}}', Unavailable),
-        (b'{"type": "ADDED", "obj', Unavailable),
-        (b"[1]", Unavailable),
-        (b'{"object": {}}', Unavailable),
-    ],
-)
-def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeError]) -> None:
-    response = Response(b'{"type": "ADDED", "object": {"a": 1}}', line)
-    events = iter(EventStream(response, "GET /pods"))
-    assert next(events) == WatchEvent(kind="ADDED", object={"a": 1})
-    with pytest.raises(error, match="GET /pods") as raised:
-        next(events)
-    assert type(raised.value) is error
-    assert response.closed

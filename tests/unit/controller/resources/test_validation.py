@@ -30,7 +30,7 @@ def test_a_pool_that_does_not_exist_is_one_finding_however_often_it_is_named() -
     (finding,) = check(PIPELINE, *pools("cpus", "gpu", "inferentia")).findings
     assert finding.field == "spec.stages[0].placements[0].pool"
     assert finding.value == '"cpu"'
-    assert finding.rule == "no such ComputePool; did you mean cpus?"
+    assert finding.rule == "must name a ComputePool in these files; did you mean cpus?"
 
 
 def test_without_any_pool_in_the_files_pools_are_taken_to_be_elsewhere() -> None:
@@ -51,7 +51,7 @@ def test_a_target_has_one_pipeline() -> None:
     (finding,) = check(PIPELINE, other).findings
     assert (str(finding.file), finding.field) == ("1.yaml", "spec.stages[3].placements[0].target")
     assert finding.rule == (
-        "must be the target of one pipeline only: SpeechPipeline everything (0.yaml:1) has it already"
+        "must be the target of one pipeline only; SpeechPipeline everything (0.yaml:1) has the same target"
     )
 
 
@@ -61,9 +61,8 @@ def test_targets_of_one_name_in_two_namespaces_are_two() -> None:
 
 def test_a_resource_is_declared_once() -> None:
     (finding,) = rules(PIPELINE, PIPELINE)
-    assert finding.endswith(
-        'metadata.name: "everything": must be declared once: SpeechPipeline everything (0.yaml:1) is the same'
-    )
+    rule = "must be declared only once; SpeechPipeline everything (0.yaml:1) has the same name"
+    assert finding.endswith(f'metadata.name: "everything": {rule}')
 
 
 def test_a_node_belongs_to_one_pool() -> None:

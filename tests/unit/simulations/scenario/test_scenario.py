@@ -117,7 +117,7 @@ MISTAKES = [
     ("name: test", f"name: {'t' * 101}", "must be fit for the name of a file: at most 100 printable characters"),
     ("duration: 4m", "duration: 4m\nwindow: 1ms", '4: window: "1ms": must divide duration (4m) into at most 100000'),
     ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
-    ("duration: 4m", "duration: 4m\nseeds: [1, 2, 1]", "4: seeds[2]: 1: must be unique: seeds[0] has it already"),
+    ("duration: 4m", "duration: 4m\nseeds: [1, 2, 1]", "4: seeds[2]: 1: must be unique; seeds[0] has the same value"),
     ("speech/live-captions", "captions", '5: load[0].pipeline: "captions": must name a pipeline as namespace/name'),
     (
         "speech/live-captions",
@@ -162,7 +162,7 @@ MISTAKES = [
     (
         "name: test",
         "name: test\nfaults: [{at: 1m, set: {ComputePool/gpu: {spec: {prize: {perHour: '1.6'}}}}}]",
-        'spec.prize: {"perHour": "1.6"}: unknown field; known are',
+        'spec.prize: {"perHour": "1.6"}: unknown field; known fields:',
     ),
     (
         "name: test",
@@ -182,7 +182,7 @@ MISTAKES = [
     (
         "name: test",
         "name: test\npolicies: [sluice, sluice]",
-        '2: policies[1]: "sluice": must be unique: policies[0] has it already',
+        '2: policies[1]: "sluice": must be unique; policies[0] has the same value',
     ),
 ]
 
