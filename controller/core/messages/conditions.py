@@ -11,7 +11,7 @@ from controller.core.messages.decisions import (
     spend_of_budget,
 )
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import duration, reading_words, timestamp
+from controller.core.messages.phrases import reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
@@ -78,7 +78,7 @@ def _ready(decision: PipelineDecision) -> ConditionValue:
 def _sla_met(decision: PipelineDecision) -> ConditionValue:
     measured_s, sla = decision.profile.latency_s, decision.spec.sla
     if isinstance(measured_s, Absence):
-        message = f"p{sla.percentile:g} is unknown ({reading_words(measured_s)}); the SLA is {duration(sla.latency_s)}"
+        message = f"{latency_of_sla(decision)}: {reading_words(measured_s)}"
         return _condition(ConditionType.SLA_MET, "Unknown", measured_s.reason.value, message)
     met, source = measured_s <= sla.latency_s, decision.profile.latency_source.value
     return _condition(ConditionType.SLA_MET, str(met), source, latency_of_sla(decision))
@@ -115,7 +115,7 @@ def _within_budget(decision: PipelineDecision) -> ConditionValue:
     excused = decision.memory.excess_excused_until_s is not None
     over = ConditionReason.DRAINING if excused else ConditionReason.ABOVE_BUDGET
     reason = ConditionReason.WITHIN_BUDGET if within else over
-    return _condition(ConditionType.WITHIN_BUDGET, str(within), reason.value, f"spend is {spend_of_budget(decision)}")
+    return _condition(ConditionType.WITHIN_BUDGET, str(within), reason.value, spend_of_budget(decision))
 
 
 def _rule_metric_missing(decision: PipelineDecision) -> ConditionValue:

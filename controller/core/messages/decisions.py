@@ -132,12 +132,14 @@ def observed_latency(decision: PipelineDecision) -> str:
 def latency_of_sla(decision: PipelineDecision) -> str:
     """Return the latency at the SLA's percentile, and the SLA."""
     sla = decision.spec.sla
+    if isinstance(decision.profile.latency_s, Absence):
+        return f"p{sla.percentile:g} unknown (SLA {duration(sla.latency_s)})"
     return f"p{sla.percentile:g} {observed_latency(decision)} of {duration(sla.latency_s)}"
 
 
 def spend_of_budget(decision: PipelineDecision) -> str:
     """Return the present spend, and the budget."""
-    return f"{money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
 
 
 def replicas_words(decision: PipelineDecision) -> str:
@@ -157,8 +159,9 @@ def replicas_words(decision: PipelineDecision) -> str:
 
 def planned_words(plan: PipelinePlan) -> str:
     """Return the predicted latency of a plan with its error bar, its cost and the replicas that it changes."""
+    latency = "not served" if plan.latency_s is None else latency_words(plan.latency_s, plan.latency_error)
     replayed = "" if plan.replayed_latency_s is None else f" (replayed: {duration(plan.replayed_latency_s)})"
-    words = f"planned: {latency_words(plan.latency_s, plan.latency_error)}{replayed} at {money(plan.cost_per_hour)}"
+    words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"
     if plan.moved_replicas:
         weight = f"weighed as {money(plan.switching_cost_per_hour)} in the search"
         words += f", changing {count_of(plan.moved_replicas, 'replica')} ({weight})"

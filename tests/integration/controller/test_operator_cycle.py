@@ -363,7 +363,7 @@ def test_replicas_that_somebody_else_keeps_setting_are_left_to_them(world: World
     assert world.replicas("captions") == 1
     conflict = world.condition("captions", "Conflict")
     assert conflict["status"] == "True"
-    assert "1 were found after" in conflict["message"]
+    assert "1 found after" in conflict["message"]
     assert ("captions", "Warning", "Conflict") in world.events()
 
 

@@ -94,3 +94,8 @@ def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(
     )
     lost = by_type(decision_of(blind_for(600.0)).pipelines[0])["MetricsAvailable"]
     assert (lost.status, lost.reason) == ("False", "MetricsLost")
+
+
+def test_a_latency_that_is_unknown_is_said_to_be_so_with_the_reason(planner: Planner) -> None:
+    found = by_type(decision_of(replace(a_state(), latency_s=MISSING)).pipelines[0])["SLAMet"]
+    assert found.message.startswith("p95 unknown (SLA 500 ms): ")

@@ -26,7 +26,7 @@ def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None
     decision = decision_of(growing(planner)).pipelines[0]
     demand = f"310 → {decision.demand:.0f} streams"
     assert reason_sentence(decision) == (
-        f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; $2.50/h of $20.00/h"
+        f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; spend $2.50/h of $20.00/h"
     )
 
 
