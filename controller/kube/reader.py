@@ -312,16 +312,16 @@ class Reader:
             for placement in stage.placements
         )
         scalars: dict[Hashable, str] = {}
-        owners: dict[Hashable, PipelineKey] = {}
+        scalar_owners: dict[Hashable, PipelineKey] = {}
         for spec in specs:
             own = _user_queries(spec)
             scalars |= own
-            owners |= dict.fromkeys(own, spec.key)
+            scalar_owners |= dict.fromkeys(own, spec.key)
         return ReadRequest(
             placements=placements,
             scalars=scalars,
             deadline_s=_METRICS_SHARE * self._interval_s,
-            asked_by=owners,
+            asked_by=scalar_owners,
         )
 
     def _pipeline_state(
