@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
 
 from one_writer import Fault, World
 

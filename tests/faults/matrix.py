@@ -14,11 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
 
 from broken_guards import GUARDS, PROOFS
-from fault_rows import ROWS
-from fault_story import Cell, Column, document, run_row, table, violated
-from fault_world import FULL, World, paced
+from rows import ROWS
+from story import Cell, Column, document, run_row, table, violated
+from world import FULL, World, paced
 
 from simulations.lab.host.binaries import ensure
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from fault_rows import ROWS
-from fault_story import Row, run_row, violated
-from fault_world import World
+from rows import ROWS
+from story import Row, run_row, violated
+from world import World
 
 from simulations.lab.host.binaries import ensure
 

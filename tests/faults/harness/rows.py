@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import fault_hostile
+import hostile_resources
 import psutil
-from fault_story import (
+from kubernetes import client
+from story import (
     LOOK_S,
     Column,
     Fault,
@@ -28,8 +29,7 @@ from fault_story import (
     wait_until,
     within_caps,
 )
-from fault_world import GROUP, NAMESPACE, VERSION, Operator, World, until
-from kubernetes import client
+from world import GROUP, NAMESPACE, VERSION, Operator, World, until
 
 from simulations.lab.faults.fault_proxy import (
     EVERY_WRITE,
@@ -612,7 +612,7 @@ def hostile(world: World, judge: Judge) -> None:
     operator = world.operator()
     settle(world, operator)
     began_s = time.monotonic()
-    with fault_hostile.beside(world) as made:
+    with hostile_resources.beside(world) as made:
         world.cordon("scarce")
         world.lose_a_pod("spare-scarce")
         lost_s = time.monotonic()

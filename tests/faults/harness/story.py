@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, Literal
 
-from fault_world import Operator, World, instances, spend, until
+from world import Operator, World, instances, spend, until
 
 Fault = Callable[[World, Operator], contextlib.AbstractContextManager[None]]
 

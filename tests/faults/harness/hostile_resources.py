@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from corpus import PIPELINE, mutations
-from fault_world import GROUP, VERSION, World, until
 from kubernetes import client
+from world import GROUP, VERSION, World, until
 
 from controller.kube.reporter import TELLING_SHARE
 
