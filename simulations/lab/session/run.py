@@ -298,7 +298,7 @@ class _Load:
 
     def _start(self, name: str, flags: Mapping[str, object]) -> Child:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.traffic.{name}", *arguments])
 
 
 def _listens(port: int) -> bool:
