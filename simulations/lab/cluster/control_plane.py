@@ -14,7 +14,6 @@ from typing import Self
 import yaml
 from kubernetes import client, config
 
-from simulations.lab.faults.fault_proxy import FaultProxy
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
 
@@ -142,12 +141,6 @@ class ControlPlane:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-    def fault_proxy(self) -> FaultProxy:
-        """Return a fault proxy in front of the API server, to be entered; clients of the server trust it as well."""
-        key = self.certificate_authority.with_name("apiserver.key")
-        (port,) = free_ports(1)
-        return FaultProxy(self.url, port, trust=self.certificate_authority, identity=(self.certificate_authority, key))
 
     def service_account_kubeconfig(
         self,

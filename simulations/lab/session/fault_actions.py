@@ -14,7 +14,7 @@ from controller.resources.fields import duration_s
 from optimizer.model import PoolName
 from simulations.cluster.nodes import reclaimed_nodes
 from simulations.lab.cluster.cluster import Cluster
-from simulations.lab.faults.disturbances import Chooser, Disturbance, Noise, Partial, Standstill
+from simulations.lab.faults.metric_faults import Chooser, MetricFault, Noise, Partial, Standstill
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.scenario.patches import undo
 from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
@@ -171,7 +171,7 @@ def _metrics_fault(
 
         return lose, f"metrics lost: {which}", f"metrics back: {which}"
     chosen, own_seed = _chooser(which, pipelines), f"{seed}/{index}"
-    make: Callable[[], Disturbance]
+    make: Callable[[], MetricFault]
     if fault.metrics_stale is not None:
         words, make = "metrics stand still", Standstill
     elif (partial := fault.metrics_partial) is not None:
@@ -182,14 +182,14 @@ def _metrics_fault(
         assert noisy is not None
         words = f"metrics are noisy (coefficient of variation {noisy.cv:g})"
         make = lambda: Noise(chosen=chosen, cv=noisy.cv, seed=own_seed)  # noqa: E731
-    on: list[Disturbance] = []
+    on: list[MetricFault] = []
 
     def disturb(begins: bool) -> None:
         if begins:
             on.append(make())
-            cluster.metrics.disturbances = (*cluster.metrics.disturbances, *on)
+            cluster.metrics.faults = (*cluster.metrics.faults, *on)
         else:
-            cluster.metrics.disturbances = tuple(one for one in cluster.metrics.disturbances if one not in on)
+            cluster.metrics.faults = tuple(one for one in cluster.metrics.faults if one not in on)
 
     return disturb, f"{words}: {which}", f"metrics back: {which}"
 

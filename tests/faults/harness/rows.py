@@ -13,7 +13,21 @@ from typing import Any
 
 import hostile_resources
 import psutil
+from fault_proxy import (
+    EVERY_WRITE,
+    Asked,
+    Call,
+    Delay,
+    Effect,
+    Expire,
+    Refuse,
+    Reset,
+    Stall,
+    Truncate,
+    Where,
+)
 from kubernetes import client
+from prometheus_faults import clock_ahead, duplicated, empty, not_a_number, partial, stale
 from story import (
     LOOK_S,
     Column,
@@ -30,21 +44,6 @@ from story import (
     within_caps,
 )
 from world import GROUP, NAMESPACE, VERSION, Operator, World, until
-
-from simulations.lab.faults.fault_proxy import (
-    EVERY_WRITE,
-    Asked,
-    Call,
-    Delay,
-    Effect,
-    Expire,
-    Refuse,
-    Reset,
-    Stall,
-    Truncate,
-    Where,
-)
-from simulations.lab.faults.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
 
 WATCHES = Where(watch=True)
 NOT_OF_LEASES = Where(path="(?!.*/leases).*")
@@ -95,16 +94,6 @@ def bursts(_: World, operator: Operator) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-
-
-@contextlib.contextmanager
-def empty(_: World, operator: Operator) -> Iterator[None]:
-    """Prometheus answers, and knows of nothing."""
-    operator.metrics.losses = (TotalLoss(),)
-    try:
-        yield
-    finally:
-        operator.metrics.losses = ()
 
 
 def without(*, group: str, resource: str) -> Fault:
@@ -760,7 +749,7 @@ ROWS: tuple[Row, ...] = (
         reason=no_metrics,
         acts_meanwhile=True,
     ),
-    story("Prometheus: empty", empty, lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True),
+    story("Prometheus: empty", metrics(empty()), lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True),
     story(
         "Prometheus: NaN", metrics(not_a_number()), lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True
     ),

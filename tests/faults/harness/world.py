@@ -22,6 +22,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from fault_proxy import FaultProxy, api_server_proxy
 from kubernetes import client
 
 from controller.kube.gateway import PIPELINES
@@ -30,8 +31,6 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from simulations.lab.cluster.cluster import Cluster
-from simulations.lab.faults.fault_proxy import FaultProxy
-from simulations.lab.faults.metrics_proxy import MetricsProxy
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
@@ -314,7 +313,7 @@ class Operator:
 
     name: str
     api: FaultProxy
-    metrics: MetricsProxy
+    metrics: FaultProxy
     log_file: Path
     child: Child
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -614,8 +613,8 @@ class World:
         self._count += 1
         label = f"{name}-{self._count}"
         control_plane = self.cluster._control_plane
-        api = self._exit.enter_context(control_plane.fault_proxy())
-        metrics = self._exit.enter_context(MetricsProxy(self.cluster.prometheus_url, free_ports(1)[0]))
+        api = self._exit.enter_context(api_server_proxy(control_plane))
+        metrics = self._exit.enter_context(FaultProxy(self.cluster.prometheus_url, free_ports(1)[0]))
         kubeconfig = self.folder / "operators" / f"{label}.kubeconfig"
         control_plane.service_account_kubeconfig("sluice-system", "sluice", kubeconfig, pod=label, server=api.url)
         operator = Operator(
@@ -642,7 +641,7 @@ class World:
         self,
         label: str,
         kubeconfig: Path,
-        metrics: MetricsProxy,
+        metrics: FaultProxy,
         wrapped: Sequence[str],
         before: Sequence[str],
         flags: Mapping[str, str],

@@ -12,7 +12,7 @@ from controller.resources.translate import pipeline_spec
 from optimizer.model import PoolName
 from simulations.lab.cluster.cluster import Cluster
 from simulations.lab.cluster.nodes import FaultyPool, PoolNodes
-from simulations.lab.faults.disturbances import Noise, Partial, Standstill
+from simulations.lab.faults.metric_faults import Noise, Partial, Standstill
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.lab.session import fault_actions
 from simulations.scenario.scenario import Scenario, load_scenario
@@ -70,7 +70,7 @@ class Lab:
     def __init__(self) -> None:
         self.metrics = self
         self.losses: tuple[object, ...] = ()
-        self.disturbances: tuple[object, ...] = ()
+        self.faults: tuple[object, ...] = ()
         self.settled: list[str] = []
         self.slowed: list[tuple[str, float]] = []
         gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
@@ -203,9 +203,9 @@ def test_a_disturbance_of_metrics_begins_and_ends(tmp_path: Path, fault: str, ki
     lab = Lab()
     begin, end = actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab)
     begin.do()
-    assert [type(one) for one in lab.disturbances] == [kind]
+    assert [type(one) for one in lab.faults] == [kind]
     end.do()
-    assert lab.disturbances == ()
+    assert lab.faults == ()
 
 
 def test_metrics_are_lost_and_come_back(tmp_path: Path) -> None:
