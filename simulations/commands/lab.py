@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -29,7 +28,7 @@ from simulations.lab.host.binaries import BuildError, cache_folder, ensure
 from simulations.lab.host.processes import LOOPBACK, ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
-from simulations.lab.session.report import LiveRun, build_report
+from simulations.lab.session.report import LabResult, LiveRun, lab_result
 from simulations.lab.session.run import MAX_LAG_S, Options, check, run
 from simulations.lab.session.view import LineView, LiveView, View
 from simulations.policies.catalogue import POLICIES
@@ -41,14 +40,12 @@ _POLL_S = 0.1
 _TAIL_LINES = 15
 _INTERRUPTED = 128 + signal.SIGINT
 
-Report = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
     """What a run on the lab came to: its report as JSON and as an HTML page, and the operator's log, if it had one."""
 
-    report: Report
+    result: LabResult
     page: str
     operator_log: Path
 
@@ -132,23 +129,23 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
-    report = build_report(live)
+    result = lab_result(live)
     page = live_page(
         live,
-        report,
+        result,
         scenario,
         seed=options.seed,
         policy="sluice" if options.operator else "none",
         command=["sluice", *sys.argv[1:]],
         max_lag_s=MAX_LAG_S,
     )
-    return Finished(report=report, page=page, operator_log=operator_log)
+    return Finished(result=result, page=page, operator_log=operator_log)
 
 
 def write_report(finished: Finished, path: Path) -> None:
     """Write the report, and its path as the last line of stdout; the page and the operator's log go beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(finished.report, indent=1) + "\n")
+    path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")
     click.echo(f"to look at: {path.with_suffix('.html').resolve()}")
     if finished.operator_log.exists():
@@ -197,7 +194,7 @@ def run_(
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (finished, _):
         write_report(finished, place)
-    lag_s = finished.report["summary"]["generator_lag_p99_s"]
+    lag_s = finished.result.summary.generator_lag_p99_s
     if lag_s > MAX_LAG_S:
         click.echo(
             f"invalid: the load generator was late by {lag_s * 1000:.1f} ms (p99), more than {MAX_LAG_S * 1000:g} ms: "

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from builders import a_placement, a_spec, a_stage
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.lab.session.decisions import Change, LoggedDecision
-from simulations.lab.session.report import LiveRun
+from simulations.lab.session.decisions import LoggedDecision
+from simulations.lab.session.report import LiveRun, lab_result
 from simulations.results.ledger import Observation, PlacementKey, Replicas
+from simulations.results.results import Change
 from simulations.results.scoring import Clock, Items, Outcome
 
 CAPTIONS = PipelineKey("speech/captions")
@@ -95,3 +97,8 @@ def a_run(
         peak_instances=peak_instances,
         generator_lag_p99_s=0.001,
     )
+
+
+def report_of(run: LiveRun) -> dict[str, Any]:
+    """Return the report in JSON of a run."""
+    return lab_result(run).to_json()

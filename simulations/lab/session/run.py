@@ -22,7 +22,7 @@ from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_port
 from simulations.lab.session import fault_actions
 from simulations.lab.session.decisions import DecisionLog, LoggedDecision
 from simulations.lab.session.observer import Observer
-from simulations.lab.session.report import LiveRun, report_windows
+from simulations.lab.session.report import LiveRun, lab_windows
 from simulations.lab.session.view import Moment, OperatorMetrics, View, window_line
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.records import read_records
@@ -186,7 +186,7 @@ class _Run:
             lines: tuple[str, ...] = ()
             if (ended := _ended_windows(clock, now_s - _TICK_S)) > shown:
                 budget = sum(observer.latest.budget_per_hour.values())
-                windows = report_windows(self._live_run(observer, load))[shown:ended]
+                windows = lab_windows(self._live_run(observer, load))[shown:ended]
                 lines, shown = tuple(window_line(window, budget) for window in windows), ended
             self._view.show(
                 Moment(

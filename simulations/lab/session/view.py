@@ -5,7 +5,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
+from simulations.lab.session.report import LabWindow
 from simulations.results.ledger import Observation
 
 _METRICS_TIMEOUT_S = 1.0
@@ -166,18 +167,18 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     return Group(Text(), head, table, Text(moment.decisions.get(key, ""), style="cyan"))
 
 
-def window_line(window: Mapping[str, Any], budget_per_hour: float) -> str:
+def window_line(window: LabWindow, budget_per_hour: float) -> str:
     """Return a window of the report as a line."""
     stages = "  ".join(
         f"{stage} " + "+".join(f"{count['ready']}/{count['desired']} {pool}" for pool, count in pools.items())
         for stage, pools in (
             (stage, {pool: count for pool, count in pools.items() if count["ready"] or count["desired"]})
-            for stage, pools in window["replicas"].items()
+            for stage, pools in window.replicas.items()
         )
     )
     return (
-        f"{window['offered_rps']:6.1f} items/s  p95 {_ms(window['p95_s']):>7}  "
-        f"${window['spend_per_hour']:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
+        f"{window.offered_rps:6.1f} items/s  p95 {_ms(window.p95_s):>7}  "
+        f"${window.spend_per_hour:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
     )
 
 

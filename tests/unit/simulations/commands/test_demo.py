@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from simulations.commands import demo as command
 from simulations.commands.lab import Finished
+from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import Options
+from simulations.results.results import Change, DecisionEntry
 from simulations.scenario.scenario import Scenario
 
 SUMMARY: dict[str, Any] = {
@@ -27,6 +29,7 @@ SUMMARY: dict[str, Any] = {
     "lost": 0,
     "in_flight": 8,
     "sessions_cut": 2,
+    "retries": 1,
     "cost": 0.25,
     "static_peak_cost": 0.5,
     "replica_changes": 14,
@@ -35,13 +38,15 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def a_decision(t_s: float, reason: str, **changes: list[int]) -> dict[str, Any]:
-    return {
-        "t_s": t_s,
-        "pipeline": "speech/captions",
-        "changes": [{"stage": "encoder", "pool": pool, "replicas": replicas} for pool, replicas in changes.items()],
-        "reason": f"encoder ({reason}): demand 300 streams",
-    }
+def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
+    return DecisionEntry(
+        t_s=t_s,
+        pipeline="speech/captions",
+        changes=tuple(
+            Change(stage="encoder", pool=pool, before=before, after=after) for pool, (before, after) in changes.items()
+        ),
+        reason=f"encoder ({reason}): demand 300 streams",
+    )
 
 
 DECISIONS = [
@@ -75,7 +80,13 @@ class Runs:
         self.asked.append((scenario.file.name, options))
         self.up = True
         finished = Finished(
-            report={"summary": self.summary, "decisions": self.decisions},
+            result=LabResult(
+                scenario="demo",
+                kubernetes="v1.36.3",
+                windows=(),
+                decisions=tuple(self.decisions),
+                summary=LabSummary(**self.summary),
+            ),
             page="<!doctype html>",
             operator_log=Path("no-operator.log"),
         )
@@ -110,7 +121,14 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         f"report: {tmp_path}/reports/demo-1.json",
     ]
     report = json.loads((tmp_path / "reports" / "demo-1.json").read_text())
-    assert report == {"summary": SUMMARY, "decisions": DECISIONS}
+    assert report["summary"] == SUMMARY
+    assert report["decisions"][0] == {
+        "t_s": 64.0,
+        "pipeline": "speech/captions",
+        "changes": [{"stage": "encoder", "pool": "inferentia", "replicas": [1, 3]}],
+        "reason": "encoder (demand): demand 300 streams",
+    }
+    assert len(report["decisions"]) == len(DECISIONS)
     assert runs.asked == [("demo", Options(seed=1))]
 
 

@@ -64,7 +64,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     runs = Runs()
     monkeypatch.setattr(command, "ensure", runs.ensure)
     monkeypatch.setattr(command, "run", runs.run)
-    monkeypatch.setattr(command, "build_report", lambda _: {"summary": {"generator_lag_p99_s": runs.lag_s}})
+    monkeypatch.setattr(
+        command,
+        "lab_result",
+        lambda _: SimpleNamespace(
+            summary=SimpleNamespace(generator_lag_p99_s=runs.lag_s),
+            to_json=lambda: {"summary": {"generator_lag_p99_s": runs.lag_s}},
+        ),
+    )
     monkeypatch.setattr(command, "live_page", lambda *_, **__: "<!doctype html>")
     before = signal.getsignal(signal.SIGTERM)
     yield runs

@@ -7,7 +7,7 @@ import pytest
 from live_runs import CLOCK, a_run
 
 from simulations.lab.cluster.deployments import UnsupportedManifest
-from simulations.lab.session.report import report_windows
+from simulations.lab.session.report import lab_windows
 from simulations.lab.session.run import _ended_windows, check
 from simulations.results.scoring import Clock
 from simulations.scenario.scenario import load_scenario
@@ -19,7 +19,7 @@ UNEVEN = replace(CLOCK, duration_s=45.5)
 
 @pytest.mark.parametrize("clock", [CLOCK, UNEVEN])
 def test_every_window_of_the_report_ends_once_and_not_before_its_time(clock: Clock) -> None:
-    ends_s = [*[window["t_s"] for window in report_windows(replace(a_run(), clock=clock))][1:], clock.duration_s]
+    ends_s = [*[window.t_s for window in lab_windows(replace(a_run(), clock=clock))][1:], clock.duration_s]
 
     for ended, end_s in enumerate(ends_s, start=1):
         assert _ended_windows(clock, end_s - 0.1) == ended - 1
