@@ -163,9 +163,9 @@ class Agent:
                 pod=pod.name,
                 namespace=pod.namespace,
                 stage=spec.stage,
-                served=worker.served,
-                lost=worker.lost,
-                sessions_cut=worker.sessions_cut,
+                served=worker.counts.served,
+                lost=worker.counts.lost,
+                sessions_cut=worker.counts.sessions_cut,
             )
 
     async def _patch_status(self, pod: "_Pod", status: dict[str, Any]) -> None:

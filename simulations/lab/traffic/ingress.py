@@ -27,7 +27,7 @@ from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.wire import NO_SESSION, Connection, Kind, Status
 from simulations.lab.traffic.backend import Pod
-from simulations.lab.traffic.dataplane import Pipeline, Record, Stream
+from simulations.lab.traffic.dataplane import PipelineTraffic, Record, Stream
 from simulations.lab.traffic.records import RecordWriter
 from simulations.lab.traffic.topology import IngressConfig
 from simulations.results.scoring import Outcome
@@ -47,7 +47,7 @@ def arrival_payload(arrival_s: float, arrived_s: float) -> bytes:
 class Entry:
     """The load's way into one pipeline: a handler of `wire.Connection`. Session ids are unique among its clients."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: PipelineTraffic) -> None:
         self._pipeline = pipeline
         self._streams: dict[int, tuple[Connection, Stream]] = {}
 
@@ -94,7 +94,7 @@ class Entry:
 class Measurements(Collector):
     """What the ingress exports of its pipelines."""
 
-    def __init__(self, pipelines: list[Pipeline]) -> None:
+    def __init__(self, pipelines: list[PipelineTraffic]) -> None:
         self._pipelines = pipelines
 
     def collect(self) -> Iterator[Metric]:
@@ -110,36 +110,38 @@ class Measurements(Collector):
         retries = CounterMetricFamily("sluice_ingress_retries", "Items sent again to another pod", labels=_LABELS)
         cut = CounterMetricFamily("sluice_ingress_sessions_cut", "Sessions that lost their pod", labels=_LABELS)
         for pipeline in self._pipelines:
+            tally = pipeline.tally
             labels = (pipeline.topology.namespace, pipeline.topology.name)
             if pipeline.topology.unit is DemandUnit.STREAMS:
-                streams.add_metric(labels, pipeline.active_streams)
+                streams.add_metric(labels, tally.active_streams)
             else:
-                requests.add_metric(labels, pipeline.offered)
-            items.add_metric((*labels, "offered"), pipeline.offered)
+                requests.add_metric(labels, tally.offered)
+            items.add_metric((*labels, "offered"), tally.offered)
             for outcome in (Outcome.SERVED, Outcome.FILTERED, Outcome.SHED, Outcome.LOST):
-                items.add_metric((*labels, outcome.name.lower()), pipeline.outcomes[outcome])
-            histogram, total = pipeline.latency, 0
+                items.add_metric((*labels, outcome.name.lower()), tally.outcomes[outcome])
+            histogram, total = tally.latency, 0
             buckets: list[tuple[str, float]] = []
             for bound, count in zip((*histogram.bounds_s, "+Inf"), histogram.counts, strict=True):
                 total += count
                 buckets.append((bound if isinstance(bound, str) else f"{bound:.6g}", total))
             latency.add_metric(labels, buckets, histogram.sum_s)
-            retries.add_metric(labels, pipeline.recoveries.retries)
-            cut.add_metric(labels, pipeline.recoveries.sessions_cut)
+            retries.add_metric(labels, tally.recoveries.retries)
+            cut.add_metric(labels, tally.recoveries.sessions_cut)
         yield from (streams, requests, items, latency, retries, cut)
 
 
-def totals(pipeline: Pipeline) -> dict[str, Any]:
+def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
     """Return what has become of a pipeline's items: offered = served + filtered + shed + lost + in_flight."""
-    counts = {outcome.name.lower(): pipeline.outcomes[outcome] for outcome in Outcome}
-    counts["in_flight"] = pipeline.offered - sum(pipeline.outcomes.values()) + pipeline.outcomes[Outcome.IN_FLIGHT]
+    tally = pipeline.tally
+    counts = {outcome.name.lower(): tally.outcomes[outcome] for outcome in Outcome}
+    counts["in_flight"] = tally.offered - sum(tally.outcomes.values()) + tally.outcomes[Outcome.IN_FLIGHT]
     return {
         "namespace": pipeline.topology.namespace,
         "name": pipeline.topology.name,
-        "offered": pipeline.offered,
+        "offered": tally.offered,
         **counts,
-        "retries": pipeline.recoveries.retries,
-        "sessions_cut": pipeline.recoveries.sessions_cut,
+        "retries": tally.recoveries.retries,
+        "sessions_cut": tally.recoveries.sessions_cut,
     }
 
 
@@ -150,7 +152,9 @@ class Ingress:
         """Needs a running event loop."""
         self._config = config
         self._records = RecordWriter(config.records)
-        self.pipelines = [Pipeline(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)]
+        self.pipelines = [
+            PipelineTraffic(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)
+        ]
         self._servers: list[asyncio.Server] = []
         registry = CollectorRegistry()
         registry.register(Measurements(self.pipelines))
@@ -238,7 +242,7 @@ async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
             await asyncio.sleep(_RECONNECT_S)
 
 
-async def follow_admissible(api: KubeApi, pipeline: Pipeline) -> None:
+async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
     """Keep the limit of admission as the pipeline's status has it; it stays while the API server does not answer."""
     topology = pipeline.topology
     path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"

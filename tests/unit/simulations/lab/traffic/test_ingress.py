@@ -151,9 +151,9 @@ def test_a_stream_without_a_slot_is_told_so_and_its_chunks_are_lost(tmp_path: Pa
 def test_a_client_that_goes_takes_its_streams_along(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
         await lab.client.open_session(1)
-        assert lab.ingress.pipelines[0].active_streams == 1
+        assert lab.ingress.pipelines[0].tally.active_streams == 1
         lab.client.close()
-        await until(lambda: lab.ingress.pipelines[0].active_streams == 0)
+        await until(lambda: lab.ingress.pipelines[0].tally.active_streams == 0)
         await until(lambda: lab.worker.gauges().sessions == 0)
 
     play(use, tmp_path, DemandUnit.STREAMS)
