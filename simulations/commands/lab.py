@@ -21,16 +21,16 @@ from rich.console import Console
 from controller.commands.findings import refused
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
-from simulations.lab.cluster.standing import Occupied, State, is_occupied, occupy
+from simulations.lab.cluster.standing import Occupied, StandingLab, is_occupied, occupy
 from simulations.lab.host.binaries import BuildError, cache_folder, ensure
 from simulations.lab.host.processes import LOOPBACK, ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
 from simulations.lab.session.report import LabResult, LiveRun, lab_result
 from simulations.lab.session.run import MAX_LAG_S, Options, check, run
-from simulations.lab.session.view import LineView, LiveView, View
+from simulations.lab.session.view import LineView, LiveView, RunView
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
 
@@ -101,7 +101,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 @contextlib.contextmanager
-def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, Cluster]]:
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` before the eyes of whoever called; give what it came to and its lab, which ends with the block.
 
     Exits with status 1 and a reason when it cannot be run, and with 130, as shells do, on Ctrl-C.
@@ -113,7 +113,7 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
         check(scenario, seed=options.seed)
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
             with ExitStack() as shown:
-                view: View = LineView(console)
+                view: RunView = LineView(console)
                 if console.is_terminal:
                     specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
                     view = shown.enter_context(LiveView(console, specs))
@@ -237,7 +237,7 @@ def up(manifests: tuple[Path, ...]) -> None:
         unless_up.callback(process.wait)
         unless_up.callback(process.terminate)
         deadline = time.monotonic() + _UP_S
-        while (state := State.read(folder)) is None:
+        while (state := StandingLab.read(folder)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
                 raise click.ClickException(f"the lab did not come up; last lines of {log}:\n  {tail}")
@@ -253,7 +253,7 @@ def up(manifests: tuple[Path, ...]) -> None:
 def down() -> None:
     """End the lab that `sluice lab up` started."""
     folder = _standing_folder()
-    state = State.read(folder)
+    state = StandingLab.read(folder)
     if state is None:
         if is_occupied(folder):
             raise click.ClickException("the lab is starting or stopping; try again in a moment")

@@ -24,7 +24,7 @@ from kubernetes import client
 
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK
 
@@ -106,7 +106,7 @@ class Offered:
 class Lab:
     """A lab with one pipeline, and what a person sees of it."""
 
-    def __init__(self, cluster: Cluster, api: client.ApiClient) -> None:
+    def __init__(self, cluster: LabCluster, api: client.ApiClient) -> None:
         self.cluster = cluster
         self.offered = Offered(cluster.ingress_port)
         self._api = api
@@ -174,7 +174,7 @@ def a_lab(binaries: Binaries, folder: Path, metrics: str) -> Iterator[Lab]:
     manifest = folder / "resources.yaml"
     manifest.write_text(MANIFESTS)
     resources = validate_files([manifest])
-    with Cluster(folder, binaries) as cluster, cluster.admin() as api:
+    with LabCluster(folder, binaries) as cluster, cluster.admin() as api:
         lab = Lab(cluster, api)
         with lab.offered.serving():
             cluster.apply(

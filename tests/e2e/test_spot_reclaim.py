@@ -15,7 +15,7 @@ def run(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
 
 
 def test_nothing_that_serves_is_left_on_the_nodes_when_they_go(run: LabRun) -> None:
-    noticed_s, gone_s = run.heard_s("nodes of inferentia are to go"), run.heard_s("nodes of inferentia are taken back")
+    noticed_s, gone_s = run.heard_s("nodes of inferentia will be reclaimed"), run.heard_s("nodes of inferentia are reclaimed")
     before = [seen for seen in run.seen if seen.at_s < gone_s]
     assert any(seen.pods_of("encoder-inferentia", "Ready", "True") for seen in before if seen.at_s < noticed_s)
     assert before[-1].pods_of("encoder-gpu", "Ready", "True")
@@ -32,9 +32,9 @@ def test_every_fault_of_the_lab_begins_and_ends(run: LabRun) -> None:
         "4 of the nodes of inferentia are back",
         "take 2 times as long to start",
         "batches of vad take 2 times as long",
-        "50% of the pods say nothing",
+        "50% of the pods report no metrics",
         "metrics are noisy",
-        "metrics stand still",
+        "metrics are stale",
         "metrics back",
     ):
         assert any(words in line for line in said), words

@@ -15,7 +15,7 @@ from optimizer.model import Routing
 from simulations.lab.host.processes import free_ports
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
-from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.ingress import Ingress
 from simulations.lab.traffic.records import read_records
@@ -80,7 +80,7 @@ async def live(
     await server.start()
     ingress = Ingress(config)
     await ingress.start()
-    ingress.pod_changed(Pod(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
+    ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
     generator = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "simulations.lab.traffic.generator", "--config", folder / "generator.json"),
         stdout=asyncio.subprocess.DEVNULL,

@@ -37,7 +37,7 @@ _TIMEOUT_S = (3, 10)
 _CONFLICT = 409
 
 
-class Cluster(Service):
+class LabCluster(Service):
     """A lab in one folder."""
 
     def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:

@@ -35,7 +35,7 @@ class MetricFault(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Partial:
+class PartialMetrics:
     """`share` of the pods have no metrics, the same pods while the fault lasts. The ingress is not a pod."""
 
     chosen: Chooser
@@ -57,7 +57,7 @@ class Partial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Noise:
+class NoisyMetrics:
     """Values are multiplied by log-normal noise of mean 1 and variation `cv`, one factor per workload and query."""
 
     chosen: Chooser
@@ -89,7 +89,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Standstill:
+class StaleMetrics:
     """No new sample since `since_s` (seconds since the epoch): answers are those of that time, and their age grows."""
 
     since_s: float = field(default_factory=time.time)

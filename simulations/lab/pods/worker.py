@@ -14,7 +14,7 @@ from typing import Self
 from aiohttp import web
 
 from simulations.lab.net.timers import Timer, Timers
-from simulations.lab.net.wire import NO_SESSION, Connection, Handler, Kind, Status
+from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, ServerConnection, Status
 from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, Preset
 
 ITEM_PORT = 7000
@@ -88,7 +88,7 @@ class Phase(IntEnum):
 
 @dataclass(slots=True)
 class _Item:
-    connection: Connection
+    connection: ServerConnection
     item_id: int
     arrived_s: float
     holds_slot: bool  # a session slot, until it is served
@@ -140,14 +140,14 @@ class _Sockets:
     """The sockets of a worker: two listening ports and the `connections` of clients."""
 
     def __init__(self, scrape: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: set[ServerConnection] = set()
         self._items: asyncio.Server | None = None
         self._metrics = web.ServerRunner(web.Server(scrape), shutdown_timeout=0.1)
 
     async def listen(self, handler: Handler, host: str) -> None:
         """Listen on both ports; OSError when the address is in use."""
         loop = asyncio.get_running_loop()
-        self._items = await loop.create_server(lambda: Connection(handler), host, ITEM_PORT)
+        self._items = await loop.create_server(lambda: ServerConnection(handler), host, ITEM_PORT)
         try:
             await self._metrics.setup()
             await web.TCPSite(self._metrics, host, METRICS_PORT).start()
@@ -229,17 +229,17 @@ class StageWorker:
             session_slots=spec.session_slots,
         )
 
-    # -- requests, from wire.Connection
+    # -- requests, from wire.ServerConnection
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ServerConnection) -> None:
         """Keep it, to close it at the end."""
         self._sockets.connections.add(connection)
 
-    def on_disconnected(self, connection: Connection) -> None:
+    def on_disconnected(self, connection: ServerConnection) -> None:
         """Forget it; its items are served all the same, as by a real server."""
         self._sockets.connections.discard(connection)
 
-    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Queue the item, or refuse it."""
         now_s = time.monotonic()
         full = len(self._queue) >= self.spec.queue_limit and self._phase < Phase.CLOSING
@@ -247,16 +247,16 @@ class StageWorker:
         if status is not Status.DRAINING:  # such an item arrives at another replica instead
             self._exposition.arrived(refused=status is not Status.OK)
         if status is not Status.OK:
-            connection.respond(Kind.ITEM, item_id, status)
+            connection.respond(RequestKind.ITEM, item_id, status)
             return
         holds_slot = session_id == NO_SESSION and self.spec.session_slots is not None
         self._slots.single += holds_slot
         self._queue.append(_Item(connection, item_id, now_s, holds_slot))
         self._dispatch()
 
-    def on_open_session(self, connection: Connection, session_id: int) -> None:
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
         """Give the session a slot before its first item."""
-        connection.respond(Kind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
+        connection.respond(RequestKind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot."""
@@ -307,7 +307,7 @@ class StageWorker:
             self.counts.served += len(batch)
             slots = self._slots
             for item in batch:
-                item.connection.respond(Kind.ITEM, item.item_id, Status.OK)
+                item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
                 slots.single -= item.holds_slot
             self._exposition.served(time.monotonic(), [start_s - item.arrived_s for item in batch], service_s)
             self._progress.set()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulations.lab.traffic.backend import Item, Pod, Recoveries, Session
+from simulations.lab.traffic.backend import Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.topology import PipelineTopology, StageTopology
 from simulations.lab.traffic.upstream import Upstream
 from simulations.results.histogram import LatencyHistogram
@@ -25,7 +25,7 @@ Answer = Callable[[Outcome], None]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Stream(Session):
+class Stream(PinnedSession):
     """An active stream; `refused_as` is the outcome of all its chunks when it was not admitted or found no slot."""
 
     opened: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,7 +133,7 @@ class PipelineTraffic:
 
     # -- the cluster
 
-    def pod_changed(self, pod: Pod) -> None:
+    def pod_changed(self, pod: PodState) -> None:
         """Update the routing for a pod that is new or has changed."""
         for stage in self._stages:
             stage.pod_changed(pod)
@@ -227,7 +227,7 @@ class PipelineTraffic:
         self._admitted -= stream.admitted
         stream.admitted = False
 
-    def _release(self, session: Session) -> None:
+    def _release(self, session: PinnedSession) -> None:
         for stage in self._stages:
             stage.release(session)
 

@@ -30,7 +30,7 @@ from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
@@ -393,7 +393,7 @@ class World:
         self.folder = folder
         self._broken = broken
         self.pace = pace
-        self.cluster = Cluster(folder, binaries, scrape_interval_s=pace.scrape_s)
+        self.cluster = LabCluster(folder, binaries, scrape_interval_s=pace.scrape_s)
         self._exit = contextlib.ExitStack()
         self._operators: list[Operator] = []
         self._standing: Operator | None = None

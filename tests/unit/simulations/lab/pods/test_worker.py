@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Connection, Status
+from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 
@@ -106,7 +106,7 @@ def test_a_process_that_was_held_up_still_starts_every_batch_when_it_was_due() -
 
 def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_next_one() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        nobody = Connection(worker)
+        nobody = ServerConnection(worker)
         worker.on_item(nobody, 0, NO_SESSION, b"")
         worker.on_item(nobody, 1, NO_SESSION, b"")
         time.sleep(0.05)  # noqa: ASYNC251 - the second batch is due meanwhile

@@ -14,7 +14,7 @@ from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
-from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Stream
 from simulations.lab.traffic.topology import PipelineTopology, PlacementTopology, StageTopology
 from simulations.results.scoring import Outcome
@@ -52,7 +52,9 @@ class Lab:
         return worker
 
     def tell(self, worker: StageWorker, *, ready: bool) -> None:
-        pod = Pod(uid=worker.host, namespace="speech", labels={"app": worker.spec.stage}, ip=worker.host, ready=ready)
+        pod = PodState(
+            uid=worker.host, namespace="speech", labels={"app": worker.spec.stage}, ip=worker.host, ready=ready
+        )
         self.pipeline.pod_changed(pod)
 
     def offer(self, stream: Stream | None = None) -> int:
