@@ -1,4 +1,4 @@
-"""`sluice demo`: the operator rescales a live pipeline, on the lab, under a recorded load."""
+"""`sluice demo`: the operator scales a live pipeline on the lab, under a recorded load."""
 
 import contextlib
 import signal
@@ -20,13 +20,13 @@ from simulations.scenario.scenario import Fault
 
 @click.command()
 @run_options
-@click.option("--keep", is_flag=True, help="Leave the lab running at the end, for kubectl, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
-    """Watch the operator rescale a four-stage speech pipeline on a real Kubernetes, for four minutes.
+    """Watch the operator scale a four-stage speech pipeline on a real Kubernetes, for four minutes.
 
-    The load rises and falls; while it rises, the cheap accelerators have no room for new replicas for a while. Exit
-    status 1 when the operator changed nothing, did not go around the full pool, lost a request or spent above the
-    budget.
+    The load rises and falls. While it rises, the pool of cheap accelerators has no capacity for new replicas for a
+    while. Exit status 1 if the operator changed no replicas, did not use another pool meanwhile, lost a request or
+    spent above the budget.
     """
     with as_file(files("simulations.scenarios") / "demo") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
@@ -48,7 +48,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
     failures = broken_promises(summary) + [
-        f"nothing went around {pool}, which had no room" for pool, line in fallbacks.items() if not line
+        f"no other pool took over from {pool}, which had no capacity" for pool, line in fallbacks.items() if not line
     ]
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
@@ -57,7 +57,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
 
 
 def verdict(summary: LabSummary) -> list[str]:
-    """Return the result in words, a line for each question a person asks."""
+    """Return the result in words: SLA, items, cost and changes, one line each."""
     met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
     lines = [
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
@@ -73,12 +73,12 @@ def verdict(summary: LabSummary) -> list[str]:
         ),
     ]
     if summary.generator_lag_p99_s > MAX_LAG_S:
-        lines.append(f"warning: the load was late by {summary.generator_lag_p99_s * 1000:.1f} ms (p99)")
+        lines.append(f"warning: the load generator was late by {summary.generator_lag_p99_s * 1000:.1f} ms (p99)")
     return lines
 
 
 def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) -> dict[str, str]:
-    """Return by pool that had no room for new replicas what was done about it; empty where nothing was."""
+    """Return the operator's reaction for each pool without capacity for new replicas; '' for a pool without any."""
     return {
         fault.pool_unavailable: _fallback_line(fault.pool_unavailable, fault.interval, decisions)
         for fault in faults
@@ -88,7 +88,7 @@ def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) 
 
 def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]) -> str:
     def moves(decision: DecisionEntry, *, more: bool) -> list[str]:
-        """Return the pools on which a decision adds replicas, or takes some away."""
+        """Return the pools on which a decision adds, or removes, replicas."""
         return [change.pool for change in decision.changes if (change.after > change.before) is more]
 
     during = [decision for decision in decisions if decision.t_s >= span.from_s]
@@ -98,10 +98,10 @@ def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]
     others = sorted(set(moves(gone, more=True)) - {pool})
     trials = [f"{one.t_s:.0f} s" for one in during if _says(one, ChangeReason.TRIAL) and pool in moves(one, more=True)]
     back = next((one for one in during if one.t_s >= span.until_s and set(moves(one, more=False)) & {*others}), None)
-    words = f"no room for new replicas on {pool} from {span.from_s:.0f} s to {span.until_s:.0f} s"
+    words = f"no capacity for new replicas on {pool} from {span.from_s:.0f} s to {span.until_s:.0f} s"
     words += f": {', '.join(others)} took over at {gone.t_s:.0f} s"
     words += f"; one replica tried again at {', '.join(trials)}" if trials else ""
-    return words + (f"; work went back from {back.t_s:.0f} s on" if back is not None else "")
+    return words + (f"; replicas moved back from {back.t_s:.0f} s on" if back is not None else "")
 
 
 def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
@@ -109,11 +109,11 @@ def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
 
 
 def broken_promises(summary: LabSummary) -> list[str]:
-    """Return what the demo promises and this run did not keep."""
+    """Return the promises of the demo that this run broke, in words."""
     return [
         words
         for broken, words in (
-            (summary.replica_changes == 0, "the operator changed nothing"),
+            (summary.replica_changes == 0, "the operator changed no replicas"),
             (summary.lost > 0, f"{summary.lost} items were lost"),
             (summary.cap_violations > 0, f"spend was above the budget {summary.cap_violations} times"),
         )

@@ -15,7 +15,8 @@ def run(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
 
 
 def test_nothing_that_serves_is_left_on_the_nodes_when_they_go(run: LabRun) -> None:
-    noticed_s, gone_s = run.heard_s("nodes of inferentia will be reclaimed"), run.heard_s("nodes of inferentia are reclaimed")
+    noticed_s = run.heard_s("nodes of inferentia will be reclaimed")
+    gone_s = run.heard_s("nodes of inferentia are reclaimed")
     before = [seen for seen in run.seen if seen.at_s < gone_s]
     assert any(seen.pods_of("encoder-inferentia", "Ready", "True") for seen in before if seen.at_s < noticed_s)
     assert before[-1].pods_of("encoder-gpu", "Ready", "True")

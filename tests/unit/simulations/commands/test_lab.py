@@ -142,7 +142,7 @@ def test_a_load_that_was_late_makes_the_run_invalid_and_says_what_to_do(runs: Ru
     assert result.stdout.splitlines()[-1].startswith("report: "), "it is there all the same"
     assert result.stderr.splitlines()[-1] == (
         "invalid: the load generator was late by 5.1 ms (p99), more than 5 ms: "
-        "this machine cannot carry the load; use --scale"
+        "this machine is too slow for the load; reduce it with --scale"
     )
 
 

@@ -59,7 +59,7 @@ class Lab:
 
     def start(self, replicas: dict[str, int]) -> None:
         """Wait until as many replicas are ready, and the ingress listens."""
-        self.run("agent", "--kubeconfig", self._kubeconfig)
+        self.run("pods.agent", "--kubeconfig", self._kubeconfig)
         for manifest in deployments([self.pipeline], self.nodes, seed=1):
             manifest["spec"]["replicas"] = replicas[manifest["metadata"]["name"]]
             self._apps.create_namespaced_deployment(self._namespace, manifest)
@@ -81,7 +81,7 @@ class Lab:
             pipelines=(topology,),
         )
         (self.folder / "ingress.json").write_text(self.config.to_json())
-        self.ingress = self.run("ingress", "--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
+        self.ingress = self.run("traffic.ingress", "--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
         eventually(lambda: self.said("ingress", "listening"))
 
     def play(self) -> None:
@@ -98,7 +98,7 @@ class Lab:
             duration_s=DURATION_S, drain_s=10, report=self.folder / "generator-report", loads=(load,)
         )
         (self.folder / "generator.json").write_text(config.to_json())
-        self.run("generator", "--config", self.folder / "generator.json")
+        self.run("traffic.generator", "--config", self.folder / "generator.json")
 
     def scale(self, name: str, replicas: int) -> None:
         self._apps.patch_namespaced_deployment_scale(name, self._namespace, {"spec": {"replicas": replicas}})
@@ -110,8 +110,9 @@ class Lab:
         (totals,) = json.loads(self.config.summary.read_text())
         return totals, json.loads((self.folder / "generator-report").read_text())
 
-    def run(self, name: str, *arguments: str | Path) -> Any:
-        return self.processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+    def run(self, module: str, *arguments: str | Path) -> Any:
+        name = module.rpartition(".")[2]
+        return self.processes.start(name, [sys.executable, "-m", f"simulations.lab.{module}", *arguments])
 
     def said(self, name: str, event: str) -> list[dict[str, Any]]:
         lines = (self.folder / "processes" / f"{name}.log").read_text().splitlines()

@@ -93,12 +93,18 @@ def test_a_pool_has_as_many_nodes_as_its_capacity_allows() -> None:
 
 
 def test_a_pool_without_capacity_is_refused_by_its_field() -> None:
-    with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances: must be given; the lab creates that many nodes"):
+    with pytest.raises(
+        UnsupportedManifest,
+        match=r"ComputePool cpu: spec\.capacity\.instances: must be given; the lab creates that many nodes",
+    ):
         pool_nodes([a_pool("cpu", instances=None).spec])
 
 
 def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
-    with pytest.raises(UnsupportedManifest, match="captions, stage asr: pool gpu: must be among the manifests; the lab creates its nodes"):
+    with pytest.raises(
+        UnsupportedManifest,
+        match="captions, stage asr: pool gpu: must be among the manifests; the lab creates its nodes",
+    ):
         deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
 
 
