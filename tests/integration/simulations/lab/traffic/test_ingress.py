@@ -81,7 +81,8 @@ class Lab:
             pipelines=(topology,),
         )
         (self.folder / "ingress.json").write_text(self.config.to_json())
-        self.ingress = self.run("traffic.ingress", "--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
+        flags = ("--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
+        self.ingress = self.run("traffic.ingress", *flags)
         eventually(lambda: self.said("ingress", "listening"))
 
     def play(self) -> None:
