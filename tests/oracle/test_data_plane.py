@@ -111,8 +111,8 @@ def test_median_and_p95_through_the_ingress_are_within_3_percent_and_2_ms(
 ) -> None:
     """At a utilisation of 0.7, with the draws of the simulation it is compared with.
 
-    What else runs on the machine only ever adds to the latency, while an error of the lab's is there every time: so one
-    quiet attempt of three is enough.
+    Other load on the machine only adds to the latency, while an error of the lab occurs in every attempt: one good
+    attempt of three is enough.
     """
     arrivals_s = schedule.start_s if chunk_s is None else chunk_times(schedule, chunk_s, DURATION_S, 5)[0]
     percent = (50, 95)

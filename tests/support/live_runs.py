@@ -28,7 +28,7 @@ def pipeline(name: str = "captions", *, drain_s: float = 4.0) -> PipelineSpec:
 
 
 def items(outcome: Outcome = Outcome.SERVED, *, latency_s: float = 0.1, count: int = 400) -> Items:
-    """Return `count` items that arrive evenly over the run and all fare alike."""
+    """Return `count` items that arrive evenly over the run, all with the same outcome."""
     return Items(
         arrival_s=np.linspace(0.0, CLOCK.duration_s, count, endpoint=False),
         latency_s=np.full(count, latency_s),
@@ -62,7 +62,7 @@ def an_observation(
 
 
 def observed(seen: Callable[[float], Observation] = an_observation) -> tuple[Observation, ...]:
-    """Return what `seen` gives for every second of the run, from a second before it."""
+    """Return an observation for every second of the run, beginning one second before it."""
     return tuple(seen(t_s) for t_s in np.arange(-1.0, CLOCK.duration_s + 1).tolist())
 
 
@@ -100,5 +100,5 @@ def a_run(
 
 
 def report_of(run: LiveRun) -> dict[str, Any]:
-    """Return the report in JSON of a run."""
+    """Return the report of a run in JSON."""
     return lab_result(run).to_json()

@@ -1,4 +1,4 @@
-"""The lab put together: what is in it when it has started, what a fault does to it, and that nothing stays."""
+"""The lab's cluster: its parts after the start, the effects of faults, and a complete stop."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(binaries: Binaries, manifests: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCluster]:
-    """A lab with the manifests applied, twice, and the operator started."""
+    """A lab with the manifests applied twice, and the operator started."""
     resources = validate_files([manifests])
     with LabCluster(tmp_path_factory.mktemp("lab"), binaries) as cluster:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Ingress and generator on a real control plane: endpoints come and go under load, and admission follows the status."""
+"""Ingress and generator on a real control plane: pods change under load, and admission follows the status."""
 
 import contextlib
 import dataclasses
@@ -58,7 +58,7 @@ class Lab:
         self._namespace = namespace
 
     def start(self, replicas: dict[str, int]) -> None:
-        """Wait until as many replicas are ready, and the ingress listens."""
+        """Start agent and ingress; wait until the replicas are ready and the ingress listens."""
         self.run("pods.agent", "--kubeconfig", self._kubeconfig)
         for manifest in deployments([self.pipeline], self.nodes, seed=1):
             manifest["spec"]["replicas"] = replicas[manifest["metadata"]["name"]]
@@ -105,7 +105,7 @@ class Lab:
         self._apps.patch_namespaced_deployment_scale(name, self._namespace, {"spec": {"replicas": replicas}})
 
     def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The totals of the ingress and the report of the generator, after the load has ended."""
+        """Return the totals of the ingress and the report of the generator, after the end of the load."""
         eventually(lambda: self.said("generator", "finished"))
         self.ingress.stop()
         (totals,) = json.loads(self.config.summary.read_text())
@@ -164,7 +164,7 @@ def test_streams_beyond_what_the_status_admits_are_shed(lab: Lab, admin: client.
 
 
 def install(api: client.ApiClient, namespace: str) -> dict[str, Any]:
-    """Have the resources in the cluster; return the demo's pipeline for `namespace`."""
+    """Create the resources in the cluster; return the demo's pipeline for `namespace`."""
     for crd in CRDS:
         with contextlib.suppress(utils.FailToCreateError):  # another test may have been first
             utils.create_from_dict(api, crd.manifest())
