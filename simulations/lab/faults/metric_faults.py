@@ -58,7 +58,10 @@ class PartialMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyMetrics:
-    """Values are multiplied by log-normal noise of mean 1 and variation `cv`, one factor per workload and query."""
+    """Values are multiplied by log-normal noise, one factor per workload and query.
+
+    The noise has mean 1 and the coefficient of variation `cv`.
+    """
 
     chosen: Chooser
     cv: float

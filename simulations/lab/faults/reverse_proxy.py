@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -36,7 +37,7 @@ _PER_CONNECTION_HEADERS = frozenset(
 )
 
 
-class ReverseProxy:
+class ReverseProxy(ABC):
     """Listens on a loopback port inside its `with` block; each request goes to `handle`."""
 
     def __init__(self, upstream: str, port: int) -> None:
@@ -68,14 +69,9 @@ class ReverseProxy:
         self._thread.join(START_S)
         self._loop.close()
 
+    @abstractmethod
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Return the answer to `request`; by default the answer of the server.
-
-        Raises:
-            aiohttp.ClientError: the server did not answer.
-        """
-        async with self._forwarded(request) as answer:
-            return web.Response(status=answer.status, body=await answer.read(), headers=end_to_end(answer.headers))
+        """Return the answer to `request`; aiohttp.ClientError when the server does not answer."""
 
     @contextlib.asynccontextmanager
     async def _forwarded(
@@ -128,7 +124,6 @@ class ReverseProxy:
                 await self._stop_listening()
             self._cut_all()  # a TLS connection would wait for the client's closing message
             await self._runner.cleanup()
-        await self._drain()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for other in others:
             other.cancel()
@@ -138,9 +133,6 @@ class ReverseProxy:
             await self._session.connector.close(abort_ssl=True)  # likewise
             await self._session.close()
         await asyncio.sleep(_CUT_S)
-
-    async def _drain(self) -> None:
-        """Wait for work that must not be cancelled at the end; none by default."""
 
     async def _listen(self) -> None:
         assert self._runner is not None

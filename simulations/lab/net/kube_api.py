@@ -81,10 +81,10 @@ class KubeApi:
         return await self._request("DELETE", path, body=body, media_type="application/json")
 
     async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
-        """Follow a collection for ever: first every object as ADDED, then what happens.
+        """Follow a collection without end: first every object as ADDED, then its changes.
 
-        After an interruption (a closed watch, 410) it lists again: what is there comes as ADDED once more, what has
-        gone meanwhile as DELETED in its last known state. KubeApiError when the list is refused.
+        After an interruption (a closed watch, 410) it lists again: present objects come as ADDED once more, deleted
+        ones as DELETED in their last known state. KubeApiError when the list is refused.
         """
         known: dict[str, dict[str, Any]] = {}
         while True:

@@ -40,7 +40,7 @@ class FaultAction:
 
 
 def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
-    """Yield the faults of a scenario that the lab cannot cause."""
+    """Yield the faults of a scenario that the lab cannot inject."""
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:

@@ -239,12 +239,11 @@ class FaultProxy(ReverseProxy):
     async def _close(self) -> None:
         self._faults = ()
         self._wake()
-        await super()._close()
-
-    @override
-    async def _drain(self) -> None:
+        if self._runner is not None and self._site in self._runner.sites:
+            await self._stop_listening()
         if self._forwarding:
             await asyncio.wait(self._forwarding, timeout=START_S / 2)
+        await super()._close()
 
     @override
     async def handle(self, request: web.Request) -> web.StreamResponse:
