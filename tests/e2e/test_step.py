@@ -22,7 +22,7 @@ POOLS = {"vad": {"cpu"}, "encoder": {"inferentia", "gpu"}, "decoder": {"inferent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A run, and what a person who asked for it after the first change was told."""
+    """A run, and the output of `kubectl` and `sluice explain` after the first change."""
 
     run: LabRun
     table: str
