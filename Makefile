@@ -54,7 +54,7 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 15 minutes)
 	@$(BIN)/sluice lab build
 	@$(if $(JSON),mkdir -p $(JSON))
-	@PYTHONPATH=tests/support $(BIN)/python tests/faults/matrix.py $(if $(JSON),--json $(JSON)/matrix.json) $(ARGS)
+	@PYTHONPATH=tests/support:tests/faults/harness $(BIN)/python tests/faults/matrix.py $(if $(JSON),--json $(JSON)/matrix.json) $(ARGS)
 
 .PHONY: test-faults-full
 test-faults-full: $(STAMP) ## the same with the cycles and durations of production
@@ -63,7 +63,7 @@ test-faults-full: $(STAMP) ## the same with the cycles and durations of producti
 .PHONY: lease-rounds
 lease-rounds: $(STAMP) ## three operators, a fault to the leader, 200 times: who wrote, by the audit log (20 to 65 minutes)
 	@$(BIN)/sluice lab build
-	@PYTHONPATH=tests/support $(BIN)/python tests/faults/lease_rounds.py --rounds 200 $(ARGS)
+	@PYTHONPATH=tests/support:tests/faults/harness $(BIN)/python tests/faults/lease_rounds.py --rounds 200 $(ARGS)
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)
@@ -129,8 +129,9 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## run the commands that docs/ quotes and write down what they print
+docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list of reasons
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
+	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files

@@ -139,7 +139,7 @@ class ControlLoop:
         with self._timed("apply"):
             writes = self._actuator.apply(acting)
             self._reader.ownership.wrote(writes)
-            self._reporter.tell(observation, acting, writes)
+            self._reporter.record_events(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)

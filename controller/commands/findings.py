@@ -1,4 +1,4 @@
-"""How a command refuses files: one line for each mistake."""
+"""Prints the errors in manifest files."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def refused(findings: Iterable["Finding"]) -> click.exceptions.Exit:
-    """Print the findings, one line each, to standard error, and return the exit to raise."""
+    """Print `findings` to standard error, one line each, and return the exit to raise."""
     for finding in findings:
         click.echo(str(finding), err=True)
     return click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""`sluice explain --replay`: recorded decisions, made again from what they were made from."""
+"""`sluice explain --from-record`: repeats recorded decisions and compares them with the records."""
 
 import json
 import sys
@@ -11,19 +11,21 @@ import click
 from controller.core.codec import InvalidRecord, Json
 from controller.core.cycle import decide
 from controller.core.messages.explain import explain
+from controller.core.messages.phrases import count_of
 from controller.core.record import differences, policy_from_record, snapshot_from_record
 from controller.core.state.decision import Decision
 from optimizer.model import PipelineKey
 
 _SHOWN = 20
-"""Differences of one record that are printed."""
+"""At most this many differences of one record are printed."""
 
 
-def print_replay(path: Path, pipeline: str | None) -> None:
-    """Print a line per record of the file, and what is about `pipeline` in full; exit with 1 if one differs.
+def print_from_record(path: Path, pipeline: str | None) -> None:
+    """Print a line per record in the file, its differences, and the explanation of the decision about `pipeline`.
 
     Raises:
-        click.ClickException: the file has no record, or one that cannot be read.
+        click.ClickException: the file has no record, an invalid one, or none about `pipeline`.
+        SystemExit: with status 1, when a decision differs from its record.
     """
     count = differing = 0
     seen = False
@@ -33,19 +35,21 @@ def print_replay(path: Path, pipeline: str | None) -> None:
         except InvalidRecord as error:
             raise click.ClickException(f"{path}:{number}: {error}") from None
         count += 1
-        found = differences(record, decision)
-        differing += bool(found)
-        click.echo(f"{_time(decision)}  {_words(decision)}: {'the same decision' if not found else 'DIFFERS'}")
-        for line in found[:_SHOWN]:
+        differs = differences(record, decision)
+        differing += bool(differs)
+        click.echo(f"{_time(decision)}  {_words(decision)}: {'DIFFERS' if differs else 'same decision'}")
+        for line in differs[:_SHOWN]:
             click.echo(f"  {line}")
-        if len(found) > _SHOWN:
-            click.echo(f"  and {len(found) - _SHOWN} more differences")
+        if len(differs) > _SHOWN:
+            click.echo(f"  and {len(differs) - _SHOWN} more differences")
         if pipeline is not None and any(answer.key == pipeline for answer in decision.pipelines):
             seen = True
             for line in explain(decision, PipelineKey(pipeline)):
                 click.echo(f"  {line}")
     if not count:
-        raise click.ClickException(f"{path}: holds no decision record; the operator writes them with --log-format json")
+        raise click.ClickException(
+            f"{path}: has no decision record; the operator writes records with --log-format json"
+        )
     if pipeline is not None and not seen:
         raise click.ClickException(f"{path}: no record is about {pipeline}")
     if count > 1:
@@ -55,7 +59,7 @@ def print_replay(path: Path, pipeline: str | None) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
-    """Yield the records with the number of their line; other lines of a log are passed over."""
+    """Yield (line number, record); lines of a log without a record are skipped."""
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     whole = _json(text)
     lines = (
@@ -87,6 +91,6 @@ def _words(decision: Decision) -> str:
     pipelines = (
         ", ".join(answer.key for answer in decision.pipelines)
         if len(decision.pipelines) <= 3
-        else (f"{len(decision.pipelines)} pipelines")
+        else f"{len(decision.pipelines)} pipelines"
     )
-    return f"{pipelines}: {changes} change{'' if changes == 1 else 's'}"
+    return f"{pipelines}: {count_of(changes, 'change')}"

@@ -1,4 +1,4 @@
-"""The curve of cost over latency of one pipeline, for people and for programs."""
+"""The output of `sluice plan --frontier`: the curve of cost over latency, for people and for programs."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -14,7 +14,7 @@ from optimizer.plan import PlacementPlan
 from optimizer.reports.curve import Corner, Frontier
 
 _APART = 0.02
-"""How much faster than the line above a corner must be to get a line of its own, as a share."""
+"""A corner is printed when it is faster than the line above by at least this share."""
 
 
 def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s: float) -> dict[str, Any]:
@@ -52,19 +52,19 @@ def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s
 
 
 def print_frontier(curve: Frontier, request: PlanRequest, key: PipelineKey) -> None:
-    """Print one line per corner, the cheapest first, with what it takes to get there from the line above."""
+    """Print one line per corner, the cheapest first, with the step from the line above."""
     spec = request.specs[key]
     page = Page()
     load = demand_words(spec, request.demands[key])
     if not curve.corners:
-        page.say(f"{key}: no allocation within pools and replica bounds carries {load}", style="bold red")
+        page.say(f"{key}: no allocation within pools and replica bounds has capacity for {load}", style="bold red")
         return
-    page.say(f"{key}: what latency costs at {load}, from the cheapest plan to the fastest", style="bold")
+    page.say(f"{key}: cost of latency at {load}, from the cheapest plan to the fastest", style="bold")
     if len(request.specs) > 1:
-        page.say("as if it were alone on the pools", indent=1)
+        page.say("planned alone: no other pipeline uses the pools", indent=1)
     shown = _shown(curve.corners, spec)
     page.table(
-        (f">p{spec.sla.percentile:g}", ">cost", "step", "replicas", ""),
+        (f">p{spec.sla.percentile:g}", ">cost", "step", "replicas", "note"),
         (
             (
                 duration(corner.latency_s),
@@ -80,13 +80,15 @@ def print_frontier(curve: Frontier, request: PlanRequest, key: PipelineKey) -> N
     if curve.thinned or len(shown) < len(curve.corners):
         page.say(f"corners less than {_APART:.0%} faster than the line above are left out; -o json prints more")
     if request.problem.composition is Composition.RSS:
-        page.say("these latencies are composed (RSS); that of a plan is replayed as well, which may tighten it")
+        page.say(
+            "latencies are composed (RSS), not replayed; a plan that fails its replay is planned for a tighter latency"
+        )
     for line in _answers(curve, spec):
         page.say(line)
 
 
 def _shown(corners: Sequence[Corner], spec: PipelineSpec) -> list[Corner]:
-    """Return the corners that a person wants to see: those that differ, and those at the SLA and at the budget."""
+    """Return the corners to print: the first, the last, those at the SLA and the budget, and those clearly faster."""
     always = {corners[0], corners[-1], _first_within_sla(corners, spec), _last_within_budget(corners, spec)}
     shown: list[Corner] = []
     for corner in corners:
@@ -100,10 +102,10 @@ def _answers(curve: Frontier, spec: PipelineSpec) -> tuple[str, ...]:
     met, paid = _first_within_sla(curve.corners, spec), _last_within_budget(curve.corners, spec)
     about = "about " if curve.thinned else ""
     return (
-        f"the SLA of {sla} is out of reach at any price"
+        f"no budget reaches the SLA of {sla}"
         if met is None
         else f"the SLA of {sla} costs {about}{money(met.cost_per_hour)}",
-        f"the budget of {budget} does not carry the load"
+        f"the budget of {budget} is too small for the load"
         if paid is None
         else f"best latency for {budget}: {about}{duration(paid.latency_s)}",
     )
@@ -115,7 +117,7 @@ def _change_words(before: Corner, corner: Corner) -> str:
 
 
 def _changed(before: Corner, corner: Corner) -> tuple[tuple[str, tuple[PlacementPlan, ...]], ...]:
-    """Return the stages that differ from those of the corner before."""
+    """Return the stages of `corner` that differ from those of `before`."""
     return tuple(stage for old, stage in zip(before.placements, corner.placements, strict=True) if old != stage)
 
 

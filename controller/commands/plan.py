@@ -1,4 +1,4 @@
-"""`sluice plan`: what a load would need and cost, from the manifests alone."""
+"""`sluice plan`: the replicas, latency and cost for a load, computed from manifests alone."""
 
 import json
 import time
@@ -23,41 +23,42 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "demands",
     multiple=True,
     metavar="NAMESPACE/NAME=N",
-    help="Load of a pipeline in its own unit: streams, or requests/s. Once per pipeline. LOW:HIGH[:STEPS] in place "
-    "of N, for one of them, plans every load of that range (STEPS loads, both ends included; default 10).",
+    help="Load of a pipeline in its own unit: streams, or requests/s. Repeat it for every pipeline. For one pipeline, "
+    "LOW:HIGH[:STEPS] instead of N plans STEPS loads of that range, both ends included (default 10).",
 )
 @click.option(
     "--instances",
     "limits",
     multiple=True,
     metavar="POOL=N",
-    help="Instances of a pool to plan with, instead of its spec.capacity.instances.",
+    help="Number of instances of a pool, instead of its spec.capacity.instances.",
 )
 @click.option(
     "--frontier",
     is_flag=False,
     flag_value="",
     metavar="[NAMESPACE/NAME]",
-    help="The whole curve of cost over latency of one pipeline, and the plan at each corner. The name may be left out "
+    help="Print the curve of cost over latency of one pipeline, with the plan at each corner. The name is optional "
     "where the files have one pipeline.",
 )
 @click.option(
     "--composition",
     type=click.Choice(["sum", "rss"]),
-    help="How stages make up the latency of the pipeline: rss is nearly unbiased and verified by replay, sum the "
-    "careful mode. Default: as the operator does.",
+    help="How the latency of a pipeline is composed of its stages' latencies: rss treats them as independent and "
+    "verifies the plan by replay; sum adds their percentiles, which overestimates. Default: that of the operator.",
 )
 @click.option(
     "--search-effort",
     type=click.IntRange(min=0),
     metavar="UNITS",
-    help="Search no longer than this many partial choices, and tell how far from the best the plan may be.",
+    help="Maximum number of partial choices that the search examines. The output has the plan's optimality gap.",
 )
 @click.option(
     "--current",
     type=_FILE,
     metavar="PLAN",
-    help="What runs now, as an earlier `sluice plan -o json` printed it: changes must pay for themselves.",
+    help="Current replicas: the output of an earlier `sluice plan -o json`. A change is planned only if it saves more "
+    "than it is weighed as.",
 )
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def plan(
@@ -70,16 +71,16 @@ def plan(
     current: Path | None,
     output: str,
 ) -> None:
-    """Plan the pipelines in manifest FILEs for a given load: replicas, latency and cost, with the steps that led there.
+    """Plan the pipelines in manifest FILEs for a given load: replicas, latency, cost, and the steps to them.
 
-    Exit status: 0 the SLA can be met (with a range: at some load of it; with --frontier: the load can be carried),
-    1 it cannot (the plan is printed all the same) or the manifests are invalid, 2 wrong usage.
+    Exit status: 0 the SLA can be met (with a range: for at least one load; with --frontier: there is capacity for the
+    load), 1 it cannot be met (a plan is printed) or the manifests are invalid, 2 wrong usage.
     """
     from controller.commands.plan_request import ask, specs_of
     from controller.resources.validation import validate_files
     from optimizer.model import Composition
 
-    if frontier and "=" not in frontier and Path(frontier).is_file():  # `--frontier FILE`: the name was left out
+    if frontier and "=" not in frontier and Path(frontier).is_file():  # `--frontier FILE`, without a name
         files, frontier = (Path(frontier), *files), ""
     if not files:
         raise click.UsageError("Missing argument 'FILE...'.")

@@ -1,16 +1,29 @@
-"""A plan for people and for programs."""
+"""The output of `sluice plan` for one load: tables for people, documents for programs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.messages.phrases import demand_words, duration, money, money_needed, number, step_words
+from controller.core.messages.phrases import (
+    count_of,
+    demand_words,
+    duration,
+    latency_words,
+    limit_words,
+    money,
+    money_needed,
+    next_step_words,
+    number,
+    share_words,
+    step_words,
+)
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
-from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
+from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 
 _DIGITS = 9
+_CONSIDERED = "plans considered: a stage uses its further pools only as overflow"
 _COMPOSED = {
     Composition.SUM: "with the stages' percentiles summed",
     Composition.RSS: "with the stages' tails composed as independent (RSS)",
@@ -18,7 +31,7 @@ _COMPOSED = {
 
 
 def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
-    """Return the plan as `-o json` and `-o yaml` print it; what does not exist is null."""
+    """Return the plan as `-o json` and `-o yaml` print it; absent values are null."""
     return {
         "feasible": plan.feasible,
         "cost_per_hour": rounded(plan.cost_per_hour),
@@ -46,7 +59,7 @@ def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, A
 
 
 def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
-    """Return the stages of a plan for programs."""
+    """Return the stages of a plan as `-o json` prints them."""
     return [
         {
             "name": stage.name,
@@ -62,14 +75,14 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
 
 
 def print_plan(plan: Plan, request: PlanRequest) -> None:
-    """Print the plan for a person; it must have been made with shadow prices and advice."""
+    """Print `plan` as text and tables. It must have been made with shadow prices and advice."""
     page = Page()
     for answer in plan.pipelines:
         spec, demand = request.specs[answer.key], request.demands[answer.key]
         _print_pipeline(page, answer, spec, demand, request)
         page.say()
     page.table(
-        ("pool", ">instances", ">limit", ">an instance"),
+        ("pool", ">instances", ">limit", ">price"),
         (
             (pool.name, str(pool.instances), str(pool.limit), money(request.problem.pools[pool.name].price_per_hour))
             for pool in plan.pools
@@ -80,43 +93,16 @@ def print_plan(plan: Plan, request: PlanRequest) -> None:
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a number as it is printed for programs."""
+    """Return `value` rounded as documents have it."""
     return None if value is None else round(value, _DIGITS)
 
 
-def latency_words(latency_s: float | None, error: float | None) -> str:
-    """Return a predicted latency with its error bar."""
-    return duration(latency_s) + ("" if error is None or latency_s is None else f" ± {error:.0%}")
-
-
 def replica_words(stages: Iterable[tuple[str, Iterable[PlacementPlan]]]) -> str:
-    """Return what each of `stages` (name, placements) runs on, in one line."""
+    """Return the replicas and pools of each of `stages` (name, placements) in one line."""
     return ", ".join(
         f"{name} {' + '.join(f'{p.replicas} {p.pool}' for p in placements if p.replicas) or 'none'}"
         for name, placements in stages
     )
-
-
-def share_words(share: float) -> str:
-    """Return a share in percent, never so rounded that some looks like none."""
-    if 0 < share < 1e-6:
-        return "under 0.0001%"
-    return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{float(f'{share * 100:.2g}'):.5f}".rstrip("0") + "%"
-
-
-def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
-    """Return what keeps a plan from being better."""
-    if limit is None:
-        return "several limits together"
-    match limit.kind:
-        case LimitKind.BUDGET:
-            return "the budget" + ("" if budget_per_hour is None else f" of {money(budget_per_hour)}")
-        case LimitKind.POOL:
-            return f"pool {limit.name}"
-        case LimitKind.BOUNDS:
-            return "the replica bounds" + ("" if limit.name is None else f" of stage {limit.name}")
-        case LimitKind.SLA:
-            return "the SLA itself"
 
 
 def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[str, Any]:
@@ -177,41 +163,41 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
     for line in _promise(answer, spec, demand):
         page.say(line, indent=1)
     page.table(
-        ("stage", ">items/s", f">p{spec.sla.percentile:g}", ">utilization", "runs on"),
+        ("stage", ">items/s", f">p{spec.sla.percentile:g}", ">utilization", "replicas"),
         (
             (
                 stage.name,
                 number(stage.rate_rps),
                 latency_words(stage.latency_s, stage.latency_error),
                 "-" if stage.utilization is None else f"{stage.utilization:.0%}",
-                _runs_on(stage),
+                _replicas(stage),
             )
             for stage in answer.stages
         ),
     )
     if answer.steps:
-        page.say("from the cheapest allocation that carries the load:")
+        page.say("steps from the cheapest allocation with capacity for the load:")
         for count, step in enumerate(answer.steps, start=1):
             page.say(f"{count}. {step_words(step)}", indent=1)
     if answer.next_step is not None and answer.feasible:
-        page.say(f"the next dollar would go to: {step_words(answer.next_step)}")
+        page.say(next_step_words(answer.next_step))
     if request.current:
         page.say(_move_words(answer, request.current.get(answer.key, {})))
 
 
-def _runs_on(stage: StagePlan) -> str:
+def _replicas(stage: StagePlan) -> str:
     running = [p for p in stage.placements if p.replicas]
     return (
         ", ".join(f"{p.pool} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
-        or "nothing"
+        or "none"
     )
 
 
 def _refusal(answer: PipelinePlan, spec: PipelineSpec) -> str:
     limit = answer.limited_by
     if limit is not None and limit.kind is LimitKind.SLA:
-        return f"the SLA cannot be met: nothing within the replica bounds answers within {duration(spec.sla.latency_s)}"
-    return f"the SLA cannot be met for all, limited by {limit_words(limit, spec.budget_per_hour)}"
+        return f"the SLA cannot be met: no allocation within the replica bounds reaches {duration(spec.sla.latency_s)}"
+    return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour)}"
 
 
 def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterator[str]:
@@ -225,34 +211,34 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"
     if answer.feasible:
         if demand == 0:
-            yield "no load: this is what the lowest replica bounds ask for"
+            yield "no load: the plan has the lowest replicas that the bounds allow"
         yield f"{load}, {latency}, {cost}"
         if answer.target_latency_s is not None:
-            yield f"planned for {_target_words(answer, spec)}: the replay of a cheaper plan took longer than {sla}"
+            yield f"planned for {_target_words(answer, spec)}: in a replay, a cheaper plan exceeded {sla}"
         return
     if answer.served_fraction > 0:
         served = f"{number(demand * answer.served_fraction)} of {load}, {share_words(answer.served_fraction)}"
         yield f"{served}, can be served within {sla}: {latency}, {cost}"
     else:
-        yield f"none of {load} can be served within {sla}; what the lowest bounds ask for costs {cost}"
+        yield f"none of {load} can be served within {sla}; the lowest replicas that the bounds allow cost {cost}"
     within = f"{money(spec.budget_per_hour)}, pools and replica bounds"
     if answer.required_budget_per_hour is None:
-        yield "no budget would do: pools, replica bounds or the SLA itself forbid it at any price"
+        yield "no budget is enough: the limit is a pool, the replica bounds or the SLA itself"
     else:
-        yield f"the whole load needs {money_needed(answer.required_budget_per_hour)}"
+        yield f"the whole load needs a budget of {money_needed(answer.required_budget_per_hour)}"
     if answer.best_latency_s is None:
-        yield f"the whole load cannot be carried within {within}, however late"
+        yield f"the whole load exceeds the capacity within {within}, at any latency"
     else:
         best = f"{duration(answer.best_latency_s)} (composed, not replayed)"
         yield f"best latency of the whole load within {within}: {best}"
-    yield "(of plans that use a stage's further pools only as overflow)"
+    yield f"({_CONSIDERED})"
 
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:
-    """Return what was planned for in place of the SLA."""
+    """Return the latency that was planned for instead of the SLA."""
     assert answer.target_latency_s is not None
     if answer.target_latency_s >= spec.sla.latency_s:
-        return f"{duration(spec.sla.latency_s)}, with percentiles that add up"
+        return f"{duration(spec.sla.latency_s)}, with the stages' percentiles summed"
     return duration(answer.target_latency_s)
 
 
@@ -264,11 +250,11 @@ def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> st
         if count != current.get((stage, pool), 0)
     ]
     if not changes:
-        return "against what runs now: nothing changes"
+        return "compared with the current replicas: nothing changes"
     moved = sum(abs(count - current.get(place, 0)) for place, count in after.items())
-    charged = answer.switching_cost_per_hour
-    weight = f", charged {money(charged)} in the search" if charged > 0 else ""
-    return f"against what runs now: {', '.join(changes)} ({moved} replica{'' if moved == 1 else 's'}{weight})"
+    switching = answer.switching_cost_per_hour
+    weight = f", weighed as {money(switching)} in the search" if switching > 0 else ""
+    return f"compared with the current replicas: {', '.join(changes)} ({count_of(moved, 'replica')}{weight})"
 
 
 def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
@@ -280,7 +266,7 @@ def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "one more instance of any pool saves nothing"
     yield (
         f"{money(plan.cost_per_hour)} for the replicas' shares of instances, "
-        f"{money(plan.billed_per_hour)} billed for the whole instances they fill"
+        f"{money(plan.billed_per_hour)} billed for the whole instances that they occupy"
     )
     if plan.packing is not None:
         yield _packing_words(plan, plan.packing)
@@ -297,24 +283,24 @@ def _packing_words(plan: Plan, packing: Packing) -> str:
         if count != now.get((key, stage, pool), 0)
     )
     return (
-        f"billed {money(plan.billed_per_hour)}; these replicas would be billed {money(packing.billed_per_hour)}, "
-        f"with shares of {money(packing.cost_per_hour)}: {', '.join(changes)}"
+        f"billed {money(plan.billed_per_hour)}; with these replicas {money(packing.billed_per_hour)} would be billed, "
+        f"and the shares would cost {money(packing.cost_per_hour)}: {', '.join(changes)}"
     )
 
 
 def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
-    """Yield what is proven, and of what it is."""
+    """Yield what is proven about the cost, and under which assumptions."""
     if not plan.feasible:
         return
     bound = plan.lower_bound_per_hour
     if bound is None:
-        yield "not proven: how far this is from the cheapest plan is not known"
+        yield "not proven optimal: the gap to the cheapest plan is unknown"
         return
     specs = [request.specs[answer.key] for answer in plan.pipelines]
     tightened = [answer for answer in plan.pipelines if answer.target_latency_s is not None]
     if len(specs) > 1:
         promise = f"the SLAs of all {len(specs)} pipelines" + (
-            f" (of {len(tightened)} of them the tighter targets they were planned for)" if tightened else ""
+            f" (of {len(tightened)} of them the tighter targets that were planned for)" if tightened else ""
         )
     else:
         promise = _target_words(tightened[0], specs[0]) if tightened else duration(specs[0].sla.latency_s)
@@ -326,4 +312,4 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         if request.problem.search_effort is not None:
             yield "a larger --search-effort may find a cheaper plan or prove this one"
     composed = _COMPOSED[request.problem.composition]
-    yield f"(by the latency model, {composed}; of plans that use a stage's further pools only as overflow)"
+    yield f"(by the latency model, {composed}; {_CONSIDERED})"

@@ -1,4 +1,4 @@
-"""What `sluice plan` is asked on the command line, made into the optimizer's problem."""
+"""The arguments of `sluice plan`, checked and made into the optimizer's problem."""
 
 import difflib
 import math
@@ -19,7 +19,7 @@ from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageNa
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
 MAX_RATE_RPS = 1e12
-"""More items per second than anyone can mean."""
+"""A demand above this many items per second is taken for a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class LoadRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What to plan. `demands` are in the pipelines' own units, the lowest where one has a range: `sweep`.
+    """What to plan. `demands` are in the pipelines' own units; where one has a range, `sweep`, its lowest load.
 
-    `current` is what runs now, empty when nobody said.
+    `current` has the current replicas; it is empty without --current.
     """
 
     specs: Mapping[PipelineKey, PipelineSpec]
@@ -44,11 +44,17 @@ class PlanRequest:
     sweep: LoadRange | None = None
 
     def curve_of(self, name: str) -> PipelineKey:
-        """Return the pipeline whose frontier is asked for, `name` empty for the only one; or raise `UsageError`."""
+        """Return the pipeline `name`, or the only one where `name` is empty.
+
+        Raises:
+            click.UsageError: there is no such pipeline, several match, or one has a range of loads.
+        """
         if self.sweep is not None:
-            raise click.UsageError(f"--frontier: {self.sweep.key} has a range of loads; a frontier is that of one load")
+            raise click.UsageError(f"--frontier: {self.sweep.key} has a range of loads; --frontier needs one load")
         if not name and len(self.specs) > 1:
-            raise click.UsageError(f"--frontier: of which pipeline: {' or '.join(sorted(self.specs))}?")
+            raise click.UsageError(
+                f"--frontier: the files have several pipelines; name one of {', '.join(sorted(self.specs))}"
+            )
         key = PipelineKey(name) if name else next(iter(self.specs))
         if key not in self.specs:
             raise unknown_name("--frontier", name, self.specs)
@@ -65,16 +71,19 @@ def ask(
     search_effort: int | None = None,
     current: Path | None = None,
 ) -> PlanRequest:
-    """Return what is asked; `UsageError` where the files and options leave something open.
+    """Return the request of a command line.
 
-    `demands` and `limits` are the values of --demand and --instances; `composition` None is the operator's own.
+    `demands` and `limits` are the values of --demand and --instances; for `composition` None it is the operator's.
+
+    Raises:
+        click.UsageError: an option is wrong, or the files and options do not determine the problem.
     """
     loads = _loads(demands, specs)
     instances = {
         PoolName(name): _whole_number("--instances", name, text)
         for name, text in _assignments("--instances", limits, pools).items()
     }
-    _refuse_open_questions(specs, pools, loads, instances)
+    _require_complete(specs, pools, loads, instances)
     ranged = [key for key, load in loads.items() if len(load) > 1]
     if len(ranged) > 1:
         raise click.UsageError(f"--demand: {' and '.join(ranged)}: only one pipeline may have a range")
@@ -114,15 +123,15 @@ def specs_of(
 
 
 def unknown_name(option: str, name: str, known: Iterable[str]) -> click.UsageError:
-    """Return the error about a name that is not in the files, with the one that may have been meant."""
+    """Return the error about a name that is not in the files, with the nearest one that is."""
     names = sorted(known)
     same = [other for other in names if other.rpartition("/")[2] == name]
     close = same if len(same) == 1 else difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"they have {', '.join(names) or 'none'}"
+    hint = f"did you mean {close[0]!r}?" if close else f"the files have {', '.join(names) or 'none'}"
     return click.UsageError(f"{option}: {name!r}: is not in these files; {hint}")
 
 
-def _refuse_open_questions(
+def _require_complete(
     specs: Mapping[PipelineKey, PipelineSpec],
     pools: Mapping[PoolName, PoolSpec],
     loads: Mapping[PipelineKey, tuple[float, ...]],
@@ -133,7 +142,7 @@ def _refuse_open_questions(
     unknown = sorted(specs.keys() - loads.keys())
     if unknown:
         raise click.UsageError(
-            f"--demand: {', '.join(unknown)}: every pipeline in these files needs one (--demand {unknown[0]}=N)"
+            f"--demand: {', '.join(unknown)}: missing; every pipeline in the files needs one (--demand {unknown[0]}=N)"
         )
     used = _used_pools(specs)
     missing = sorted(used - pools.keys())
@@ -152,35 +161,35 @@ def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:
 
 
 def _assignments(option: str, texts: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Return what NAME=VALUE options say, or raise `UsageError`."""
-    names, found = set(known), dict[str, str]()
+    """Return the values of NAME=VALUE options by name; raise `UsageError` for a wrong one."""
+    names, values = set(known), dict[str, str]()
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
             raise click.UsageError(f"{option}: {text!r}: must be NAME=N with a number ≥ 0")
         if name not in names:
             raise unknown_name(option, name, names)
-        if name in found:
+        if name in values:
             raise click.UsageError(f"{option}: {name!r}: is given twice")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _loads(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, tuple[float, ...]]:
-    found = {
+    loads_of = {
         PipelineKey(name): _load(f"{name}={value}", value)
         for name, value in _assignments("--demand", texts, specs).items()
     }
-    for key, loads in found.items():
+    for key, loads in loads_of.items():
         if loads[-1] * specs[key].items_per_unit_s > MAX_RATE_RPS:
             raise click.UsageError(
                 f"--demand: '{key}={loads[-1]:g}': must be at most {MAX_RATE_RPS:g} items per second"
             )
-    return found
+    return loads_of
 
 
 def _load(text: str, value: str) -> tuple[float, ...]:
-    """Return the one load of N, or the evenly spaced ones of LOW:HIGH[:STEPS]."""
+    """Return the load of N, or the evenly spaced loads of LOW:HIGH[:STEPS]."""
     low, *more = value.split(":")
     if not more:
         return (_amount("--demand", text, low, "N"),)
@@ -217,7 +226,7 @@ def _whole_number(option: str, name: str, number: str) -> int:
 
 
 def _running(path: Path, specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, dict[PlacementKey, int]]:
-    """Return the replicas of an earlier plan (`-o json` or `-o yaml`), of the placements that are still there."""
+    """Return the replicas of an earlier plan (`-o json` or `-o yaml`), for the placements that `specs` still have."""
     try:
         plan: Any = yaml.safe_load(path.read_text())  # JSON is YAML
         found = {
@@ -231,7 +240,7 @@ def _running(path: Path, specs: Mapping[PipelineKey, PipelineSpec]) -> dict[Pipe
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, ValueError):
         raise click.UsageError(f"--current: '{path}': must be a plan as `sluice plan -o json` prints it") from None
     if not found.keys() & specs.keys():
-        raise click.UsageError(f"--current: '{path}': has none of the pipelines of these files")
+        raise click.UsageError(f"--current: '{path}': must be a plan of a pipeline of these files; it has none of them")
     return {
         key: {place: count for place, count in found[key].items() if place in spec.placement_keys()}
         for key, spec in specs.items()

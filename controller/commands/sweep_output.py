@@ -1,21 +1,22 @@
-"""What a range of loads costs, for people and for programs."""
+"""The output of `sluice plan` for a range of loads: tables for people, documents for programs."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.commands.plan_output import (
-    latency_words,
-    limit_words,
-    replica_words,
-    rounded,
-    share_words,
-    stage_documents,
-)
+from controller.commands.plan_output import replica_words, rounded, stage_documents
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
-from controller.core.messages.phrases import demand_words, duration, money, number
+from controller.core.messages.phrases import (
+    demand_words,
+    duration,
+    latency_words,
+    limit_words,
+    money,
+    number,
+    share_words,
+)
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import PipelinePlan
 from optimizer.reports.curve import LoadPoint
@@ -31,11 +32,11 @@ class Load:
     point: LoadPoint
 
     def answer(self, spec: PipelineSpec) -> PipelinePlan:
-        """Return the plan of the pipeline itself."""
+        """Return the plan of the pipeline `spec`."""
         return self.point.plan.of(spec.key)
 
     def unit_cost(self, spec: PipelineSpec) -> float | None:
-        """Return USD per stream-hour, or per 1,000 requests; None where not all are served."""
+        """Return USD per stream-hour, or per 1,000 requests; None where the load is not served completely."""
         if spec.unit is DemandUnit.STREAMS:
             return self.point.cost_per_session_hour
         per_rps_hour = self.point.cost_per_rps_hour
@@ -43,9 +44,9 @@ class Load:
 
 
 def document(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
-    """Return the range as `-o json` and `-o yaml` print it; what does not exist is null.
+    """Return the range as `-o json` and `-o yaml` print it; absent values are null.
 
-    Costs are those of the pipeline `spec`, which has the range; what is billed and proven is about all pipelines.
+    Costs are those of the pipeline `spec`, which has the range. Billed cost, gap and proof are those of all pipelines.
     """
     return {
         "namespace": spec.namespace,
@@ -67,12 +68,12 @@ def print_sweep(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest)
     unit, per = ("streams", "stream-hour") if streams else ("requests/s", "1,000 requests")
     page.say(
         f"{spec.key}: {number(loads[0].demand)} to {demand_words(spec, loads[-1].demand)} "
-        f"within {duration(spec.sla.latency_s)}, for {money(spec.budget_per_hour)} at most",
+        f"within {duration(spec.sla.latency_s)} and a budget of {money(spec.budget_per_hour)}",
         style="bold",
     )
     for key, demand in request.demands.items():
         if key != spec.key:
-            page.say(f"beside {key} at {demand_words(request.specs[key], demand)}", indent=1)
+            page.say(f"planned together with {key} at {demand_words(request.specs[key], demand)}", indent=1)
     page.table(
         (f">{unit}", ">cost", f">per {per}", f">p{spec.sla.percentile:g}", "replicas", "served"),
         (_row(load, spec) for load in loads),
@@ -83,10 +84,10 @@ def print_sweep(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest)
         cost, load = min(priced, key=lambda pair: (pair[0], pair[1].demand))
         page.say(f"cheapest per {per}: {_price(cost)}, at {demand_words(spec, load.demand)}")
     if not whole:
-        page.say("none of these loads can be served whole within the SLA")
+        page.say("none of these loads can be served completely within the SLA")
     elif whole[-1] is not loads[-1]:
         most = max(load.demand for load in whole)
-        page.say(f"the highest of these loads served whole within the SLA: {demand_words(spec, most)}")
+        page.say(f"highest of these loads that is served completely within the SLA: {demand_words(spec, most)}")
 
 
 def _load(load: Load, spec: PipelineSpec) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _row(load: Load, spec: PipelineSpec) -> tuple[str, ...]:
 
 
 def _price(amount: float | None) -> str:
-    """Return USD with enough digits for a small amount."""
+    """Return an amount in USD with enough digits for a small one; - for None."""
     if amount is None:
         return "-"
     digits = 2 if amount <= 0 else max(2, 2 - math.floor(math.log10(amount)))

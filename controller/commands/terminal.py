@@ -1,4 +1,4 @@
-"""Lines and tables for a person: with lines, colours and wrapping on a terminal, plain and unwrapped elsewhere."""
+"""Text and tables on standard output: with colours and wrapping on a terminal, plain otherwise."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ _INDENT = "  "
 
 
 class Page:
-    """What a command prints, one line or table after the other."""
+    """Prints the lines and tables of a command."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -23,7 +23,7 @@ class Page:
             self._console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
 
     def say(self, line: str = "", *, indent: int = 0, style: str = "") -> None:
-        """Print one sentence, wrapped between words on a terminal."""
+        """Print one line, wrapped between words on a terminal."""
         before = _INDENT * indent
         if self._fancy:
             after = before + 2 * _INDENT

@@ -1,4 +1,4 @@
-"""What a pipeline must remember across restarts, as a document in its status, and what a restart makes of it."""
+"""Stores a pipeline's memory in its status, and restores it after a restart."""
 
 from dataclasses import fields, replace
 from typing import Any
@@ -11,7 +11,7 @@ _VERSION = 1
 
 
 def memory_document(memory: PipelineMemory) -> Json:
-    """Return `memory` as JSON without nulls, which a merge patch cannot write: the server drops them at any depth."""
+    """Return `memory` as JSON without nulls: the server drops nulls of a merge patch at any depth."""
     return {"version": _VERSION, **_without_nulls(encode(memory))}
 
 
@@ -22,16 +22,16 @@ def _without_nulls(value: Any) -> Any:
 
 
 def memory_from(document: Json | None) -> PipelineMemory:
-    """Return the memory that `memory_document` wrote; empty without a document.
+    """Return the memory that `memory_document` wrote; an empty one for None.
 
     Raises:
-        InvalidRecord: it is something else.
+        InvalidRecord: `document` has another version or other contents.
     """
     if document is None:
         return PipelineMemory()
     if document.get("version") != _VERSION:
         raise InvalidRecord(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}")
-    # An earlier version knew fewer fields.
+    # A document of an earlier release has fewer fields.
     nothing = encode(PipelineMemory())
     assert isinstance(nothing, dict)
     stored = {field.name: document.get(field.name, nothing[field.name]) for field in fields(PipelineMemory)}
@@ -41,11 +41,10 @@ def memory_from(document: Json | None) -> PipelineMemory:
 def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: float) -> PipelineMemory:
     """Return `memory` as it continues after a restart at `now_s`; `window_s` is the longest stabilisation window.
 
-    Samples are written when they move, not in every cycle, so the last one stands for the time since. Where it has
-    left the window, the demand planned for had support until the end (else its fall would have been written), by what
-    was forecast or by room to rise: it enters the window again, so that a restart alone lowers nothing. Likewise a
-    correction that has not moved is not written, so its time says nothing about when it was last measured: it counts
-    from now.
+    Samples are written when they change, not in every cycle. So the last stored sample held until now, and it enters
+    the window again where it has left it: a restart alone must not lower the demand. Its forecast is then at most the
+    stored demand, and its peak that demand, because a fall of the demand would have been written.
+    A correction that has not changed is not written either, so its age is unknown: it counts from now.
     """
     memory = replace(
         memory,

@@ -1,8 +1,8 @@
-"""Takes the Snapshot of a cycle: resources from the stores, workloads and nodes from the cluster, metrics from the
-source. It concludes nothing.
+"""Makes the Snapshot of a cycle: resources from the stores, workloads and nodes from the cluster, metrics from the
+source.
 
-Deployments, StatefulSets, pods and nodes are watched. For a target of another kind, each cycle asks for its scale and
-the pods of the scale's selector: two small requests, eight at a time, each with its own limits.
+Deployments, StatefulSets, pods and nodes are watched. For a target of another kind, each cycle requests its scale and
+the pods of the scale's selector: two small requests, for eight targets at a time.
 """
 
 import logging
@@ -13,6 +13,15 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.codec import InvalidRecord
 from controller.core.containment import Contained
+from controller.core.messages.problems import (
+    NO_ANSWER,
+    internal_error,
+    owned_target,
+    owner_words,
+    unreadable_target,
+    unselected_target,
+)
+from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
@@ -45,21 +54,21 @@ from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
-_METRICS_SHARE = 0.5  # of the interval: what is left is for the API server and the decision
+_METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidObject:
-    """A resource that cannot be used as it is, and why; `reason` is that of its condition."""
+    """A resource that cannot be used, with the text and the reason of its condition."""
 
     resource: KeptResource
     problem: str
-    reason: str = "InvalidSpec"
+    reason: ConditionReason = ConditionReason.INVALID_SPEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A Snapshot, the stored resources it was made from, and what had to be left out of it."""
+    """A Snapshot, the stored resources it was made from, and the resources that cannot be used."""
 
     snapshot: Snapshot
     pipelines: Mapping[PipelineKey, KeptResource]
@@ -68,12 +77,12 @@ class Observation:
     invalid_pools: tuple[InvalidObject, ...]
 
     def of(self, contained: Contained) -> "Observation":
-        """Return the observation without the pipelines that cannot be decided on, which are to be told so."""
+        """Return the observation with the pipelines whose decision failed among those that cannot be used."""
         left_out = tuple(
             InvalidObject(
                 resource=self.pipelines[key],
-                problem=f"left as it is, because of a mistake in Sluice: {type(error).__name__}: {error}",
-                reason="InternalError",
+                problem=internal_error(error),
+                reason=ConditionReason.INTERNAL_ERROR,
             )
             for key, error in contained.failed.items()
         )
@@ -85,9 +94,55 @@ class Observation:
         )
 
 
+class Resources:
+    """The resources in the stores, parsed. A spec is parsed once per generation."""
+
+    def __init__(self, pipelines: ResourceStore, pools: ResourceStore, namespaces: tuple[str, ...]) -> None:
+        self._pipelines = pipelines
+        self._pools = pools
+        self._namespaces = frozenset(namespaces)
+        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+
+    def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the pipelines with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        for (namespace, _), resource in self._pipelines.snapshot().items():
+            if self._namespaces and namespace not in self._namespaces:
+                continue
+            version = resource.uid, resource.generation
+            spec = self._specs.get(version) or _parsed(resource.whole())
+            specs[version] = spec
+            if isinstance(spec, str):
+                invalid.append(InvalidObject(resource=resource, problem=spec))
+            else:
+                usable.append((spec, resource))
+        self._specs = specs
+        return usable, tuple(invalid)
+
+    def pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the pools with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        for resource in self._pools.snapshot().values():
+            try:
+                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
+            except (InvalidResource, InvalidProblem) as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CarriedOver:
+    """What the last cycle passed on, by the UID of the resource."""
+
+    pipelines: Mapping[str, PipelineMemory] = field(default_factory=dict)
+    pools: Mapping[str, PoolMemory] = field(default_factory=dict)
+    planned: Mapping[str, Planned | None] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """The state of a placement's workload, its pods whose metrics ought to be there, and where its pods show theirs."""
+    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
@@ -95,7 +150,7 @@ class _Workload:
 
 
 class Reader:
-    """Reads the world, once per cycle, and remembers what cycles leave for each other."""
+    """Makes the Snapshot of each cycle, and keeps in memory what a cycle passes on to the next."""
 
     def __init__(
         self,
@@ -110,20 +165,15 @@ class Reader:
         namespaces: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready before its metrics are missed."""
+        """`reporting_grace_s` is how long a pod may be ready before its metrics must be there."""
         self._gateway = gateway
         self._source = source
-        self._pipelines = pipelines
-        self._pools = pools
+        self._resources = Resources(pipelines, pools, namespaces)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
-        self._namespaces = frozenset(namespaces)
         self._clock = clock
-        self._memories: dict[str, PipelineMemory] = {}
-        self._pool_memories: dict[str, PoolMemory] = {}
-        self._planned: dict[str, Planned | None] = {}
-        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
@@ -135,14 +185,14 @@ class Reader:
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self) -> Observation:
-        """Return the world as it is now.
+        """Return the present state. A workload or a metric that cannot be read is in the Snapshot as absent.
 
         Raises:
-            Unavailable: the nodes cannot be read. Anything else that cannot be read is absent from the answer by name.
+            Unavailable: the nodes cannot be read, because the API server does not answer.
         """
         now_s = self._clock()
-        pools, invalid_pools = self._parsed_pools()
-        pipelines, invalid_pipelines = self._parsed_pipelines()
+        pools, invalid_pools = self._resources.pools()
+        pipelines, invalid_pipelines = self._resources.pipelines()
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -171,7 +221,7 @@ class Reader:
         )
 
     def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
-        """Return the nodes, and why they are those of before: a right that was taken away is no reason to stop."""
+        """Return the nodes, and empty text; where the operator may not list them, the last known nodes and why."""
         try:
             self._last_nodes = view.nodes()
         except Refused as error:
@@ -179,42 +229,19 @@ class Reader:
         return self._last_nodes, ""
 
     def remember(self, observation: Observation, decision: Decision) -> None:
-        """Keep what `decision` leaves for the next cycle; objects that are gone are forgotten."""
-        self._memories = {observation.pipelines[pipeline.key].uid: pipeline.memory for pipeline in decision.pipelines}
-        self._planned = {pipeline.spec.uid: pipeline.planned for pipeline in decision.pipelines}
-        self._pool_memories = {observation.pools[pool.name].uid: pool.memory for pool in decision.pools}
+        """Keep what `decision` passes on to the next cycle, and forget objects that no longer exist."""
+        self._carried_over = _CarriedOver(
+            pipelines={observation.pipelines[each.key].uid: each.memory for each in decision.pipelines},
+            pools={observation.pools[pool.name].uid: pool.memory for pool in decision.pools},
+            planned={each.spec.uid: each.planned for each in decision.pipelines},
+        )
 
     def _log_new(self, problems: tuple[str, ...]) -> None:
-        """Log the problems that the cycle before did not have."""
+        """Log the problems that the last cycle did not have."""
         for problem in problems:
             if problem not in self._problems:
                 _LOG.warning("metrics: %s", problem)
         self._problems = problems
-
-    def _parsed_pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        usable, invalid = [], []
-        specs: dict[tuple[str, int], PipelineSpec | str] = {}
-        for (namespace, _), resource in self._pipelines.snapshot().items():
-            if self._namespaces and namespace not in self._namespaces:
-                continue
-            version = resource.uid, resource.generation
-            spec = self._specs.get(version) or _parsed(resource.whole())
-            specs[version] = spec
-            if isinstance(spec, str):
-                invalid.append(InvalidObject(resource=resource, problem=spec))
-            else:
-                usable.append((spec, resource))
-        self._specs = specs
-        return usable, tuple(invalid)
-
-    def _parsed_pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        usable, invalid = [], []
-        for resource in self._pools.snapshot().values():
-            try:
-                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
-            except (InvalidResource, InvalidProblem) as error:
-                invalid.append(InvalidObject(resource=resource, problem=str(error)))
-        return usable, tuple(invalid)
 
     def _workloads(
         self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
@@ -225,32 +252,32 @@ class Reader:
             for stage in spec.stages:
                 for placement in stage.placements:
                     key = (spec.key, (stage.name, placement.pool))
-                    owner = owners.setdefault((spec.namespace, placement.target), f"{spec.key}, stage {stage.name}")
-                    is_owner = owner == f"{spec.key}, stage {stage.name}"
+                    owner = owners.setdefault((spec.namespace, placement.target), owner_words(spec.key, stage.name))
+                    is_owner = owner == owner_words(spec.key, stage.name)
                     jobs[key] = (
                         self._found(view, spec.namespace, placement.target, nodes, now_s)
                         if is_owner
-                        else _absent(f"{placement.target} belongs to pipeline {owner}")
+                        else _absent(owned_target(placement.target, owner))
                     )
         return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
 
     def _found(
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
     ) -> "_Workload | Future[_Workload]":
-        """Return the workload of `target`, or the promise of it where it has to be asked for."""
+        """Return the workload of `target`, or the future of its request where it is not watched."""
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
             return _unreadable(target, error)
         if found is None:
-            return self._threads.submit(self._asked, namespace, target, nodes, now_s)
+            return self._threads.submit(self._requested, namespace, target, nodes, now_s)
         return self._seen(*found, nodes, now_s)
 
-    def _asked(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
+    def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
             scale = self._gateway.read_scale(namespace, target)
             if not scale.selector:
-                return _absent(f"{target}: its scale names no selector, so its pods are unknown")
+                return _absent(unselected_target(target))
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
         except KubeError as error:
             return _unreadable(target, error)
@@ -323,11 +350,11 @@ class Reader:
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
-            planned=self._planned.get(spec.uid),
+            planned=self._carried_over.planned.get(spec.uid),
         )
 
     def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
-        if (known := self._memories.get(spec.uid)) is not None:
+        if (known := self._carried_over.pipelines.get(spec.uid)) is not None:
             return known
         try:
             stored = memory_from(resource.status().get("memory"))
@@ -341,7 +368,7 @@ class Reader:
         self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
-        memory = self._pool_memories.get(spec.uid)
+        memory = self._carried_over.pools.get(spec.uid)
         return PoolState(
             spec=spec,
             ready_instances=len(ready),
@@ -354,7 +381,7 @@ class Reader:
 
 
 def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
-    """Return the queries that the user of a pipeline wrote, by what asks them."""
+    """Return the queries in a pipeline's spec, by the id of their result."""
     queries: dict[Hashable, str] = {_demand_id(spec): spec.queries.demand}
     if spec.queries.latency is not None:
         queries[_sla_id(spec)] = spec.queries.latency
@@ -372,7 +399,7 @@ def _sla_id(spec: PipelineSpec) -> Hashable:
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
-    return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail="the metric source did not answer"))
+    return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail=NO_ANSWER))
 
 
 def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
@@ -380,13 +407,13 @@ def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
 
 
 def _unreadable(target: Target, error: KubeError) -> _Workload:
-    """Return that a workload could not be read: only one that is not there is known to cost nothing."""
-    words = f"the API server did not answer: {error}" if isinstance(error, Unavailable) else str(error)
-    return _absent(f"{target}: {words}", unreadable=not isinstance(error, NotFound))
+    """Return a workload that could not be read. Its cost is unknown unless the server says that it does not exist."""
+    problem = unreadable_target(target, str(error), unavailable=isinstance(error, Unavailable))
+    return _absent(problem, unreadable=not isinstance(error, NotFound))
 
 
 def _parsed(resource: Json) -> PipelineSpec | str:
-    """Return what a SpeechPipeline asks for, or why it cannot be used. Its status says nothing about that."""
+    """Return the spec of a SpeechPipeline, or why it cannot be used. The status is not validated."""
     try:
         return pipeline_spec(parse(SpeechPipeline, {key: part for key, part in resource.items() if key != "status"}))
     except (InvalidResource, InvalidProblem) as error:
@@ -394,7 +421,7 @@ def _parsed(resource: Json) -> PipelineSpec | str:
 
 
 def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
-    """Return the memory in a pool's status, which `controller.kube.status` writes; empty when it cannot be read."""
+    """Return the memory that `controller.kube.status` wrote into a pool's status; empty when it is not valid."""
     status = resource.status()
     try:
         until = status.get("unavailableUntil")

@@ -1,6 +1,6 @@
-"""Tells the cluster what was decided: status and Events, and nothing where nothing changed.
+"""Writes the statuses and Events of a cycle, and only those that changed.
 
-Transitions are those against the stored status, so a restart tells nothing twice.
+Changes are found by comparison with the stored status, so a restart writes nothing again.
 """
 
 import logging
@@ -11,7 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
-from controller.core.messages.explain import events
+from controller.core.messages.conditions import unusable_condition
+from controller.core.messages.events import events
+from controller.core.messages.problems import failed_scaling
+from controller.core.messages.reasons import ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
@@ -35,12 +38,12 @@ from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-TELLING_SHARE = 0.5
-"""Of the interval, for telling resources that cannot be used so: however many there are, the others do not wait."""
+INVALID_SHARE = 0.5
+"""Share of the interval for the statuses of resources that cannot be used, so that many of them delay no other."""
 STATUS_SHARE = 0.2
-"""Likewise for statuses of pipelines that change nothing: to look at all of thousands can take longer than a cycle."""
+"""Share of the interval for the statuses of pipelines without changes: thousands can take longer than a cycle."""
 _PARALLEL = 8
-_VERDICT = {PIPELINES: "Ready", POOLS: "Available"}
+_VERDICT = {PIPELINES: ConditionType.READY, POOLS: ConditionType.AVAILABLE}
 
 
 class Reporter:
@@ -56,14 +59,14 @@ class Reporter:
         interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """What is written is put into the stores at once: the watches tell it later."""
+        """Every written object is put into its store at once, before the watch delivers it."""
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
         self._interval_s = interval_s
         self._clock = clock
-        self._away = threading.Event()
-        self._looked_at_s: dict[str, float] = {}
+        self._unreachable = threading.Event()
+        self._visited_at_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -73,46 +76,48 @@ class Reporter:
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
     ) -> frozenset[PipelineKey]:
-        """Write the status of everything that can be used, and return the pipelines that may be acted on.
+        """Write the statuses of all usable resources, and return the pipelines that may be acted on.
 
-        Left out are those whose status could not be written because they are gone or the server does not answer, and
-        those that change nothing and have to wait: of thousands, some are looked at in each cycle. `news` are the
-        pipelines about which something else was decided than before: they are first.
+        Not returned are pipelines whose status could not be written, because they no longer exist or the server does
+        not answer, and pipelines without changes that have to wait for a later cycle. `news` are the pipelines whose
+        decision differs from the last one; they come first.
         """
         snapshot, now_s = observation.snapshot, decision.now_s
-        self._away.clear()
+        self._unreachable.clear()
         for pool in decision.pools:
             resource = observation.pools[pool.name]
             old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, old, status, now_s):
-                self._tell_verdict(resource, old, status)
+                self._record_verdict(resource, old, status)
         self._forget_all_but(observation)
         return self._report_pipelines(observation, decision, news)
 
-    def tell(self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]) -> None:
-        """Record Events: for what was decided about those pipelines, and for every change that could not be made.
+    def record_events(
+        self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]
+    ) -> None:
+        """Write Events for `decisions` and for every failed write of `writes`.
 
-        Then tell the resources that cannot be used what is wrong with them, as many as there is time for.
+        Then write the statuses of resources that cannot be used, as many as there is time for.
         """
         failed: set[PipelineKey] = set()
         for write in writes:
             if write.outcome is not WriteOutcome.APPLIED:
                 failed.add(write.pipeline)
                 change = write.change
-                message = f"{change.target} stays at {change.before}, {change.after} was decided: {write.detail}"
+                message = failed_scaling(change.target, change.before, change.after, write.detail)
                 resource = observation.pipelines[write.pipeline].whole()
                 self._events.record(resource, "Warning", write.outcome.value, message)
         for decision in decisions:
             resource = observation.pipelines[decision.key].whole()
             status = resource.get("status") or {}
             for event in events(decision, _verdicts(status), _reasons(status)):
-                if event.reason != WriteOutcome.APPLIED.value or decision.key not in failed:
+                if event.reason != EventReason.SCALED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
-        self._tell_invalid(observation)
+        self._report_invalid(observation)
 
-    def _tell_invalid(self, observation: Observation) -> None:
+    def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
         kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools))
         news = (
@@ -121,17 +126,15 @@ class Reporter:
             for found in invalid
             if (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
         )
-        told = self._while_time(TELLING_SHARE, news, lambda one: self._write(*one, now_s))
-        for (_, resource, old, status), done in told:
+        written = self._while_time(INVALID_SHARE, news, lambda one: self._write(*one, now_s))
+        for (_, resource, old, status), done in written:
             if done:
-                self._tell_verdict(resource, old, status)
+                self._record_verdict(resource, old, status)
 
-    def _while_time(
-        self, share: float, assessments: Iterable[T], write: Callable[[T], bool]
-    ) -> Iterator[tuple[T, bool]]:
-        """Write some of `assessments`, and more as long as that share of the interval is not over; yield what was
-        written."""
-        left, until_s = iter(assessments), self._clock() + share * self._interval_s
+    def _while_time(self, share: float, items: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+        """Write `items` until that share of the interval is over, at least one batch of them; yield each with its
+        result."""
+        left, until_s = iter(items), self._clock() + share * self._interval_s
         while some := list(islice(left, _PARALLEL)):
             yield from zip(some, self._threads.map(write, some), strict=True)
             if self._clock() > until_s:
@@ -140,41 +143,36 @@ class Reporter:
     def _report_pipelines(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
     ) -> frozenset[PipelineKey]:
-        def write(assessment: tuple[PipelineState, PipelineDecision]) -> bool:
-            resource = observation.pipelines[assessment[1].key]
+        def write(pair: tuple[PipelineState, PipelineDecision]) -> bool:
+            resource = observation.pipelines[pair[1].key]
             old = resource.status()
-            status = pipeline_status(observation.snapshot, *assessment, decision, old)
+            status = pipeline_status(observation.snapshot, *pair, decision, old)
             return self._write(PIPELINES, resource, old, status, decision.now_s)
 
         writable: set[PipelineKey] = set()
         acting: list[tuple[PipelineState, PipelineDecision]] = []
         others: list[tuple[PipelineState, PipelineDecision]] = []
         for state, own in zip(observation.snapshot.pipelines, decision.pipelines, strict=True):
-            # Without a plan there is nothing to tell; what the status tells of an earlier one stands.
+            # Without a plan there is nothing new: the status of the last plan stays.
             if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds):
                 writable.add(own.key)
             else:
                 (acting if own.changes else others).append((state, own))
         written = zip(acting, self._threads.map(write, acting), strict=True)
-        others.sort(
-            key=lambda assessment: (
-                assessment[1].key not in news,
-                self._looked_at_s.get(assessment[1].spec.uid, float("-inf")),
-            )
-        )
+        others.sort(key=lambda pair: (pair[1].key not in news, self._visited_at_s.get(pair[1].spec.uid, float("-inf"))))
         rest = self._while_time(STATUS_SHARE, others, write)
         for (_, own), done in chain(written, rest):
-            self._looked_at_s[own.spec.uid] = decision.now_s  # or those that fail would be first every time
+            self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
             if done:
                 writable.add(own.key)
         return frozenset(writable)
 
     def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> bool:
-        """Write `status` if it says more than the `old` one; return whether the resource is there to be acted on."""
+        """Write `status` if it differs enough from `old`; return whether the resource may be acted on."""
         name = resource.name
         if not worth_writing(old, status, now_s - written_at_s(old)) or not (patch := merge_patch(old, status)):
             return True
-        if self._away.is_set():  # thousands of requests would each wait for the time limit
+        if self._unreachable.is_set():  # each of thousands of requests would wait for its timeout
             return False
         try:
             written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
@@ -185,21 +183,21 @@ class Reporter:
             if self._is_another(kind, resource):
                 self._stores[kind].remove(resource.whole())
             else:
-                _LOG.warning("status of %s was not written: %s", name, error)
+                _LOG.warning("writing the status of %s failed: %s", name, error)
             return False
         except Unavailable as error:
-            self._away.set()
-            _LOG.warning("status of %s was not written, nor any other in this cycle: %s", name, error)
+            self._unreachable.set()
+            _LOG.warning("writing the status of %s failed; no other is written in this cycle: %s", name, error)
             return False
         except KubeError as error:
-            # A status that is refused is our mistake or a missing right; the pipeline is served all the same.
-            _LOG.error("status of %s was refused: %s", name, error)
+            # Refused: a defect of Sluice or a missing right. The pipeline is served without a new status.
+            _LOG.error("the API server refused the status of %s: %s", name, error)
             return True
         self._stores[kind].put(written)
         return True
 
     def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
-        """Whether the object has gone, and another one may have its name. A conflict can be for other reasons too."""
+        """Whether the object no longer exists, or another one has its name. A conflict can have other reasons too."""
         try:
             now = self._gateway.get(kind, resource.namespace or None, resource.name)
         except NotFound:
@@ -208,8 +206,8 @@ class Reporter:
             return False
         return bool(now["metadata"]["uid"] != resource.uid)
 
-    def _tell_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
-        """Record an Event when the first condition changed; being fine from the start is no news."""
+    def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
+        """Write an Event when the first condition changed; none for one that is True from the start."""
         condition = new["conditions"][0]
         if condition["status"] != _verdicts(old).get(condition["type"], "True"):
             kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
@@ -220,11 +218,12 @@ class Reporter:
         everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
-        self._looked_at_s = {uid: at_s for uid, at_s in self._looked_at_s.items() if uid in present}
+        self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:
-    return invalid_status(old, found.resource.generation, _VERDICT[kind], found.reason, found.problem, now_s)
+    condition = unusable_condition(_VERDICT[kind], found.reason, found.problem)
+    return invalid_status(old, found.resource.generation, condition, now_s)
 
 
 def _verdicts(status: Json) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Whether a status differs from the stored one by enough to be written. Pure functions of two documents."""
+"""Decides whether a status differs enough from the stored one to be written. Pure functions of two documents."""
 
 import re
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
 
 REFRESH_S = 60.0
-"""What was only observed is written at most this often."""
-_MOVED = 0.1  # share by which a number must differ to count as another one
+"""Seconds between two writes of a status in which only observed values changed."""
+_MOVED = 0.1  # share by which an observed number must change to be written
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
-    """Return whether `new` should replace `old`: at once for what was decided, now and then for what was observed."""
+    """Return whether to write `new`: at once when a decision changed, after `REFRESH_S` when observations moved."""
     try:
         memory_from(old.get("memory"))
     except InvalidRecord:
@@ -39,7 +39,7 @@ def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
 
 
 def _decided(status: Json) -> object:
-    """Return what a reader must see at once: replicas, verdicts, limits, and what a restart may not forget."""
+    """Return the parts that are written at once: replicas, conditions, limits, and the memory a restart needs."""
     memory = status.get("memory") or {}
     return (
         status.get("observedGeneration"),
@@ -64,7 +64,7 @@ def _decided(status: Json) -> object:
 
 
 def _condensed(status: Json) -> Json:
-    """Return the status without its explanation, and with the samples of demand reduced to what follows from them."""
+    """Return the status without its explanation, and with the demand samples reduced to minimum, maximum and last."""
     memory = {name: value for name, value in (status.get("memory") or {}).items() if name != "explanation"}
     samples = memory.get("samples", [])
     kept = [sample["forecast"] for sample in samples], [sample.get("peak") or sample["forecast"] for sample in samples]
@@ -73,7 +73,7 @@ def _condensed(status: Json) -> Json:
 
 
 def _moved(old: object, new: object) -> bool:
-    """Return whether a number moved by more than a tenth, or anything else changed but for the numbers in texts."""
+    """Return whether a number moved by more than a tenth, or anything else changed; numbers in texts do not count."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() != new.keys() or any(_moved(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):

@@ -1,16 +1,17 @@
-"""A Decision as the status of resources: numbers for programs, verdicts with the time they last changed.
+"""The status documents of resources, made from a Decision. Texts come from `controller.core.messages`.
 
-Observed numbers are rounded to two significant digits. What may be relied on is rounded to the safe side: what can be
-served down, what it takes to serve all up. Words come from `controller.core.messages.explain`.
+Observed numbers are rounded to two significant digits. Numbers that a user relies on are rounded to the safe side: a
+servable load down, a required budget up.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-from controller.core.messages.explain import ConditionValue, conditions, explain_pipeline, reason_sentence, summary
-from controller.core.state.carry_over import PoolMemory
+from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
+from controller.core.messages.explain import explain_pipeline, reason_sentence
+from controller.core.messages.phrases import timestamp
+from controller.core.messages.summary import summary
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.kube.durable import memory_document
@@ -24,13 +25,16 @@ from profiler.stages import PlacementProfile, StageProfile
 _OBSERVED_DIGITS = 2
 _RELIED_ON_DIGITS = 3
 _SMALLEST, _LARGEST = Decimal("1e-12"), Decimal("1e30")
-_MESSAGE = 2048  # characters that the schema takes
+_MESSAGE = 2048  # characters that the schema allows
 
 
 def pipeline_status(
     snapshot: Snapshot, state: PipelineState, own: PipelineDecision, decision: Decision, old: Json
 ) -> Json:
-    """Return the status of a pipeline, `own` in `decision`; `old` is the stored one: it tells since when what holds."""
+    """Return the status of a pipeline, whose decision `own` is part of `decision`.
+
+    `old` is the stored status: a condition whose status has not changed keeps its transition time.
+    """
     spec, now_s = state.spec, decision.now_s
     plan, profile, words = own.plan, own.profile, summary(own)
     lower_bound, gap = _bound(decision)
@@ -89,28 +93,31 @@ def pipeline_status(
     )
 
 
-def invalid_status(old: Json, generation: int, kind: str, reason: str, problem: str, now_s: float) -> Json:
-    """Return the status of a resource that cannot be used: `old`, which the operator goes on from, and why."""
-    verdict = ConditionValue(type=kind, status="False", reason=reason, message=problem)
-    others = [condition for condition in old.get("conditions", []) if condition["type"] != kind]
-    # What was admitted while replicas started must not stay for as long as nobody decides; what the plan sheds must.
+def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
+    """Return the status of a resource that cannot be used: `old` with `condition`, which says why.
+
+    The rest of `old` stays, because the operator resumes from it. `admissible` becomes that of the last plan: the
+    lower value that holds while replicas start would otherwise stay until the resource is usable again.
+    """
+    others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
     by_plan = (old.get("memory") or {}).get("admissible")
     admissible = number(by_plan, rounding=ROUND_FLOOR) if isinstance(by_plan, int | float) else None
     return {
         **{field: value for field, value in old.items() if field != "admissible"},
         **({} if admissible is None else {"admissible": admissible}),
         "observedGeneration": generation,
-        "conditions": [*_conditions((verdict,), old, generation, now_s), *others],
+        "conditions": [*_conditions((condition,), old, generation, now_s), *others],
     }
 
 
 def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
     """Return the status of a pool; `old` is the stored one."""
     memory = decision.memory
+    condition = pool_condition(memory, state.unread, now_s)
     return _without_none(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions((_available(memory, state.unread, now_s),), old, state.spec.generation, now_s),
+            "conditions": _conditions((condition,), old, state.spec.generation, now_s),
             "inUse": number(decision.in_use),
             "free": number(max(0.0, decision.limit - decision.in_use)),
             "planned": decision.planned,
@@ -126,17 +133,17 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
 
 
 def written_at_s(status: Json) -> float:
-    """Return when a pipeline's status was last written, in seconds since the epoch; long ago where it does not tell."""
+    """Return when a pipeline's status was last written, in seconds since the epoch; -inf where it has no time."""
     try:
         return seconds(status["memory"]["explanation"]["time"])
-    except (KeyError, TypeError, ValueError):  # the schema leaves it open, so anything may stand there
+    except (KeyError, TypeError, ValueError):  # the schema does not restrict the memory
         return float("-inf")
 
 
 def number(value: Reading | None, *, rounding: str | None = None) -> str | None:
-    """Return `value` as a decimal string that the schema takes; None when there is no number, or an absurd one.
+    """Return `value` as a decimal string that the schema allows; None for an absent, infinite or absurdly large one.
 
-    `rounding` is the direction for what may be relied on.
+    Observed numbers have two significant digits. With `rounding`, a constant of `decimal`, there are three.
     """
     if value is None or isinstance(value, Absence) or not math.isfinite(value):
         return None
@@ -148,11 +155,6 @@ def number(value: Reading | None, *, rounding: str | None = None) -> str | None:
     digits = _OBSERVED_DIGITS if rounding is None else _RELIED_ON_DIGITS
     step = Decimal(1).scaleb(exact.adjusted() + 1 - digits)
     return _plain((exact / step).to_integral_value(rounding or ROUND_HALF_EVEN) * step)
-
-
-def timestamp(seconds: float) -> str:
-    """Return the RFC 3339 time of `seconds` since the epoch."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _plain(value: Decimal) -> str:
@@ -177,22 +179,8 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
     ]
 
 
-def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
-    if unread:
-        message = f"its nodes cannot be read, so they count as they were: {unread}"
-        return ConditionValue(type="Available", status="Unknown", reason="NodesUnreadable", message=message)
-    if memory.unavailable_until_s is None:
-        return ConditionValue(type="Available", status="True", reason="Delivers", message="")
-    until = timestamp(memory.unavailable_until_s)
-    if now_s < memory.unavailable_until_s:
-        message = f"planned without until {until}: {memory.reason}"
-        return ConditionValue(type="Available", status="False", reason="CannotDeliver", message=message)
-    message = f"tried again since {until}: {memory.reason}"
-    return ConditionValue(type="Available", status="Unknown", reason="OnProbation", message=message)
-
-
 def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:
-    """Return the price of the whole instances that the plan's replicas fill."""
+    """Return the price of the whole instances that the plan's replicas occupy."""
     sizes: dict[PoolName, list[tuple[int, int]]] = {}
     replicas = plan.replicas()
     for stage in state.spec.stages:
@@ -205,7 +193,7 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
 
 
 def _bound(decision: Decision) -> tuple[float | None, float | None]:
-    """Return the proven lower bound and the gap; both are the fleet's, so several pipelines have none of their own."""
+    """Return the lower bound and the optimality gap; (None, None) for several pipelines, which have them together."""
     plan = decision.plan
     return (None, None) if plan is None or len(plan.pipelines) != 1 else (plan.lower_bound_per_hour, plan.gap)
 

@@ -1,4 +1,4 @@
-"""The status of a SpeechPipeline: what the operator found, decided and must remember, for people and for restarts.
+"""The status of a SpeechPipeline: what the operator observed and decided, and its memory for restarts.
 
 Numbers that can be fractions are decimal strings.
 """
@@ -13,22 +13,22 @@ from controller.resources.metadata import Condition, Timestamp
 
 
 class Summary(Part):
-    """Ready-made words for the columns of `kubectl get`."""
+    """Texts for the columns of `kubectl get`."""
 
     health: Text | None = None
-    """Is it fine: OK, or the first thing that is not."""
+    """OK, or the most severe problem."""
     demand: Text | None = None
     """Demand with its unit."""
     latency: Text | None = None
     """Observed latency / SLA."""
     bottleneck: Text | None = None
-    """The stage under most pressure now."""
+    """The stage under most pressure at present."""
     limited_by: Text | None = None
-    """The constraint that binds, or -."""
+    """The binding constraint, or -."""
     cost: Text | None = None
-    """Cost / budget in USD per hour."""
+    """Spend / budget in USD per hour."""
     replicas: Text | None = None
-    """Replicas, and what they go to."""
+    """Replicas of each stage, before and after the changes."""
 
 
 class LatencyStatus(Part):
@@ -39,14 +39,14 @@ class LatencyStatus(Part):
     source: Literal["Measured", "Composed"] | None = None
     """Measured by sla.query, or Composed from the stages' own percentiles."""
     predicted_seconds: Number | None = None
-    """What the plan promises, in seconds."""
+    """Predicted by the plan, in seconds."""
     predicted_error: Number | None = None
-    """Error bar of the promise, as a share of it: nine of ten predictions like this one stay within."""
+    """Error bar of the prediction, as a share of it: nine of ten such predictions are within."""
     replayed_seconds: Number | None = None
-    """The same latency in a simulated replay of the demand, in seconds."""
+    """The latency in a simulated replay of the demand on the plan, in seconds."""
     best_seconds: Number | None = None
-    """The least latency that budget, pools and bounds allow for the whole demand, in seconds, when the SLA cannot be
-    met."""
+    """The lowest latency that budget, pools and bounds allow for the whole demand, in seconds. Present only when the
+    SLA cannot be met."""
 
 
 class ServiceTimeStatus(Part):
@@ -57,7 +57,7 @@ class ServiceTimeStatus(Part):
     measured_seconds: Number | None = None
     """As measured."""
     factor: Number | None = None
-    """Measured over prior, smoothed and bounded: what the plan multiplies the prior by."""
+    """Measured over prior, smoothed and bounded. The plan multiplies the prior by it."""
 
 
 class PlacementStatus(Part):
@@ -66,22 +66,22 @@ class PlacementStatus(Part):
     pool: Label
     """The ComputePool."""
     current: int | None = None
-    """Replicas that the workload asks for."""
+    """Replicas in the scale of the workload."""
     ready: int | None = None
-    """Replicas that serve."""
+    """Replicas that are ready."""
     terminating: int | None = None
-    """Replicas on their way out."""
+    """Replicas that are terminating."""
     desired: int | None = None
-    """Replicas that were decided."""
+    """Replicas after the changes of this cycle."""
     unconstrained: int | None = None
-    """Replicas that the plan wants, before tolerance and step limits."""
+    """Replicas in the plan, before tolerance and step limits."""
     batch: int | None = None
-    """Batch limit that the plan was made with."""
+    """Batch limit in the plan."""
     service_time: ServiceTimeStatus | None = None
     """Prior and measured time of one batch."""
     saturation_rate: Number | None = None
-    """Items per second that one replica carried at most when it had more to do, where that is less than its service
-    time promises: what the plan counts on."""
+    """Highest measured items per second of one replica under overload. Present where it is below what the service time
+    allows; the plan then uses it as the capacity."""
 
 
 class StageStatus(Part):
@@ -96,104 +96,105 @@ class StageStatus(Part):
     p95_seconds: Number | None = None
     """95th percentile of the stage's own latency, in seconds."""
     latency_factor: Number | None = None
-    """Measured over modelled 95th percentile, smoothed and bounded: what the plan multiplies the model by."""
+    """Measured over modelled 95th percentile, smoothed and bounded. The plan multiplies the model's latency by it."""
     queue: Number | None = None
     """Items waiting, over all replicas."""
     sessions: Number | None = None
     """Streams that hold a slot, over all replicas."""
     pass_ratio: Number | None = None
-    """Share of its items that it passes on, as planned with."""
+    """Items passed on per item received, as used in the plan."""
     pressure: Number | None = None
     """0.40 latency + 0.30 utilization + 0.30 queue, each 0 to 1."""
     absent: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
-    """What could not be measured, and why."""
+    """Quantities that could not be measured, each with the reason."""
     placements: Annotated[list[PlacementStatus], ListMap(key="pool"), Field(max_length=8)] = Field(default_factory=list)
     """The stage on each of its pools."""
 
 
 class DecisionStatus(Part):
-    """The last decision that changed something, or would have."""
+    """The last decision that changed replicas."""
 
     time: Timestamp
-    """When."""
+    """When it was made."""
     reason: Annotated[str, Field(max_length=128)]
-    """Why, in one word."""
+    """Reason of its first change, one CamelCase word."""
     message: Annotated[str, Field(max_length=4096)]
-    """What and why, for people."""
+    """The changes and their reasons."""
 
 
 class MemoryStatus(Part):
-    """What the operator remembers between cycles and across restarts. Not an interface."""
+    """State that the operator keeps between cycles and across restarts. Not an interface."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
     version: int
-    """Of the format."""
+    """Version of the format."""
 
 
 class MetricsStatus(Part):
-    """Where the measured comes from."""
+    """The source of the metrics."""
 
     source: Literal["Prometheus", "DirectScrape", "Holding"] | None = None
-    """Prometheus, DirectScrape (the pods' own endpoints) or Holding: nowhere, and the last plan is held."""
+    """Prometheus, DirectScrape (the pods' own endpoints) or Holding (no source has metrics; the last demand holds)."""
     lost_since: Timestamp | None = None
-    """Since when the demand cannot be seen."""
+    """Since when the demand has been missing."""
     margin: Number | None = None
-    """What the demand that was last seen is multiplied by: it grows while nothing is seen."""
+    """Safety factor on the last known demand. It grows while the demand is missing."""
 
 
 class PipelineStatus(Part):
-    """What Sluice found and decided."""
+    """What Sluice observed and decided."""
 
     observed_generation: int | None = None
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
-    """Ready, SLAMet, MetricsAvailable, TargetsFound, WithinBudget, RuleMetricMissing."""
+    """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
+    Conflict."""
     summary: Summary | None = None
-    """Words for the columns of kubectl get."""
+    """Texts for the columns of kubectl get."""
     demand: Number | None = None
-    """Demand that was planned for, in the pipeline's unit."""
+    """Planned demand, in the pipeline's unit."""
     observed_demand: Number | None = None
-    """Demand that was observed, in the pipeline's unit."""
+    """Observed demand, in the pipeline's unit."""
     metrics: MetricsStatus | None = None
-    """Where the measured comes from."""
+    """The source of the metrics."""
     entry_rate: Number | None = None
     """Items per second at the entry."""
     latency: LatencyStatus | None = None
     """The end-to-end latency at the SLA's percentile."""
     bottleneck: Annotated[str, Field(max_length=63)] | None = None
-    """The stage under most pressure now."""
+    """The stage under most pressure at present."""
     next_bottleneck: Annotated[str, Field(max_length=63)] | None = None
-    """The stage that the next dollar would go to."""
+    """The stage where the next dollar would save most latency."""
     limited_by: Annotated[str, Field(max_length=128)] | None = None
-    """The constraint that binds: Budget, Pool/<name>, Bounds/<stage> or Sla."""
+    """The binding constraint: Budget, Pool/<name>, Bounds/<stage> or Sla."""
     cost_per_hour: Number | None = None
     """USD per hour of the plan's replicas."""
     billed_per_hour: Number | None = None
-    """USD per hour of the whole instances they take."""
+    """USD per hour of the whole instances that they occupy."""
     moved_replicas: int | None = None
-    """Replicas that the plan would change."""
+    """Replicas that the plan changes."""
     switching_cost_per_hour: Number | None = None
-    """What these changes were counted as, in USD per hour, when plans were compared. Nobody pays it."""
+    """Weight of these changes when plans were compared, in USD per hour. It is not billed."""
     spend_per_hour: Number | None = None
-    """USD per hour of what exists now, terminating replicas included."""
+    """USD per hour of the replicas that exist or are desired, terminating ones included."""
     budget_per_hour: Number | None = None
     """USD per hour that may be spent."""
     required_budget_per_hour: Number | None = None
-    """The least budget that would meet the SLA for the whole demand, when it cannot be met."""
+    """The lowest budget that meets the SLA for the whole demand. Present only when the SLA cannot be met."""
     lower_bound_per_hour: Number | None = None
-    """No plan that meets the SLA costs less than this."""
+    """Lower bound in USD per hour: no plan that meets the SLA costs less."""
     gap: Number | None = None
-    """Cost over lower bound, less 1."""
+    """Optimality gap: cost / lower bound - 1."""
     served_fraction: Number | None = None
     """The largest share of the demand that can be served within the SLA."""
     admissible: Number | None = None
-    """Demand that can be served within the SLA, in the pipeline's unit: the ingress sheds the rest. Absent: all.
+    """Demand that can be served within the SLA, in the pipeline's unit. The ingress sheds the rest. Absent: no limit.
 
-    While replicas start it is what those can serve that have started, where that is less."""
+    While replicas start, it is lowered to the demand that the ready replicas can serve."""
     stages: Annotated[list[StageStatus], ListMap(key="name"), Field(max_length=20)] = Field(default_factory=list)
     """The stages."""
     last_decision: DecisionStatus | None = None
-    """The last decision that changed something, or would have."""
+    """The last decision that changed replicas."""
     memory: MemoryStatus | None = None
-    """What the operator remembers. Not an interface."""
+    """State that the operator keeps. Not an interface."""

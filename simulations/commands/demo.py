@@ -1,4 +1,4 @@
-"""`sluice demo`: the operator rescales a live pipeline, on the lab, under a recorded load."""
+"""`sluice demo`: the operator scales a live pipeline on the lab, under a recorded load."""
 
 import contextlib
 import signal
@@ -8,23 +8,25 @@ from pathlib import Path
 
 import click
 
-from controller.core.messages.phrases import CHANGES
+from controller.core.messages.decisions import CHANGES
 from controller.core.state.decision import ChangeReason
-from simulations.commands.lab import Report, executed, read_scenario, report_path, run_options, write_report
+from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
+from simulations.lab.session.report import LabSummary
 from simulations.lab.session.run import MAX_LAG_S, Options
+from simulations.results.results import DecisionEntry
 from simulations.results.scoring import Interval
 from simulations.scenario.scenario import Fault
 
 
 @click.command()
 @run_options
-@click.option("--keep", is_flag=True, help="Leave the lab running at the end, for kubectl, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
-    """Watch the operator rescale a four-stage speech pipeline on a real Kubernetes, for four minutes.
+    """Watch the operator scale a four-stage speech pipeline on a real Kubernetes, for four minutes.
 
-    The load rises and falls; while it rises, the cheap accelerators have no room for new replicas for a while. Exit
-    status 1 when the operator changed nothing, did not go around the full pool, lost a request or spent above the
-    budget.
+    The load rises and falls. While it rises, the pool of cheap accelerators has no capacity for new replicas for a
+    while. Exit status 1 if the operator changed no replicas, did not use another pool meanwhile, lost a request or
+    spent above the budget.
     """
     with as_file(files("simulations.scenarios") / "demo") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
@@ -35,8 +37,8 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         )
         place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (finished, cluster):
-            summary = finished.report["summary"]
-            fallbacks = fallback_lines(scenario.file.faults, finished.report["decisions"])
+            summary = finished.result.summary
+            fallbacks = fallback_lines(scenario.file.faults, finished.result.decisions)
             for line in (*verdict(summary), *filter(None, fallbacks.values())):
                 click.echo(line)
             if keep:
@@ -46,7 +48,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
     failures = broken_promises(summary) + [
-        f"nothing went around {pool}, which had no room" for pool, line in fallbacks.items() if not line
+        f"no other pool took over from {pool}, which had no capacity" for pool, line in fallbacks.items() if not line
     ]
     for failure in failures:
         click.echo(f"failed: {failure}", err=True)
@@ -54,26 +56,29 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         raise click.exceptions.Exit(1)
 
 
-def verdict(summary: Report) -> list[str]:
-    """Return the result in words, a line for each question a person asks."""
-    met, cost, static = summary["sla_windows_met"], summary["cost"], summary["static_peak_cost"]
+def verdict(summary: LabSummary) -> list[str]:
+    """Return the result in words: SLA, items, cost and changes, one line each."""
+    met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
     lines = [
-        f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary['windows']} windows",
-        "items: {offered} offered = {served} served + {filtered} filtered by VAD + {shed} shed + {lost} lost"
-        " + {in_flight} in flight".format(**summary),
+        f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
+        (
+            f"items: {summary.offered} offered = {summary.served} served + {summary.filtered} filtered by VAD"
+            f" + {summary.shed} shed + {summary.lost} lost + {summary.in_flight} in flight"
+        ),
         f"cost: ${cost:.4f}"
         + ("" if not static else f", ${static:.4f} with a static allocation for the peak ({cost / static:.0%} of it)"),
-        "{replica_changes} replica changes, {sessions_cut} sessions cut, {cap_violations} cap violations".format(
-            **summary
+        (
+            f"{summary.replica_changes} replica changes, {summary.sessions_cut} sessions cut,"
+            f" {summary.cap_violations} cap violations"
         ),
     ]
-    if summary["generator_lag_p99_s"] > MAX_LAG_S:
-        lines.append(f"warning: the load was late by {summary['generator_lag_p99_s'] * 1000:.1f} ms (p99)")
+    if summary.generator_lag_p99_s > MAX_LAG_S:
+        lines.append(f"warning: the load generator was late by {summary.generator_lag_p99_s * 1000:.1f} ms (p99)")
     return lines
 
 
-def fallback_lines(faults: Sequence[Fault], decisions: Sequence[Report]) -> dict[str, str]:
-    """Return by pool that had no room for new replicas what was done about it; empty where nothing was."""
+def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) -> dict[str, str]:
+    """Return the operator's reaction for each pool without capacity for new replicas; '' for a pool without any."""
     return {
         fault.pool_unavailable: _fallback_line(fault.pool_unavailable, fault.interval, decisions)
         for fault in faults
@@ -81,38 +86,36 @@ def fallback_lines(faults: Sequence[Fault], decisions: Sequence[Report]) -> dict
     }
 
 
-def _fallback_line(pool: str, span: Interval, decisions: Sequence[Report]) -> str:
-    def moves(decision: Report, *, more: bool) -> list[str]:
-        """Return the pools on which a decision adds replicas, or takes some away."""
-        return [c["pool"] for c in decision["changes"] if (c["replicas"][1] > c["replicas"][0]) is more]
+def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]) -> str:
+    def moves(decision: DecisionEntry, *, more: bool) -> list[str]:
+        """Return the pools on which a decision adds, or removes, replicas."""
+        return [change.pool for change in decision.changes if (change.after > change.before) is more]
 
-    during = [decision for decision in decisions if decision["t_s"] >= span.from_s]
+    during = [decision for decision in decisions if decision.t_s >= span.from_s]
     gone = next((one for one in during if _says(one, ChangeReason.POOL) and set(moves(one, more=True)) - {pool}), None)
     if gone is None:
         return ""
     others = sorted(set(moves(gone, more=True)) - {pool})
-    trials = [
-        f"{one['t_s']:.0f} s" for one in during if _says(one, ChangeReason.TRIAL) and pool in moves(one, more=True)
-    ]
-    back = next((one for one in during if one["t_s"] >= span.until_s and set(moves(one, more=False)) & {*others}), None)
-    words = f"no room for new replicas on {pool} from {span.from_s:.0f} s to {span.until_s:.0f} s"
-    words += f": {', '.join(others)} took over at {gone['t_s']:.0f} s"
+    trials = [f"{one.t_s:.0f} s" for one in during if _says(one, ChangeReason.TRIAL) and pool in moves(one, more=True)]
+    back = next((one for one in during if one.t_s >= span.until_s and set(moves(one, more=False)) & {*others}), None)
+    words = f"no capacity for new replicas on {pool} from {span.from_s:.0f} s to {span.until_s:.0f} s"
+    words += f": {', '.join(others)} took over at {gone.t_s:.0f} s"
     words += f"; one replica tried again at {', '.join(trials)}" if trials else ""
-    return words + (f"; work went back from {back['t_s']:.0f} s on" if back is not None else "")
+    return words + (f"; replicas moved back from {back.t_s:.0f} s on" if back is not None else "")
 
 
-def _says(decision: Report, reason: ChangeReason) -> bool:
-    return f"({CHANGES[reason]})" in decision["reason"]
+def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
+    return f"({CHANGES[reason]})" in decision.reason
 
 
-def broken_promises(summary: Report) -> list[str]:
-    """Return what the demo promises and this run did not keep."""
+def broken_promises(summary: LabSummary) -> list[str]:
+    """Return the promises of the demo that this run broke, in words."""
     return [
         words
         for broken, words in (
-            (summary["replica_changes"] == 0, "the operator changed nothing"),
-            (summary["lost"] > 0, f"{summary['lost']} items were lost"),
-            (summary["cap_violations"] > 0, f"spend was above the budget {summary['cap_violations']} times"),
+            (summary.replica_changes == 0, "the operator changed no replicas"),
+            (summary.lost > 0, f"{summary.lost} items were lost"),
+            (summary.cap_violations > 0, f"spend was above the budget {summary.cap_violations} times"),
         )
         if broken
     ]

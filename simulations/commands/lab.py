@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -22,16 +21,16 @@ from rich.console import Console
 from controller.commands.findings import refused
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
-from simulations.lab.cluster.standing import Occupied, State, is_occupied, occupy
+from simulations.lab.cluster.standing import Occupied, StandingLab, is_occupied, occupy
 from simulations.lab.host.binaries import BuildError, cache_folder, ensure
 from simulations.lab.host.processes import LOOPBACK, ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
-from simulations.lab.session.report import LiveRun, build_report
+from simulations.lab.session.report import LabResult, LiveRun, lab_result
 from simulations.lab.session.run import MAX_LAG_S, Options, check, run
-from simulations.lab.session.view import LineView, LiveView, View
+from simulations.lab.session.view import LineView, LiveView, RunView
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
 
@@ -41,45 +40,51 @@ _POLL_S = 0.1
 _TAIL_LINES = 15
 _INTERRUPTED = 128 + signal.SIGINT
 
-Report = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a run on the lab came to: its report as JSON and as an HTML page, and the operator's log, if it had one."""
+    """A finished run on the lab: its result, its HTML page, and the path of the operator's log, which may not exist."""
 
-    report: Report
+    result: LabResult
     page: str
     operator_log: Path
 
 
 def prepare_environment() -> None:
-    """Keep clients away from proxies on their way to this machine."""
+    """Make HTTP clients connect to this machine without a proxy."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
 
 
 def finite(_: click.Context, __: click.Parameter, value: float) -> float:
-    """Refuse what a range lets through: nan is neither below nor above anything."""
+    """Refuse nan and infinity, which a click range accepts."""
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that every run has."""
+    """Add the options of every run."""
     options = (
-        click.option("--seed", type=click.IntRange(0), help="Default: the scenario's first."),
+        click.option("--seed", type=click.IntRange(0), help="Seed of the load. Default: the scenario's first."),
         click.option(
             "--interval",
             type=click.FloatRange(0.5),
             default=2.0,
             show_default=True,
             callback=finite,
-            help="Seconds between cycles.",
+            help="Seconds between cycles of the operator.",
         ),
-        click.option("--operator/--no-operator", default=True, help="Without the operator nothing rescales."),
-        click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the report."),
+        click.option(
+            "--operator/--no-operator",
+            default=True,
+            help="Without the operator, nothing scales.",
+        ),
+        click.option(
+            "--report",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="File for the report. Default: reports/NAME-SEED.json.",
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -87,16 +92,16 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def report_path(asked: Path | None, run: str) -> Path:
-    """Return where the report of `run` goes; exit with status 2, before anything runs, when it could not be written."""
+    """Return the path for the report of `run`; exit with status 2 if it cannot be written."""
     path = asked or Path("reports") / f"{run}.json"
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK) or (there != path.absolute() and not there.is_dir()):
-        raise click.BadParameter(f"{path}: cannot be written: {there} is in the way.", param_hint="'--report'")
+        raise click.BadParameter(f"{path}: cannot be written: {there} is no writable folder.", param_hint="'--report'")
     return path
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Return the scenario in `path`; exit with status 1 and one line per mistake when it is invalid."""
+    """Return the scenario in `path`; exit with status 1 and one line per error if it is invalid."""
     try:
         return load_scenario(path, policies=POLICIES)
     except InvalidScenario as error:
@@ -104,19 +109,19 @@ def read_scenario(path: Path) -> Scenario:
 
 
 @contextlib.contextmanager
-def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, Cluster]]:
-    """Run `scenario` before the eyes of whoever called; give what it came to and its lab, which ends with the block.
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
+    """Run `scenario` with its progress on the terminal; yield the finished run and its lab, which stops with the block.
 
-    Exits with status 1 and a reason when it cannot be run, and with 130, as shells do, on Ctrl-C.
+    Exits with status 1 and a reason if the run fails, and with 130 on Ctrl-C.
     """
     prepare_environment()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a CI sends is to clean up as Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM, as from a CI, cleans up like Ctrl-C
     console = Console()
     try:
         check(scenario, seed=options.seed)
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
             with ExitStack() as shown:
-                view: View = LineView(console)
+                view: RunView = LineView(console)
                 if console.is_terminal:
                     specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
                     view = shown.enter_context(LiveView(console, specs))
@@ -132,40 +137,40 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, C
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
-    report = build_report(live)
+    result = lab_result(live)
     page = live_page(
         live,
-        report,
+        result,
         scenario,
         seed=options.seed,
         policy="sluice" if options.operator else "none",
         command=["sluice", *sys.argv[1:]],
         max_lag_s=MAX_LAG_S,
     )
-    return Finished(report=report, page=page, operator_log=operator_log)
+    return Finished(result=result, page=page, operator_log=operator_log)
 
 
 def write_report(finished: Finished, path: Path) -> None:
-    """Write the report, and its path as the last line of stdout; the page and the operator's log go beside it."""
+    """Write the report, the page and the operator's log; the path of the report is the last line of stdout."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(finished.report, indent=1) + "\n")
+    path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")
-    click.echo(f"to look at: {path.with_suffix('.html').resolve()}")
+    click.echo(f"page: {path.with_suffix('.html').resolve()}")
     if finished.operator_log.exists():
         kept = path.with_suffix(".operator.jsonl")
         shutil.copyfile(finished.operator_log, kept)
-        click.echo(f"the operator's log: {kept.resolve()}")
+        click.echo(f"operator log: {kept.resolve()}")
     click.echo(f"report: {path.resolve()}")
 
 
 @click.group()
 def lab() -> None:
-    """Run a real Kubernetes with Sluice in it on this machine: no cluster, root or container engine."""
+    """Run Sluice on a real Kubernetes control plane on this machine, without root or a container engine."""
 
 
 @lab.command()
 def build() -> None:
-    """Build the lab's programs (once; about seven minutes on two cores) into the user's cache."""
+    """Build the lab's programs into the user's cache (once; about seven minutes on two cores)."""
     try:
         programs = ensure(lambda line: click.echo(line, err=True))
     except BuildError as error:
@@ -188,7 +193,7 @@ def run_(
 ) -> None:
     """Run SCENARIO live and write a JSON report.
 
-    Exit status: 0 done; 1 the scenario is invalid or asks for what the lab cannot do, or its load was late.
+    Exit status: 0 done; 1 the scenario is invalid, the lab cannot run it, or its load was late.
     """
     loaded = read_scenario(scenario)
     options = Options(
@@ -197,11 +202,11 @@ def run_(
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (finished, _):
         write_report(finished, place)
-    lag_s = finished.report["summary"]["generator_lag_p99_s"]
+    lag_s = finished.result.summary.generator_lag_p99_s
     if lag_s > MAX_LAG_S:
         click.echo(
             f"invalid: the load generator was late by {lag_s * 1000:.1f} ms (p99), more than {MAX_LAG_S * 1000:g} ms: "
-            "this machine cannot carry the load; use --scale",
+            "this machine is too slow for the load; reduce it with --scale",
             err=True,
         )
         raise click.exceptions.Exit(1)
@@ -210,7 +215,7 @@ def run_(
 @lab.command()
 @click.argument("manifests", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def up(manifests: tuple[Path, ...]) -> None:
-    """Start a lab that stays up, with MANIFESTS applied, and print where it is."""
+    """Start a lab that stays up, apply MANIFESTS, and print its addresses."""
     resources = validate_files(manifests)
     if resources.findings:
         raise refused(resources.findings)
@@ -235,12 +240,12 @@ def up(manifests: tuple[Path, ...]) -> None:
             start_new_session=True,
             pass_fds=[lock],
         )
-    os.close(lock)  # the lab holds it now
+    os.close(lock)  # the lab's process holds it now
     with contextlib.ExitStack() as unless_up:
         unless_up.callback(process.wait)
         unless_up.callback(process.terminate)
         deadline = time.monotonic() + _UP_S
-        while (state := State.read(folder)) is None:
+        while (state := StandingLab.read(folder)) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 tail = "\n  ".join(log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
                 raise click.ClickException(f"the lab did not come up; last lines of {log}:\n  {tail}")
@@ -254,9 +259,9 @@ def up(manifests: tuple[Path, ...]) -> None:
 
 @lab.command()
 def down() -> None:
-    """End the lab that `sluice lab up` started."""
+    """Stop the lab that `sluice lab up` started."""
     folder = _standing_folder()
-    state = State.read(folder)
+    state = StandingLab.read(folder)
     if state is None:
         if is_occupied(folder):
             raise click.ClickException("the lab is starting or stopping; try again in a moment")

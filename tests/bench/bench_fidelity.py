@@ -29,7 +29,7 @@ from simulations.experiment.experiment import run_one
 from simulations.experiment.provenance import provenance
 from simulations.lab.host.binaries import ensure
 from simulations.lab.session.live_result import live_experiment
-from simulations.lab.session.report import LiveRun, build_report
+from simulations.lab.session.report import LiveRun, lab_result
 from simulations.lab.session.run import MAX_LAG_S, Options, run
 from simulations.lab.session.view import LineView
 from simulations.policies.sluice import SluiceSettings
@@ -71,7 +71,7 @@ def live(scenario: Scenario, seed: int, interval_s: float) -> RunResult | None:
 
 def _of_lab(left: LiveRun, scenario: Scenario, seed: int) -> RunResult:
     told = provenance(scenario, ["sluice", "lab", "run"])
-    experiment = live_experiment(left, build_report(left), seed=seed, policy="sluice", provenance=told)
+    experiment = live_experiment(left, lab_result(left), seed=seed, policy="sluice", provenance=told)
     (found,) = experiment.results
     return found
 

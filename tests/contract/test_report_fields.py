@@ -4,9 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from live_runs import CAPTIONS, CPU, a_decision, a_run, items
+from live_runs import CAPTIONS, CPU, a_decision, a_run, items, report_of
 
-from simulations.lab.session.report import build_report
 from simulations.results.scoring import Outcome
 
 NUMBER, TEXT, SHARE = object(), object(), object()
@@ -88,7 +87,7 @@ def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
     run = a_run(
         items_of={CAPTIONS: items(outcome)}, decisions=[a_decision(now_s=1_000_001.0)], peak_instances={CPU: 1.0}
     )
-    report = json.loads(json.dumps(build_report(run), allow_nan=False))
+    report = json.loads(json.dumps(report_of(run), allow_nan=False))
     shares = {"sla_windows_met", "sla_windows_met_calm"}
     if outcome in {Outcome.FILTERED, Outcome.SHED, Outcome.IN_FLIGHT}:  # nothing to score: a share of nothing
         assert {report["summary"].pop(name) for name in shares} == {None}
@@ -102,7 +101,7 @@ def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
 
 
 def test_a_missing_field_and_one_too_many_are_noticed() -> None:
-    report = build_report(a_run(peak_instances={CPU: 1.0}))
+    report = report_of(a_run(peak_instances={CPU: 1.0}))
     assert differences({**report, "extra": 1}, REPORT)
     assert differences({**report, "summary": {**report["summary"], "lost": None}}, REPORT) == [
         "report.summary.lost: None is of another type"

@@ -1,4 +1,4 @@
-"""The budget is cut to less than what the load needs, while it runs."""
+"""During a run, the budget is cut below the cost of the load."""
 
 from pathlib import Path
 

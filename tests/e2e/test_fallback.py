@@ -1,4 +1,4 @@
-"""A pool that cannot deliver, and one whose nodes vanish: the stage goes to the next pool, and comes back."""
+"""A pool without capacity, and one whose nodes vanish: the stage moves to the next pool, and back."""
 
 import re
 import subprocess
@@ -13,11 +13,11 @@ pytestmark = pytest.mark.lab
 FAILING, FALLBACK = "encoder-inferentia", "encoder-gpu"
 DEADLINE_S, STARTUP_S, INTERVAL_S = 4.0, 1.0, 1.0
 WINDOW_S = 5.0
-BUSY_S = 3.0  # the API server's whole seconds, and what a busy machine adds
+BUSY_S = 3.0  # the API server's times in whole seconds, and a tolerance for a busy machine
 
 
 class Witness:
-    """What `sluice explain` and the operator's metrics said when the status first told of the failure."""
+    """The output of `sluice explain` and the operator's metrics when the status first reports the failure."""
 
     def __init__(self, folder: Path) -> None:
         self.explained = ""
@@ -62,7 +62,7 @@ def lost(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> Fallback:
 
 
 def until_served_elsewhere_s(run: LabRun) -> float:
-    """From when the replicas that waited in vain found no node to the first that serves on the fallback."""
+    """The time from the failed scheduling of the pending replicas to the first ready replica on the fallback pool."""
     serving_s = min(since_s for seen in run.seen for since_s in seen.pods_of(FALLBACK, "Ready", "True"))
     waits = [seen.pods_of(FAILING, "PodScheduled", "False") for seen in run.seen if not seen.pods_of(FALLBACK)]
     return serving_s - min(next(found for found in reversed(waits) if found))
@@ -75,7 +75,7 @@ def cap_holds(run: LabRun) -> bool:
 
 
 def tells(fallback: Fallback, words: str) -> None:
-    """Status, Events, metrics and explanation all say what has happened, with the cause."""
+    """Check that status, Events, metrics and explanation report the failure, with its cause."""
     down = [seen for seen in fallback.run.seen if seen.available("inferentia").get("status") == "False"]
     assert down, "the pool's status says that it cannot deliver"
     assert down[0].available("inferentia")["reason"] == "CannotDeliver"
@@ -83,16 +83,16 @@ def tells(fallback: Fallback, words: str) -> None:
     assert down[0].pools["inferentia"]["status"]["unavailableUntil"]
     last = fallback.run.seen[-1]
     assert {"CannotDeliver"} <= {event["reason"] for event in last.pool_events if event["type"] == "Warning"}
-    assert "NotPoolsAvailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
-    assert "a pool cannot deliver" in " ".join(event.get("message", "") for event in last.events)
+    assert "PoolsUnavailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
+    assert "a pool cannot deliver nodes" in " ".join(event.get("message", "") for event in last.events)
     assert 'sluice_pool_unavailable{pool="inferentia"} 1.0' in fallback.witness.metrics
-    assert "encoder on inferentia: the pool cannot deliver" in fallback.witness.explained
+    assert "encoder on inferentia: the pool cannot deliver nodes" in fallback.witness.explained
     assert words in fallback.witness.explained
 
 
 def returned(run: LabRun, back_s: float) -> None:
-    """When the pool delivers again, one replica tries it, the others follow, and those they replace go last."""
-    # A trial that has just begun when the pool is back is the one that finds out.
+    """Check that one replica tries the recovered pool, the others follow, and the replaced ones end last."""
+    # A trial that has just begun when the pool recovers is the one that succeeds.
     since = [change for change in run.changes(back_s - DEADLINE_S, 1e9) if change["stage"] == "encoder"]
     steps = [
         after - before for change in since if change["pool"] == "inferentia" for before, after in [change["replicas"]]

@@ -47,8 +47,8 @@ def live(scenario: Scenario, folder: Path, binaries: Binaries) -> tuple[NDArray[
 def test_median_and_p95_of_one_stage_are_within_3_percent_and_2_ms(
     scenarios: Path, binaries: Binaries, tmp_path: Path
 ) -> None:
-    """What else runs on the machine only ever adds to the latency, while an error of the lab's is there every time: so
-    one quiet attempt of three is enough."""
+    """Other load on the machine only adds to the latency, while an error of the lab occurs in every attempt: one good
+    attempt of three is enough."""
     scenario = load_scenario(scenarios / "single.yaml")
     arrivals_s = pipeline_schedules(scenario, seed=SEED)[PipelineKey("speech/single")].start_s
     scored = arrivals_s >= scenario.file.clock.warmup_s

@@ -24,7 +24,7 @@ from kubernetes import client
 
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK
 
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.lab
 T = TypeVar("T")
 LIMIT_S = 60.0
 INTERVAL_S = SCRAPE_S = 1.0
-SLACK_S = 2.0  # of a busy machine, and of how often a test looks
+SLACK_S = 2.0  # tolerance for a busy machine and for the polling of the test
 PATCH_S = 5.0
-"""The issue's promise for a set-up without Prometheus, at a cycle of one second and a visit each second."""
+"""The promise for a set-up without Prometheus, with a cycle and a scrape every second."""
 MANIFESTS = """\
 apiVersion: sluice.dev/v1alpha1
 kind: ComputePool
@@ -69,7 +69,7 @@ spec:
 
 
 class Offered:
-    """What the ingress would show: the load, as long as it is `serving`."""
+    """Exports the load in place of the ingress, while it is `serving`."""
 
     def __init__(self, port: int) -> None:
         self.rps = 10.0
@@ -104,9 +104,9 @@ class Offered:
 
 
 class Lab:
-    """A lab with one pipeline, and what a person sees of it."""
+    """A lab with one pipeline, and what users see of it."""
 
-    def __init__(self, cluster: Cluster, api: client.ApiClient) -> None:
+    def __init__(self, cluster: LabCluster, api: client.ApiClient) -> None:
         self.cluster = cluster
         self.offered = Offered(cluster.ingress_port)
         self._api = api
@@ -147,7 +147,7 @@ class Lab:
 
     @contextlib.contextmanager
     def prometheus_stopped(self) -> Iterator[None]:
-        """It accepts connections and answers nothing, as a host that hangs does."""
+        """Accept connections without an answer, as a host that hangs."""
         (process,) = [
             process
             for process in psutil.process_iter(["cmdline"])
@@ -170,11 +170,11 @@ def until(look: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def a_lab(binaries: Binaries, folder: Path, metrics: str) -> Iterator[Lab]:
-    """A lab whose operator has found its replicas for the load at the beginning, at a cycle of one second."""
+    """A lab whose operator has settled on the initial load, with a cycle of one second."""
     manifest = folder / "resources.yaml"
     manifest.write_text(MANIFESTS)
     resources = validate_files([manifest])
-    with Cluster(folder, binaries) as cluster, cluster.admin() as api:
+    with LabCluster(folder, binaries) as cluster, cluster.admin() as api:
         lab = Lab(cluster, api)
         with lab.offered.serving():
             cluster.apply(
@@ -189,7 +189,7 @@ def a_lab(binaries: Binaries, folder: Path, metrics: str) -> Iterator[Lab]:
 
 
 def settled(lab: Lab) -> int:
-    """The replicas once they serve the load and have been the same for three cycles."""
+    """Return the replicas when they meet the load and have not changed for three cycles."""
     since_s, count = time.monotonic(), -1
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < since_s + 3 or lab.condition("Ready").get("reason") != "OK":
@@ -201,7 +201,7 @@ def settled(lab: Lab) -> int:
 
 
 def patched_after_s(lab: Lab, before: int) -> float:
-    """The time until the Deployment is asked for more replicas than `before`."""
+    """Return the time until the desired replicas of the Deployment exceed `before`."""
     began_s = time.monotonic()
     until(lambda: lab.replicas() > before)
     return time.monotonic() - began_s
@@ -235,7 +235,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
         until(lambda: lab.source_is("Prometheus"))
         before = settled(lab)
         with lab.prometheus_stopped():
-            # Prometheus gone: what rises is served by direct scrapes, and the status says so.
+            # Prometheus down: direct scrapes show the higher load, and the status says so.
             lab.offered.rps = 60.0
             took_s = patched_after_s(lab, before)
             until(lambda: lab.source_is("DirectScrape"))
@@ -244,7 +244,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             until(lambda: ("Warning", "MetricsFromDirectScrape") in lab.events())
             peak = settled(lab)
 
-            # Both gone: what runs stays, with a margin that grows.
+            # Both down: the replicas stay, with a growing margin.
             endpoint.close()
             until(lambda: lab.source_is("Holding"))
             condition = lab.condition("MetricsAvailable")
@@ -252,7 +252,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             assert "1 of 1 endpoints" in condition["message"]
             assert "Unavailable: Prometheus: no" in condition["message"]
             assert lab.status()["metrics"]["lostSince"]
-            until(lambda: ("Warning", "NotMetricsAvailable") in lab.events())
+            until(lambda: ("Warning", "MetricsMissing") in lab.events())
             seen = [(lab.replicas(), lab.only("sluice_demand_safety_factor"))]
             while seen[-1][1] < seen[0][1] + 0.001:
                 seen.append((lab.replicas(), lab.only("sluice_demand_safety_factor")))
@@ -262,7 +262,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             counts = [count for count, _ in seen]
             assert peak <= min(counts) <= max(counts) <= math.ceil(1.5 * peak)
 
-        # Both back, and the load as before: decided as usual again at once, from Prometheus when it is whole.
+        # Both back, with the earlier load: normal decisions resume at once, from Prometheus when it is complete.
         lab.offered.rps = 10.0
         endpoint.enter_context(lab.offered.serving())
         began_s = time.monotonic()

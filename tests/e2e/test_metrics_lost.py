@@ -1,4 +1,4 @@
-"""While the load falls, the operator sees no metrics for sixteen seconds."""
+"""While the load falls, the operator has no metrics for sixteen seconds."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ def run(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
 
 @pytest.fixture(scope="module")
 def blind(run: LabRun) -> list[Seen]:
-    """What was seen while the operator said that metrics are missing."""
+    """The observations while the operator reported missing metrics."""
     return [seen for seen in run.seen if seen.condition("MetricsAvailable").get("status") == "False"]
 
 
@@ -53,7 +53,7 @@ def test_a_condition_and_an_event_tell_that_metrics_are_missing(run: LabRun, bli
     assert condition["reason"] == "MetricsMissing"
     assert condition["message"]
     assert blind[0].condition("Ready")["status"] == "False"
-    told = [event for event in run.seen[-1].events if event["reason"] == "NotMetricsAvailable"]
+    told = [event for event in run.seen[-1].events if event["reason"] == "MetricsMissing"]
     assert {event["type"] for event in told} == {"Warning"}
 
 

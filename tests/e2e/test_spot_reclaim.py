@@ -1,4 +1,4 @@
-"""The provider takes nodes back after a notice: what runs on them is replaced before they go."""
+"""The provider reclaims nodes after a notice: their replicas are replaced before the nodes vanish."""
 
 from pathlib import Path
 
@@ -14,15 +14,16 @@ def run(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
     return lab_run(scenarios / "spot-reclaim.yaml", "--interval", "1", folder=folder, must_be_punctual=True)
 
 
-def test_nothing_that_serves_is_left_on_the_nodes_when_they_go(run: LabRun) -> None:
-    noticed_s, gone_s = run.heard_s("nodes of inferentia are to go"), run.heard_s("nodes of inferentia are taken back")
+def test_no_ready_replica_is_left_on_the_nodes_when_they_vanish(run: LabRun) -> None:
+    noticed_s = run.heard_s("nodes of inferentia will be reclaimed")
+    gone_s = run.heard_s("nodes of inferentia are reclaimed")
     before = [seen for seen in run.seen if seen.at_s < gone_s]
     assert any(seen.pods_of("encoder-inferentia", "Ready", "True") for seen in before if seen.at_s < noticed_s)
     assert before[-1].pods_of("encoder-gpu", "Ready", "True")
     assert not before[-1].pods_of("encoder-inferentia", "Ready", "True")
 
 
-def test_so_nothing_has_to_be_sent_again_and_nothing_is_lost(run: LabRun) -> None:
+def test_no_item_is_sent_again_or_lost(run: LabRun) -> None:
     assert (run.summary["retries"], run.summary["lost"], run.summary["cap_violations"]) == (0, 0, 0)
 
 
@@ -32,9 +33,9 @@ def test_every_fault_of_the_lab_begins_and_ends(run: LabRun) -> None:
         "4 of the nodes of inferentia are back",
         "take 2 times as long to start",
         "batches of vad take 2 times as long",
-        "50% of the pods say nothing",
+        "50% of the pods report no metrics",
         "metrics are noisy",
-        "metrics stand still",
+        "metrics are stale",
         "metrics back",
     ):
         assert any(words in line for line in said), words

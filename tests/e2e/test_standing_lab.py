@@ -1,4 +1,4 @@
-"""`sluice lab up` and what a person does with it."""
+"""`sluice lab up`, and the use of the lab."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ OPERATOR = "system:serviceaccount:sluice-system:sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """A lab that is up, and what the command printed."""
+    """A started lab, and the output of the command."""
 
     folder: Path
     told: dict[str, str]
@@ -34,7 +34,7 @@ def lab(
     kubectl: Callable[..., "subprocess.CompletedProcess[str]"],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Lab]:
-    # A cache of its own, with the programs of the real one: the user's own lab may be up meanwhile.
+    # A separate cache with the programs of the real one: the user's own lab may be up.
     cache = tmp_path_factory.mktemp("cache")
     for program in (binaries.kube_apiserver, binaries.prometheus):
         built = program.relative_to(cache_folder()).parts[0]
@@ -94,7 +94,7 @@ def test_the_columns_explanation_and_status_say_that_there_is_no_load_to_see(lab
     assert "MetricsMissing" in lab.kubectl("get", "sp", "-A").stdout
     explained = lab.sluice("explain", "speech/captions", "--kubeconfig", lab.told["kubeconfig:"])
     assert explained.returncode == 0
-    assert "metrics are missing: nothing scales down" in explained.stdout
+    assert "metrics are missing; no replica is removed" in explained.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ POOLS = {"vad": {"cpu"}, "encoder": {"inferentia", "gpu"}, "decoder": {"inferent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A run, and what a person who asked for it after the first change was told."""
+    """A run, and the output of `kubectl` and `sluice explain` after the first change."""
 
     run: LabRun
     table: str
@@ -69,7 +69,7 @@ def desired(window: dict[str, Any]) -> int:
 
 
 def test_every_recorded_decision_is_made_again_from_its_record(with_operator: LabRun) -> None:
-    command: list[str | Path] = [SLUICE, "explain", "--replay", with_operator.operator_log, "speech/captions"]
+    command: list[str | Path] = [SLUICE, "explain", "--from-record", with_operator.operator_log, "speech/captions"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     records, differing = done.stdout.splitlines()[-1].split(" records, ")

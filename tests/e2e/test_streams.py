@@ -1,4 +1,4 @@
-"""Replicas are taken away under load, again and again: no chunk is lost, and no stream cut that fits into the drain."""
+"""Replicas are removed under load, repeatedly: no chunk is lost, and no stream that fits into the drain is cut."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def waves(scenarios: Path, folder: Path, *, drain: str) -> LabRun:
 
 
 def scale_ins(run: LabRun) -> int:
-    """Return how many replicas were taken away; two at once, where cycles fall so, are two."""
+    """Return the number of removed replicas; two in one cycle count twice."""
     return sum(max(0, change["replicas"][0] - change["replicas"][1]) for change in run.changes(0, 1e9))
 
 
@@ -51,7 +51,7 @@ def test_no_chunk_is_lost_and_no_session_cut(drained: LabRun) -> None:
 
 
 def test_those_that_go_were_told_so_before(drained: LabRun) -> None:
-    served: set[str] = set()  # one that never did goes first by itself
+    served: set[str] = set()  # a replica that never served is removed first
     gone: dict[str, str | None] = {}
     for seen in drained.seen:
         for pod in seen.pods:

@@ -1,8 +1,8 @@
-"""One writer, proved the hard way: three operators, a fault to the leader, hundreds of times.
+"""Checks that only the leader writes: three operators, and hundreds of faults of the leader.
 
     python tests/faults/lease_rounds.py --rounds 200
 
-Who wrote is read from the API server's audit log. `--without clock`, `--without policy` take a guard away.
+The writes come from the API server's audit log. `--without clock` and `--without policy` remove a guard.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
 
 from one_writer import Fault, World
 
@@ -24,13 +25,13 @@ from simulations.lab.host.binaries import ensure
 
 
 def main() -> int:
-    """Play the rounds, print the table; 0 when all were played and no former leader's write was accepted."""
+    """Run the rounds and print the table; return 0 if all were run and no write of a former leader was accepted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--lease", default="2s", help="how long the lease lasts (default 2s)")
+    parser.add_argument("--lease", default="2s", help="duration of the lease (default 2s)")
     parser.add_argument("--without", action="append", choices=["clock", "policy"], default=[])
     parser.add_argument("--fault", action="append", choices=[fault.name for fault in Fault], default=[])
-    parser.add_argument("--json", type=Path, help="write the figures there too")
+    parser.add_argument("--json", type=Path, help="file for the figures in JSON")
     options = parser.parse_args()
     faults = [Fault[name] for name in options.fault] or list(Fault)
     began_s = time.monotonic()
@@ -61,7 +62,7 @@ def main() -> int:
 
 
 def _play(world: World, faults: Iterable[Fault]) -> str | None:
-    """Play the rounds; return why they ended before the last one, if they did."""
+    """Run the rounds; return the reason if they ended early."""
     try:
         for number, fault in enumerate(faults, start=1):
             world.play(fault)
@@ -74,7 +75,7 @@ def _play(world: World, faults: Iterable[Fault]) -> str | None:
 
 
 def table(figures: dict[str, Any]) -> str:
-    """Return the figures as people read them."""
+    """Return the figures as a table."""
     head = ("the leader", "rounds", "lease taken", "first write", "held back", "conflict", "policy", "accepted")
     rows = [head, *map(_cells, figures["rows"])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
@@ -88,11 +89,11 @@ def table(figures: dict[str, Any]) -> str:
         [
             f"three operators, leases of {figures['lease']}{without}; times are median / longest, since the fault",
             *lines,
-            f"not counted, because the leader had just lost the lease by itself: {figures['void']}",
+            f"not counted, because the leader had just lost the lease for another reason: {figures['void']}",
             f"by the audit log, in {figures['wall_s']} s: the lease was taken {figures['tenures']} times;",
             f"accepted {accepted['scale']} scale writes and {accepted['status']} of status,",
             f"of those from former leaders {former['scale']} and {former['status']};",
-            f"refused by the policy although it was the leader: {figures['leaders_refused']}",
+            f"writes of the leader that the policy refused: {figures['leaders_refused']}",
         ]
     )
 

@@ -1,7 +1,7 @@
-"""Run the fault matrix against real servers and print it.
+"""Runs the fault matrix against real servers and prints it.
 
-`python tests/faults/matrix.py [--full] [--jobs N] [--json FILE] [--break GUARD] [ROW…]`; a row is chosen by a part of
-its name. Exit status 1 when a promise is violated.
+`python tests/faults/matrix.py [--full] [--jobs N] [--json FILE] [--break GUARD] [ROW…]`; a part of its name
+selects a row. Exit status 1 if a promise is violated.
 """
 
 import argparse
@@ -14,27 +14,26 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).parent / "harness"))
 
 from broken_guards import GUARDS, PROOFS
-from fault_rows import ROWS
-from fault_story import Cell, Column, document, run_row, table, violated
-from fault_world import FULL, World, paced
+from rows import ROWS
+from story import Cell, Column, document, run_row, table, violated
+from world import FULL, World, paced
 
 from simulations.lab.host.binaries import ensure
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("rows", nargs="*", help="parts of the names of rows; all without any")
+    parser.add_argument("rows", nargs="*", help="parts of the names of rows; default: all rows")
+    parser.add_argument("--full", action="store_true", help="a cycle of 15 s and the durations of production")
+    parser.add_argument("--interval", type=float, default=1.0, help="cycle in s; longer for a busy machine")
+    parser.add_argument("--json", type=Path, help="file for the matrix in JSON")
+    parser.add_argument("--keep", type=Path, help="folder for logs, which is kept")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel labs, each with a share of the rows")
     parser.add_argument(
-        "--full", action="store_true", help="a cycle of 15 s and the durations as they are in production"
-    )
-    parser.add_argument("--interval", type=float, default=1.0, help="of the cycle in s, for a machine that is busy")
-    parser.add_argument("--json", type=Path, help="also write the matrix here")
-    parser.add_argument("--keep", type=Path, help="folder for logs, which stays")
-    parser.add_argument("--jobs", type=int, default=2, help="labs at a time, each with a share of the rows")
-    parser.add_argument(
-        "--break", dest="broken", choices=sorted(GUARDS), help="take away a guard: its promise must then be violated"
+        "--break", dest="broken", choices=sorted(GUARDS), help="remove a guard: its promise must then be violated"
     )
     arguments = parser.parse_args()
     parts = arguments.rows or ([PROOFS[arguments.broken]] if arguments.broken else [""])
@@ -60,7 +59,7 @@ def _say(line: str) -> None:
 
 
 def _run(share: tuple[Sequence[str], Path, argparse.Namespace]) -> dict[str, dict[Column, Cell]]:
-    """Run some of the rows on a lab of their own."""
+    """Run some rows on one lab."""
     names, folder, arguments = share
     pace = FULL if arguments.full else paced(arguments.interval)
     cells: dict[str, dict[Column, Cell]] = {}

@@ -1,11 +1,11 @@
-"""Every row of the fault matrix, one test each, on one lab: whatever applies is held."""
+"""Each row of the fault matrix on one lab: every applicable promise is held."""
 
 from collections.abc import Iterator
 
 import pytest
-from fault_rows import ROWS
-from fault_story import Row, run_row, violated
-from fault_world import World
+from rows import ROWS
+from story import Row, run_row, violated
+from world import World
 
 from simulations.lab.host.binaries import ensure
 
@@ -21,7 +21,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_every_promise_is_held_under(world: World, row: Row) -> None:
     cells = run_row(world, row)
-    if violated(cells):  # a machine that others use may be late once
+    if violated(cells):  # a busy machine may be late once
         cells = run_row(world, row)
     assert violated(cells) == {}
     assert any(cell.verdict == "held" for cell in cells.values()), {c.value: cell.why for c, cell in cells.items()}

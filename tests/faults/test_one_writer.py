@@ -1,4 +1,4 @@
-"""A former leader never writes: one round of every fault, on real processes and the real API server."""
+"""A former leader never writes: one round of each fault, with real processes and the real API server."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def test_another_replica_takes_over_and_the_former_leader_writes_nothing_and_end
 
 
 def test_the_gap_that_a_clock_leaves_is_closed_by_the_server(world: World) -> None:
-    """A process stopped between its last look at the lease and the request sends it when it is let go."""
+    """A process that stops between its last check of the lease and a request sends the request when it resumes."""
     while not world.tallies[Fault.PAUSE_AFTER_CHECK_UNTOUCHED].by_policy:
         assert world.tallies[Fault.PAUSE_AFTER_CHECK_UNTOUCHED].rounds < 4, "a late write never met the policy alone"
         world.play(Fault.PAUSE_AFTER_CHECK_UNTOUCHED)

@@ -25,7 +25,7 @@ def binaries(pytestconfig: pytest.Config) -> Binaries:
 
 @pytest.fixture(scope="session")
 def control_plane(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """The session's cluster; a test that breaks a cluster starts its own."""
+    """The cluster of the session; a test that breaks a cluster starts its own."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane"), binaries) as control_plane:
         yield control_plane
 
@@ -38,11 +38,11 @@ def admin(control_plane: ControlPlane) -> Iterator[client.ApiClient]:
 
 @pytest.fixture
 def namespace(admin: client.ApiClient) -> Iterator[str]:
-    """The name of a fresh namespace; what is in it goes away with the test, nodes and the like do not."""
+    """The name of a new namespace; its objects are deleted after the test, cluster-wide objects are not."""
     core = client.CoreV1Api(admin)
     name = f"test-{uuid.uuid4().hex[:8]}"
     core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
     yield name
     core.delete_namespace(name)
-    # Pods on a node wait for a kubelet to confirm their end; here there may be none.
+    # Pods on a node wait for the confirmation of a kubelet; here there may be none.
     core.delete_collection_namespaced_pod(name, grace_period_seconds=0)

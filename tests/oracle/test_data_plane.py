@@ -15,7 +15,7 @@ from optimizer.model import Routing
 from simulations.lab.host.processes import free_ports
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
-from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.ingress import Ingress
 from simulations.lab.traffic.records import read_records
@@ -80,7 +80,7 @@ async def live(
     await server.start()
     ingress = Ingress(config)
     await ingress.start()
-    ingress.pod_changed(Pod(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
+    ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
     generator = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "simulations.lab.traffic.generator", "--config", folder / "generator.json"),
         stdout=asyncio.subprocess.DEVNULL,
@@ -111,8 +111,8 @@ def test_median_and_p95_through_the_ingress_are_within_3_percent_and_2_ms(
 ) -> None:
     """At a utilisation of 0.7, with the draws of the simulation it is compared with.
 
-    What else runs on the machine only ever adds to the latency, while an error of the lab's is there every time: so one
-    quiet attempt of three is enough.
+    Other load on the machine only adds to the latency, while an error of the lab occurs in every attempt: one good
+    attempt of three is enough.
     """
     arrivals_s = schedule.start_s if chunk_s is None else chunk_times(schedule, chunk_s, DURATION_S, 5)[0]
     percent = (50, 95)

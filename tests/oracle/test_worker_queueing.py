@@ -106,8 +106,8 @@ def test_the_event_simulation_agrees_with_pollaczek_and_khinchine(cv: float) -> 
 def test_median_and_p95_of_a_live_worker_are_within_3_percent_and_2_ms(worker: WorkerSpec, rate_rps: float) -> None:
     """At a utilisation of 0.7, with the draws of the simulation it is compared with.
 
-    What else runs on the machine only ever adds to the latency, while an error of the worker's is there every time: so
-    one quiet attempt of three is enough.
+    Other load on the machine only adds to the latency, while an error of the worker occurs in every attempt: one good
+    attempt of three is enough.
     """
     arrivals_s = poisson_s(rate_rps, round(3 * rate_rps), seed=11)
     ideal_s = [percentile_s(simulated_s(worker, arrivals_s), percent) for percent in (50, 95)]

@@ -21,7 +21,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import conditions, events, explain, reason_sentence, summary
+from controller.core.messages.conditions import conditions
+from controller.core.messages.events import events
+from controller.core.messages.explain import explain, reason_sentence
+from controller.core.messages.summary import summary
 from controller.core.plan.ledger import Ledger
 from controller.core.record import decision_record, policy_from_record, snapshot_from_record
 from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolMemory, RuleMemory

@@ -106,7 +106,10 @@ def test_it_is_told_and_survives_a_restart() -> None:
     (pipeline,) = decision.pipelines
     (stage,) = pipeline.profile.stages
     assert stage.latency_factor == pytest.approx(1.5, abs=0.05)
-    assert any("encoder measured 1.4" in line or "encoder measured 1.5" in line for line in explain(decision, SPEC.key))
+    assert any(
+        "encoder: measured p95 is 1.4" in line or "encoder: measured p95 is 1.5" in line
+        for line in explain(decision, SPEC.key)
+    )
     again = decide(world, Policy())
     assert again.pipelines[0].memory.latency_corrections == pipeline.memory.latency_corrections
 
@@ -121,4 +124,4 @@ def test_replicas_seen_to_carry_less_are_counted_on_for_less() -> None:
     assert modelled.plan is not None
     assert seen.plan is not None
     assert seen.plan.replicas()[ENCODER] > modelled.plan.replicas()[ENCODER]
-    assert any("carried 12 items/s per replica at most" in line for line in explain(decision, SPEC.key))
+    assert any("a replica served at most 12 items/s" in line for line in explain(decision, SPEC.key))

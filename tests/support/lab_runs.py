@@ -1,4 +1,4 @@
-"""`sluice lab run` and `sluice demo` as a person starts them, watched from outside while they go on."""
+"""Runs `sluice lab run` and `sluice demo` as a user does, and observes their cluster meanwhile."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _MAX_LAG_S = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the API server had of the only pipeline of a run, and of its pools, `at_s` on the monotonic clock."""
+    """The only pipeline of a run, its pools and its pods on the API server, `at_s` on the monotonic clock."""
 
     at_s: float
     resource: dict[str, Any]
@@ -46,16 +46,16 @@ class Seen:
         return found
 
     def condition(self, kind: str) -> dict[str, Any]:
-        """The condition of that type; empty as long as there is none."""
+        """Return the condition of that type; empty if it is missing."""
         return next((c for c in self.status.get("conditions", []) if c["type"] == kind), {})
 
     def available(self, pool: str) -> dict[str, Any]:
-        """The condition of a pool that says whether it delivers; empty as long as there is none."""
+        """Return the condition of a pool about its capacity; empty if it is missing."""
         conditions = self.pools.get(pool, {}).get("status", {}).get("conditions", [])
         return next((c for c in conditions if c["type"] == "Available"), {})
 
     def pods_of(self, app: str, condition: str = "PodScheduled", status: str | None = None) -> list[float]:
-        """Since when the pods of a Deployment are in a condition, in seconds since the epoch, whole ones."""
+        """Return the times since when the pods of a Deployment have a condition, in whole seconds since the epoch."""
         return [
             datetime.fromisoformat(found["lastTransitionTime"]).timestamp()
             for pod in self.pods
@@ -67,9 +67,9 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
-    """A run that has ended. `lines` are those of standard error, each with the moment at which it was read.
+    """A finished run. `lines` are those of standard output, each with the time at which it was read.
 
-    `operator_log` is the file that the run left, which is not there without an operator.
+    `operator_log` is the log that the run has kept; the file is missing without an operator.
     """
 
     code: int
@@ -86,16 +86,16 @@ class LabRun:
 
     @property
     def was_late(self) -> bool:
-        """Whether the load generator was late, so that the run measured this machine."""
+        """Whether the load generator was late, which makes the run invalid."""
         lag_s: float = self.summary["generator_lag_p99_s"]
         return lag_s > _MAX_LAG_S
 
     def heard_s(self, words: str) -> float:
-        """The moment of the first line with `words`."""
+        """Return the time of the first line with `words`."""
         return next(at_s for at_s, line in self.lines if words in line)
 
     def changes(self, from_s: float, until_s: float) -> list[dict[str, Any]]:
-        """What was decided to change in an interval of the run's time."""
+        """Return the decided changes in an interval of the run's time."""
         return [
             change
             for decision in self.report["decisions"]
@@ -124,7 +124,7 @@ class Watched:
             )
 
     def kubeconfig(self) -> Path | None:
-        """That of the run's cluster, as soon as the command has told it."""
+        """Return the kubeconfig of the run's cluster; None until the command has printed it."""
         told = re.search(r"is up: kubectl --kubeconfig (\S+)", self.stdout())
         return Path(told[1]) if told else None
 
@@ -135,7 +135,7 @@ class Watched:
         return self._stderr.read_text()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether the command has ended, after `timeout_s` at most; lines that have come meanwhile are read."""
+        """Return whether the command has ended, after at most `timeout_s`; read its new lines."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
         whole = self.stdout().split("\n")[:-1]
@@ -150,9 +150,9 @@ class Watched:
             assert time.monotonic() < deadline, self.stderr()
 
     def watch(self, once_scaled: Callable[[Path], None], also: Callable[[Seen, Path], None] | None = None) -> None:
-        """Look at the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change.
+        """Observe the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change.
 
-        `also` is called with everything that is seen.
+        `also` is called with every observation.
         """
         deadline = time.monotonic() + _LIMIT_S
         while (kubeconfig := self.kubeconfig()) is None:
@@ -162,7 +162,7 @@ class Watched:
         with config.new_client_from_config(str(kubeconfig)) as api:
             while not self.wait(_POLL_S):
                 assert time.monotonic() < deadline, self.stderr()
-                with contextlib.suppress(HTTPError, client.ApiException):  # the cluster comes up, or goes down
+                with contextlib.suppress(HTTPError, client.ApiException):  # the cluster is starting or stopping
                     self.seen.append(_look(api))
                     if also is not None:
                         also(self.seen[-1], kubeconfig)
@@ -171,23 +171,23 @@ class Watched:
                     scaled = True
 
     def interrupt(self) -> int:
-        """Do what Ctrl-C does; return the exit status."""
+        """Send SIGINT, as Ctrl-C does; return the exit status."""
         self.process.send_signal(signal.SIGINT)
         return self.process.wait(_END_S)
 
     def kill(self) -> None:
-        """End the command, if it has not ended; its parts end with it."""
+        """Kill the command, and with it its processes."""
         self.process.kill()
         self.process.wait()
 
     def remains(self) -> list[str]:
-        """The temporary files of the run that are still there, after its processes have ended."""
+        """Return the temporary files that the run has left, after its processes have ended."""
         eventually(lambda: not processes_about(self._work))
         return list(map(str, self._work.iterdir()))
 
 
 def eventually(look: Callable[[], T], within_s: float = _END_S) -> T:
-    """What `look` returns, as soon as it is true."""
+    """Return the first true result of `look`."""
     deadline = time.monotonic() + within_s
     while not (found := look()):
         assert time.monotonic() < deadline, f"not within {within_s:g} s"
@@ -196,7 +196,7 @@ def eventually(look: Callable[[], T], within_s: float = _END_S) -> T:
 
 
 def processes_about(folder: Path) -> list[str]:
-    """The command lines of processes that have a path in `folder` among their arguments."""
+    """Return the command lines of processes with a path in `folder` among their arguments."""
     lines = (" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
     return [line for line in lines if f"{folder}/" in line]
 
@@ -209,7 +209,7 @@ def lab_run(
     once_scaled: Callable[[Path], None] = lambda kubeconfig: None,
     also: Callable[[Seen, Path], None] | None = None,
 ) -> LabRun:
-    """Run a scenario to its end, and once more when the load was late and that matters."""
+    """Run a scenario to its end; run it again if the load was late and `must_be_punctual`."""
     for attempt in ("first", "second"):
         report = folder / f"{attempt}.json"
         watched = Watched(folder / attempt, "lab", "run", scenario, "--report", report, *flags)

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from builders import a_placement, a_spec, a_stage
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.lab.session.decisions import Change, LoggedDecision
-from simulations.lab.session.report import LiveRun
+from simulations.lab.session.decisions import LoggedDecision
+from simulations.lab.session.report import LiveRun, lab_result
 from simulations.results.ledger import Observation, PlacementKey, Replicas
+from simulations.results.results import Change
 from simulations.results.scoring import Clock, Items, Outcome
 
 CAPTIONS = PipelineKey("speech/captions")
@@ -26,7 +28,7 @@ def pipeline(name: str = "captions", *, drain_s: float = 4.0) -> PipelineSpec:
 
 
 def items(outcome: Outcome = Outcome.SERVED, *, latency_s: float = 0.1, count: int = 400) -> Items:
-    """Return `count` items that arrive evenly over the run and all fare alike."""
+    """Return `count` items that arrive evenly over the run, all with the same outcome."""
     return Items(
         arrival_s=np.linspace(0.0, CLOCK.duration_s, count, endpoint=False),
         latency_s=np.full(count, latency_s),
@@ -60,7 +62,7 @@ def an_observation(
 
 
 def observed(seen: Callable[[float], Observation] = an_observation) -> tuple[Observation, ...]:
-    """Return what `seen` gives for every second of the run, from a second before it."""
+    """Return an observation for every second of the run, beginning one second before it."""
     return tuple(seen(t_s) for t_s in np.arange(-1.0, CLOCK.duration_s + 1).tolist())
 
 
@@ -95,3 +97,8 @@ def a_run(
         peak_instances=peak_instances,
         generator_lag_p99_s=0.001,
     )
+
+
+def report_of(run: LiveRun) -> dict[str, Any]:
+    """Return the report of a run in JSON."""
+    return lab_result(run).to_json()

@@ -1,4 +1,4 @@
-"""A network that can be taken away: a relay on loopback, in front of a server, that cuts connections or holds bytes."""
+"""A TCP relay on loopback in front of a server, which can cut connections or hold bytes back."""
 
 import asyncio
 import contextlib
@@ -13,17 +13,17 @@ _START_S = 10.0
 
 
 class Link(Enum):
-    """What becomes of bytes."""
+    """The states of the relay."""
 
     OPEN = "open"
     CUT = "cut"
-    """Connections are reset, and new ones at once."""
+    """Connections are reset, new ones included."""
     HELD = "held"
-    """Bytes wait in the relay, as in a network that will retransmit them, and arrive when it is open again."""
+    """Bytes wait in the relay and arrive when it is open again, as after retransmissions."""
 
 
 class TcpRelay:
-    """Relays connections to one port of its own to another on this machine, in a thread, from `with` to its end."""
+    """Relays connections from its own port to another port on this machine, in a thread, inside its `with` block."""
 
     def __init__(self, upstream_port: int) -> None:
         (self.port,) = free_ports(1)
@@ -37,7 +37,7 @@ class TcpRelay:
         self._server: asyncio.Server | None = None
 
     def set(self, link: Link) -> None:
-        """Change what becomes of bytes, from now on; return when it holds."""
+        """Change the state; return when it is in force."""
         asyncio.run_coroutine_threadsafe(self._set(link), self._loop).result(_START_S)
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Waiting for what a server does in its own time."""
+"""Waiting for a server."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _POLL_S = 0.02
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait until `holds` returns something true; fail when it has not within `DEADLINE_S`."""
+    """Wait until `holds` returns a true value; fail after `DEADLINE_S`."""
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         assert time.monotonic() < deadline

@@ -1,6 +1,5 @@
-"""The lab put together: a control plane with Sluice's resources in it, Prometheus behind the fault proxy, nodes, their
-agent, and the operator under its own ServiceAccount. What load runs through it is `simulations.lab.session.run`'s
-business."""
+"""The lab's cluster: a control plane with Sluice's resources, Prometheus behind the metrics proxy, nodes, their agent,
+and the operator under its own ServiceAccount. `simulations.lab.session.run` adds the load."""
 
 import contextlib
 import http
@@ -10,12 +9,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import urllib3
 import yaml
 from kubernetes import client, config, utils
+from typing_extensions import override
 
 from controller.core.state.spec import PipelineSpec, PoolSpec
 from controller.resources.schema import CRDS
@@ -27,7 +26,7 @@ from simulations.lab.cluster.nodes import FaultyPool
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.metrics_proxy import MetricsProxy
 from simulations.lab.host.binaries import Binaries
-from simulations.lab.host.processes import LOOPBACK, ProcessError, Processes, free_ports
+from simulations.lab.host.processes import LOOPBACK, ProcessError, Service, free_ports
 
 _OPERATOR_NAMESPACE = "sluice-system"
 _OPERATOR_ACCOUNT = "sluice"
@@ -38,18 +37,16 @@ _TIMEOUT_S = (3, 10)
 _CONFLICT = 409
 
 
-class Cluster:
-    """A lab in one folder. Everything it starts ends with the `with` block, or with this process."""
+class LabCluster(Service):
+    """A lab in one folder."""
 
     def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
-        """Nothing runs before `start()`; `seed` is that of the workers' service times."""
+        """Nothing runs before `start()`; `seed` is for the service times of the workers."""
+        super().__init__(folder / "processes")
         self.folder = folder
         self.ingress_port, self.operator_port, self._agent_port, proxy_port = free_ports(4)
-        self.operator_log = folder / "processes" / "operator.log"
         self._seed = seed
         self._scrape_interval_s = scrape_interval_s
-        self._exit = contextlib.ExitStack()
-        self._processes = Processes(folder / "processes")
         self._control_plane = ControlPlane(folder / "kubernetes", binaries)
         self._prometheus = PrometheusServer(
             folder / "prometheus",
@@ -70,59 +67,42 @@ class Cluster:
         return self._control_plane.kubeconfig
 
     @property
+    def operator_log(self) -> Path:
+        """Return the path of the operator's log."""
+        return self.folder / "processes" / "operator.log"
+
+    @property
     def prometheus_url(self) -> str:
-        """Return where Prometheus answers, without the fault proxy."""
+        """Return the URL of Prometheus itself, without the metrics proxy."""
         return self._prometheus.url
 
     @property
     def operator_url(self) -> str:
-        """Return where the operator serves its metrics and probes."""
+        """Return the URL of the operator's metrics and probes."""
         return f"http://{LOOPBACK}:{self.operator_port}"
 
-    def start(self) -> Self:
-        """Start the control plane and Prometheus, install Sluice's resources, and start the node agent.
+    @override
+    def _start(self) -> None:
+        self._parts.enter_context(self._control_plane)
+        self._parts.enter_context(self._prometheus)
+        self.metrics = self._parts.enter_context(MetricsProxy(self._prometheus.url, self._proxy_port))
+        with self.admin() as api:
+            self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
+            install(api)
+        self._start_module(
+            "agent",
+            "simulations.lab.pods.agent",
+            {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
+        )
 
-        Raises:
-            ProcessError: a part did not start; the message has its last log lines.
-        """
-        try:
-            self._exit.enter_context(self._control_plane)
-            self._exit.enter_context(self._prometheus)
-            self.metrics = self._exit.enter_context(MetricsProxy(self._prometheus.url, self._proxy_port))
-            self._exit.enter_context(self._processes)
-            with self.admin() as api:
-                self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
-                install(api)
-            self._start_module(
-                "agent",
-                "simulations.lab.pods.agent",
-                {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
-            )
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Stop all parts, the last started first."""
-        self._exit.close()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
+    @override
     def check(self) -> None:
-        """Raise `ProcessError` if a part has ended by itself."""
         self._control_plane.check()
         self._prometheus.check()
-        self._processes.check()
+        super().check()
 
     def admin(self) -> client.ApiClient:
-        """Return a client with the administrator's rights, to be closed by the caller."""
+        """Return a client with the administrator's rights; the caller closes it."""
         return config.new_client_from_config(str(self.kubeconfig))
 
     def apply(
@@ -133,7 +113,7 @@ class Cluster:
     ) -> None:
         """Create nodes for the pools, the Deployments that the pipelines target, and the resources themselves.
 
-        `documents` are the resources as the user wrote them; `pipelines` and `pools` are the same, translated.
+        `documents` are the resources as users write them; `pipelines` and `pools` are the same ones, translated.
         """
         pipelines = tuple(pipelines)
         of_pool = pool_nodes(pools)
@@ -155,12 +135,16 @@ class Cluster:
                     _create_resource(custom, document)
 
     def settle_nodes(self, pool: PoolName) -> None:
-        """Make the nodes of a pool what its faults say they are."""
+        """Bring the nodes of a pool into the state that its faults demand."""
         with self.admin() as api:
             self.pools[pool].settle(client.CoreV1Api(api))
 
     def slow_down(self, path: str, factor: float) -> None:
-        """Multiply what the node agent has at `path` of its control endpoint."""
+        """Multiply the factor that the node agent has at `path` of its control endpoint by `factor`.
+
+        Raises:
+            ProcessError: the agent refuses it.
+        """
         self._factors[path] = self._factors.get(path, 1.0) * factor
         url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
         answer = urllib3.request("PUT", url, body=repr(self._factors[path]), timeout=_TIMEOUT_S[1], retries=False)
@@ -168,9 +152,9 @@ class Cluster:
             raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
 
     def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
-        """Start the operator under its own ServiceAccount, its metrics by way of the fault proxy.
+        """Start the operator under its own ServiceAccount, with the metrics proxy as its Prometheus.
 
-        `metrics` names their sources as `--metrics` does; a direct scrape answers users' queries from the ingress.
+        `metrics` names the metrics sources, as `--metrics` does; direct scrapes include the ingress.
         """
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(
@@ -199,10 +183,10 @@ class Cluster:
 
 
 def install(api: client.ApiClient, *, policies: bool = True) -> None:
-    """Install Sluice's resources, the operator's rights and, if asked for, what the API server refuses it.
+    """Install Sluice's CRDs, the operator's rights and, with `policies`, its admission policies.
 
     Raises:
-        ProcessError: the resources are not served in time.
+        ProcessError: the API server does not serve the resources in time.
     """
     utils.create_from_dict(api, {"kind": "List", "items": [crd.manifest() for crd in CRDS]})
     for name in ("rbac.yaml", *(("admission.yaml",) if policies else ())):
@@ -228,7 +212,7 @@ def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any
     group, _, version = document["apiVersion"].partition("/")
     plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
     if plural is None:
-        return  # a document of another API: the lab makes its own workloads
+        return  # a document of another API: the lab creates its own workloads
     namespace = document["metadata"].get("namespace")
     if document["kind"] == "ComputePool":
         custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)

@@ -8,19 +8,17 @@ import shutil
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import yaml
 from kubernetes import client, config
+from typing_extensions import override
 
-from simulations.lab.faults.fault_proxy import FaultProxy
 from simulations.lab.host.binaries import Binaries
-from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
+from simulations.lab.host.processes import LOOPBACK, Child, Service, free_ports
 
 _READY_S = 60.0
 _READ_S = 5.0
-_QPS = 1000  # the default of 20 requests/s would make the controllers the lab's bottleneck
+_QPS = 1000  # with the default of 20 requests/s, the controllers would be the lab's bottleneck
 _CONTROLLERS = (
     "deployment-controller",
     "replicaset-controller",
@@ -31,8 +29,8 @@ _CONTROLLERS = (
     "serviceaccount-controller",
     "disruption-controller",
 )
-# ServiceAccount would hold pods up for token volumes, which only kubelets use; TaintNodesByCondition taints every new
-# node until the node-lifecycle controller, absent here, has seen it Ready.
+# ServiceAccount would delay pods for token volumes, which only kubelets use. TaintNodesByCondition taints every node
+# until the node-lifecycle controller, which does not run here, reports it Ready.
 _NO_ADMISSION = ("ServiceAccount", "TaintNodesByCondition")
 _PACKED = ("cpu", "nvidia.com/gpu", "aws.amazon.com/neuron")
 _ISSUER = "https://kubernetes.default.svc"
@@ -59,22 +57,22 @@ _AUDIT_POLICY = {
 }
 
 
-class ControlPlane:
-    """One cluster in one folder; it ends with `stop()`, with the `with` block or with this process."""
+class ControlPlane(Service):
+    """One cluster with its data in one folder; `start` returns when the controllers have begun to act."""
 
     def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False) -> None:
         """Nothing runs before `start()`.
 
         Args:
-            folder: where keys, data, logs and kubeconfigs go; made when it is not there. The data of an earlier
-                cluster in it are deleted by `start()`.
+            folder: for keys, data, logs and kubeconfigs; created if it is missing. `start()` deletes the data of an
+                earlier cluster.
             binaries: the lab's programs.
-            audit: whether the API server records every write of a scale, of a status of Sluice's and of a Lease in
-                `audit_log`, with who asked, for what, and how it was answered.
+            audit: whether the API server records every write of a scale, of a status of Sluice's resources and of a
+                Lease in `audit_log`, with user, request and response status.
         """
         self._folder = folder.resolve()
+        super().__init__(self._folder / "logs")
         self._binaries = binaries
-        self._processes = Processes(self._folder / "logs")
         self.kubeconfig = self._folder / "admin.kubeconfig"
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
         self.audit_log = self._folder / "audit.log"
@@ -83,21 +81,9 @@ class ControlPlane:
         self._start_again: Callable[[], Child]
         self.url = ""
 
-    def start(self) -> Self:
-        """Start all parts and return when the API server is ready and the controllers have begun to act.
-
-        Raises:
-            ProcessError: a part ended or was not ready in time.
-        """
-        shutil.rmtree(self._folder / "etcd", ignore_errors=True)
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
+    @override
     def _start(self) -> None:
+        shutil.rmtree(self._folder / "etcd", ignore_errors=True)
         client_port, peer_port, api_port = free_ports(3)
         self.url = f"https://{LOOPBACK}:{api_port}"
         token = secrets.token_hex(16)
@@ -119,35 +105,13 @@ class ControlPlane:
             manager.wait_until(lambda: _default_account_exists(admin), _READY_S)
 
     def restart_api_server(self) -> None:
-        """Kill the API server and start it again at the same address: it has forgotten what watches could go on from.
+        """Kill the API server and start it again at the same address, without the history that watches resume from.
 
         Raises:
             ProcessError: it was not ready in time.
         """
         self._processes.kill(self._api_server)
         self._api_server = self._start_again()
-
-    def stop(self) -> None:
-        """Stop all parts; their data and logs stay in the folder."""
-        self._processes.stop()
-
-    def check(self) -> None:
-        """Raise `ProcessError` if a part has ended by itself."""
-        self._processes.check()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def fault_proxy(self) -> FaultProxy:
-        """Return a fault proxy in front of the API server, to be entered; clients of the server trust it as well."""
-        key = self.certificate_authority.with_name("apiserver.key")
-        (port,) = free_ports(1)
-        return FaultProxy(self.url, port, trust=self.certificate_authority, identity=(self.certificate_authority, key))
 
     def service_account_kubeconfig(
         self,
@@ -159,18 +123,17 @@ class ControlPlane:
         pod: str | None = None,
         server: str | None = None,
     ) -> None:
-        """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is good for `valid_s`.
+        """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is valid for `valid_s`.
 
-        Nobody renews the token, unlike the one that a kubelet mounts, so its default outlasts a lab left running.
+        Unlike a token that a kubelet mounts, it is not renewed: the default is longer than a lab runs.
 
         Args:
             namespace: of the ServiceAccount.
             name: of the ServiceAccount.
             path: the file to write.
-            valid_s: how long the token is good for, in seconds.
-            pod: the pod to bind the token to, as one that a kubelet mounts is bound; made if it is not there, for no
-                node to run.
-            server: where the API server is reached, if not directly.
+            valid_s: lifetime of the token in seconds.
+            pod: the pod to bind the token to, as a kubelet does; created if it is missing, and never scheduled.
+            server: URL of a proxy to reach the API server through, if not directly.
 
         Raises:
             kubernetes.client.ApiException: status 404 when there is no such ServiceAccount.
@@ -200,7 +163,7 @@ class ControlPlane:
                 "listen-peer-urls": peer_url,
                 "initial-advertise-peer-urls": peer_url,
                 "initial-cluster": f"lab={peer_url}",
-                "unsafe-no-fsync": "true",  # what is lost with the machine is a lab
+                "unsafe-no-fsync": "true",  # a lab need not survive a crash of the machine
                 "log-level": "error",
             },
         )
@@ -212,11 +175,11 @@ class ControlPlane:
             self._binaries.kube_apiserver,
             {
                 "etcd-servers": etcd_url,
-                "cert-dir": pki,  # it makes its own certificate there, and tokens are signed with the same key
+                "cert-dir": pki,  # it creates its own certificate there, and tokens are signed with the same key
                 "bind-address": LOOPBACK,
                 "secure-port": port,
                 "advertise-address": LOOPBACK,
-                "endpoint-reconciler-type": "none",  # a loopback address is no valid endpoint
+                "endpoint-reconciler-type": "none",  # a loopback address is not a valid endpoint
                 "service-cluster-ip-range": "10.0.0.0/24",
                 "service-account-issuer": _ISSUER,
                 "service-account-key-file": pki / "apiserver.key",
@@ -280,12 +243,12 @@ class ControlPlane:
 
 
 def _bound_to(core: client.CoreV1Api, namespace: str, pod: str, account: str) -> client.V1BoundObjectReference:
-    """Return the reference that binds a token to `pod`; the pod is made when it is not there."""
+    """Return the reference that binds a token to `pod`; the pod is created if it is missing."""
     manifest = {
         "metadata": {"name": pod},
         "spec": {
             "serviceAccountName": account,
-            "schedulerName": "nobody",
+            "schedulerName": "none",
             "containers": [{"name": "operator", "image": "none"}],
         },
     }
@@ -303,11 +266,11 @@ def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:
 
 
 def _scheduler_settings(kubeconfig: Path) -> dict[str, object]:
-    """Return a KubeSchedulerConfiguration that fills nodes up before it starts on the next."""
+    """Return a KubeSchedulerConfiguration that fills a node before it uses the next."""
     scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in _PACKED]}
     arguments = {
         "NodeResourcesFit": {"scoringStrategy": scoring},
-        "PodTopologySpread": {"defaultingType": "List"},  # an empty one: the built-in defaults spread replicas
+        "PodTopologySpread": {"defaultingType": "List"},  # an empty list: the built-in defaults would spread replicas
     }
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The Deployments that manifests target: one per placement, on its pool's nodes, whose pods are stage workers."""
+"""The Deployments that manifests target: one per placement, with stage workers as pods on the pool's nodes."""
 
 import math
 import zlib
@@ -16,20 +16,20 @@ _DEFAULT_QUEUE_LIMIT = 512
 
 
 class UnsupportedManifest(ValueError):
-    """The manifest is valid, but the lab cannot run it; the message says what of it."""
+    """The manifest is valid, but the lab cannot run it; the message names the field and the reason."""
 
 
 def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)) -> dict[PoolName, PoolNodes]:
-    """Return the nodes of each pool: as many as its capacity allows.
+    """Return the nodes of each pool: `capacity.instances` of them.
 
     Raises:
-        UnsupportedManifest: a pool without `capacity.instances`: the lab has no nodes of its own to count.
+        UnsupportedManifest: a pool without `capacity.instances`.
     """
     nodes = {}
     for pool in pools:
         if pool.instances is None:
             raise UnsupportedManifest(
-                f"ComputePool {pool.name}: spec.capacity.instances: the lab makes that many nodes, so it must be given"
+                f"ComputePool {pool.name}: spec.capacity.instances: must be given; the lab creates that many nodes"
             )
         device: Device = next(device for device in get_args(Device) if device == pool.device)
         nodes[pool.name] = PoolNodes(
@@ -43,12 +43,12 @@ def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)
 
 
 def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int) -> WorkerSpec:
-    """Return what a replica of `placement` is in the lab: the declared law, limits and start-up."""
+    """Return the worker of `placement`: the declared service time, limits and start-up."""
     if stage.preset not in get_args(Preset):
         known = ", ".join(get_args(Preset))
         raise UnsupportedManifest(
             f"pipeline {pipeline.key}, stage {stage.name}"
-            f": metrics.preset: {stage.preset!r}: the lab's workers speak {known}"
+            f": metrics.preset: {stage.preset!r}: must be one of {known} in the lab"
         )
     preset: Preset = next(preset for preset in get_args(Preset) if preset == stage.preset)
     prior = placement.prior
@@ -65,7 +65,7 @@ def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSp
         session_slots=prior.session_slots,
         startup_s=placement.startup_s,
         drain_s=pipeline.scaling.drain_s,
-        # Each placement draws service times of its own, the same in every run of a seed.
+        # Each placement draws its own service times, the same in every run with the same seed.
         seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
         preset=preset,
     )
@@ -77,8 +77,8 @@ def deployments(
     """Return the Deployment of every placement, with its minimum of replicas.
 
     Raises:
-        UnsupportedManifest: a target that is not a Deployment of apps/v1, a pool without nodes, a preset no worker
-            speaks, or more replicas per instance than nodes of the lab can tell apart.
+        UnsupportedManifest: a target that is not a Deployment of apps/v1, a pool without a manifest, a preset that
+            workers do not have, or `perInstance` above `MAX_PER_INSTANCE`.
     """
     manifests = []
     for pipeline in pipelines:
@@ -88,12 +88,12 @@ def deployments(
                 if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
                     raise UnsupportedManifest(
                         f"pipeline {pipeline.key}, stage {stage.name}: target {target.api_version} {target}: "
-                        "the lab runs Deployments of apps/v1"
+                        "must be a Deployment of apps/v1 in the lab"
                     )
                 if placement.pool not in nodes:
                     raise UnsupportedManifest(
-                        f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be in "
-                        "the manifests: the lab makes its nodes"
+                        f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be "
+                        "among the manifests; the lab creates its nodes"
                     )
                 worker = worker_spec(pipeline, stage, placement, seed=seed)
                 manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))

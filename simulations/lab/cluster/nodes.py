@@ -1,8 +1,7 @@
-"""Node objects without machines, and how much of a node one replica takes.
+"""Node objects without machines, and the share of a node that one replica requests.
 
-Replicas share a node by CPU: a node has 48 cores, and a replica of which `perInstance` fit on one instance asks for its
-share of them, rounded down, so that exactly `perInstance` fit and shares of different sizes add up. CPU is what the
-scheduler packs by, and what a full pool is short of.
+Replicas share a node by CPU, which the scheduler packs by: a node has 48 cores, and a replica requests its share of
+them, 1/`perInstance`, rounded down. Exactly `perInstance` replicas fit, and shares of different sizes add up.
 """
 
 from collections import Counter
@@ -15,12 +14,12 @@ from kubernetes import client
 Device = Literal["CPU", "Inferentia", "Trainium", "GPU"]
 
 NODE_MILLICORES = 48_000
-MAX_PER_INSTANCE = 200  # above, rounding could let one replica more onto a node
+MAX_PER_INSTANCE = 200  # above it, rounding could fit one replica more
 
 NO_CAPACITY_TAINT = "lab.sluice.dev/no-capacity"
-"""No new replica is placed: it has to wait, as for a provider that has no more machines."""
+"""Keeps new replicas pending, as when the provider has no more machines."""
 NOTICE_TAINT = "aws-node-termination-handler/spot-itn"
-"""The provider takes the node back soon; the node is cordoned, too."""
+"""The provider will reclaim the node soon; the node is also cordoned."""
 
 _TIMEOUT_S = (3, 10)
 _CONFLICT = 409
@@ -36,8 +35,8 @@ _DEVICE_RESOURCES: Mapping[Device, str] = {
 class PoolNodes:
     """The nodes of one pool: `instances` of them, spread over `zones` in turn, each with `devices` accelerators.
 
-    `node_selector` are the labels by which the pool finds its nodes; `taint` is the key of a NoSchedule taint;
-    `allocatable` adds resources to those that every node has, or replaces them.
+    `node_selector` are the labels of the pool's nodes; `taint` is the key of a NoSchedule taint; `allocatable`
+    adds to or replaces the resources that every node has.
     """
 
     name: str
@@ -53,7 +52,7 @@ class PoolNodes:
 def pod_resources(pool: PoolNodes, per_instance: int) -> dict[str, str]:
     """Return the resource requests (and limits) of a pod of which `per_instance` fit on one node of the pool.
 
-    The device's own resource is asked for where a replica has whole devices to itself. ValueError when `per_instance`
+    A replica with whole devices to itself also requests the device's resource. ValueError when `per_instance`
     is not between 1 and `MAX_PER_INSTANCE`.
     """
     if not 1 <= per_instance <= MAX_PER_INSTANCE:
@@ -66,12 +65,12 @@ def pod_resources(pool: PoolNodes, per_instance: int) -> dict[str, str]:
 
 
 def node_names(pool: PoolNodes) -> list[str]:
-    """Return the names of the pool's nodes, in the order in which they are made."""
+    """Return the names of the pool's nodes, in the order of creation."""
     return [f"{pool.name}-{index}" for index in range(pool.instances)]
 
 
 def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
-    """Return the Node objects of the pool, ready to take pods."""
+    """Return the Node objects of the pool, in status Ready."""
     resources = {"cpu": f"{NODE_MILLICORES}m", "memory": "192Gi", "pods": "250"}
     if pool.device in _DEVICE_RESOURCES:
         resources[_DEVICE_RESOURCES[pool.device]] = str(pool.devices)
@@ -82,14 +81,14 @@ def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
 
 
 def create(api: client.CoreV1Api, pools: Iterable[PoolNodes]) -> None:
-    """Create the nodes that are not there yet."""
+    """Create the nodes that do not exist."""
     for pool in pools:
         for node in node_manifests(pool):
             _create(api, node)
 
 
 def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
-    """Take nodes away at once, with all that runs on them; those that have gone already are fine."""
+    """Delete nodes at once, and their pods with them; missing nodes are ignored."""
     for name in names:
         try:
             api.delete_node(name, grace_period_seconds=0)
@@ -99,10 +98,10 @@ def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
 
 
 class FaultyPool:
-    """The nodes of a pool as faults leave them. Faults may overlap, and each ends by itself.
+    """The nodes of a pool under faults, which may overlap; each counter is the number of present faults.
 
-    `outages` let no new replica onto a node, `absences` keep all nodes away; `leaving` and `gone` count by a node's
-    number how often it was told to go, and how often it was taken.
+    `outages` keep new replicas pending, `absences` remove all nodes. `leaving` and `gone` count for each node, by its
+    index, the notices of a reclaim and the reclaims.
     """
 
     def __init__(self, nodes: PoolNodes) -> None:
@@ -113,7 +112,7 @@ class FaultyPool:
         self.gone: Counter[int] = Counter()
 
     def settle(self, api: client.CoreV1Api) -> None:
-        """Make the nodes on the API server what the faults say they are."""
+        """Bring the nodes on the API server into the state that the faults demand."""
         there = {node.metadata.name for node in api.list_node(_request_timeout=_TIMEOUT_S).items}
         for index, manifest in enumerate(node_manifests(self.nodes)):
             name = manifest["metadata"]["name"]

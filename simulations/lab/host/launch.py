@@ -1,7 +1,7 @@
-"""Become another program that is killed by the kernel when the parent goes: `launch.py PARENT_PID PROGRAM [ARGUMENT]…`.
+"""Executes a program that the kernel kills when its parent ends: `launch.py PARENT_PID PROGRAM [ARGUMENT]…`.
 
-A program of its own, standard library only, because running Python code between fork and exec (`preexec_fn`) can
-deadlock in a parent that has threads.
+A separate program with the standard library only: Python code between fork and exec (`preexec_fn`) can deadlock in a
+parent with threads.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when the *thread* that started it ends; exit at once if that has happened.
 
     Args:
-        parent_pid: the process that must be the parent still, as seen by itself.
+        parent_pid: the process number of the expected parent.
 
     Source: prctl(2), PR_SET_PDEATHSIG. The setting survives exec, not fork.
     """
@@ -30,6 +30,6 @@ def die_with_parent(parent_pid: int) -> None:
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     try:
-        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - running the program it is given is its purpose
+        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - running a given program is its purpose
     except OSError as error:
         sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")

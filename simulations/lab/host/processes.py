@@ -1,4 +1,4 @@
-"""Child processes of the lab: they log to files, bind to loopback, and do not survive the parent."""
+"""Child processes of the lab: they log to files, listen on loopback, and end with their parent."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,12 +25,12 @@ _POLL_S = 0.02
 # Below the kernel's ephemeral range, from which an outgoing connection could take the port before its owner binds it.
 _PORTS = range(20_000, 32_000)
 
-# A parent-death signal comes when the starting *thread* ends, so all children are started by one that lasts.
+# The kernel sends the parent-death signal when the starting *thread* ends, so one lasting thread starts all children.
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lab-starter")
 
 
 class ProcessError(RuntimeError):
-    """A process of the lab ended by itself, or was not ready in time; the message has its last log lines."""
+    """A process of the lab ended unexpectedly, or was not ready in time; the message has its last log lines."""
 
 
 class Child:
@@ -61,7 +62,7 @@ class Child:
             time.sleep(_POLL_S)
 
     def stop(self, timeout_s: float = _STOP_S) -> int:
-        """End the program and all of its process group: SIGTERM, then SIGKILL after `timeout_s`; return its code."""
+        """End the program and its process group: SIGTERM, then SIGKILL after `timeout_s`; return its exit code."""
         if self._process.returncode is None:
             deadline = time.monotonic() + timeout_s
             os.killpg(self.pid, signal.SIGTERM)
@@ -71,7 +72,7 @@ class Child:
         return self._process.wait()
 
     def _ended(self) -> int | None:
-        # Without reaping it: until then the number of its process group cannot come to belong to strangers.
+        # Does not reap the process: the kernel cannot give its process group number to another one before that.
         if self._process.returncode is not None:
             return self._process.returncode
         end = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -85,15 +86,15 @@ class Child:
 
 
 class Processes:
-    """Children that are started one after the other and stopped in reverse order."""
+    """Child processes, stopped in the reverse order of their start."""
 
     def __init__(self, folder: Path) -> None:
-        """Logs go to `<folder>/<name>.log`; the folder is made when it is not there."""
+        """Logs go to `<folder>/<name>.log`; the folder is created if it is missing."""
         self._folder = folder
         self._children: list[Child] = []
 
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
-        """Start `command`; its first item is the program's path."""
+        """Start `command`, whose first item is the path of a program."""
         return _starter.submit(self._start, name, command).result()
 
     def _start(self, name: str, command: Sequence[str | Path]) -> Child:
@@ -106,7 +107,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C at the terminal is for us; we then stop them in order
+                start_new_session=True,  # Ctrl-C reaches the parent only, which stops them in order
             )
         child = Child(name, process, log)
         self._children.append(child)
@@ -118,13 +119,13 @@ class Processes:
             child.check()
 
     def kill(self, child: Child) -> None:
-        """Kill one of them, and no longer mind that it has ended."""
+        """Kill `child`; `check` no longer reports it."""
         self._children.remove(child)
         child.stop(0.0)
 
     def stop(self) -> None:
         """Stop all, the last started first; calling it again does nothing."""
-        _starter.submit(lambda: None).result()  # whoever was interrupted in `start` has left it going on there
+        _starter.submit(lambda: None).result()  # an interrupted `start` may still be running in that thread
         while self._children:
             self._children[-1].stop()
             self._children.pop()
@@ -138,14 +139,61 @@ class Processes:
         self.stop()
 
 
+class Service(ABC):
+    """A part of the lab with processes in one folder and, for some, further parts.
+
+    It stops with `stop()`, at the end of its `with` block, or with this process: its processes first, then its parts,
+    each in the reverse order of their start.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        """Nothing runs before `start()`; the processes log to the folder `logs`."""
+        self._processes = Processes(logs)
+        self._parts = contextlib.ExitStack()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start all; entering `_parts` makes `stop` stop a part."""
+
+    def start(self) -> Self:
+        """Start and return when ready; if that fails, stop what has started.
+
+        Raises:
+            ProcessError: a process ended or was not ready in time; the message has its last log lines.
+        """
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all; data and logs stay in the folder. Stopping twice is harmless."""
+        with self._parts:
+            self._processes.stop()
+
+    def check(self) -> None:
+        """Raise `ProcessError` if a process has ended."""
+        self._processes.check()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports that nothing listens on at the loopback address."""
+    """Return `count` different TCP ports without a listener on loopback; ProcessError if there are too few."""
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         candidates = random.sample(_PORTS, len(_PORTS))
         while len(ports) < count and candidates:
             attempt = held.enter_context(socket.socket())
-            # As servers do, so that a port whose last connections are in TIME_WAIT counts as free.
+            # As servers do: a port whose last connections are in TIME_WAIT is free.
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             port = candidates.pop()
             with contextlib.suppress(OSError):

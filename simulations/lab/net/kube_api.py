@@ -1,6 +1,6 @@
-"""The few API calls that the lab's asyncio processes make, in the event loop that also times their queues.
+"""An asyncio client of the Kubernetes API, with the few calls that the lab's processes need.
 
-The official client blocks, and threads beside a queue cost it the accuracy that the lab is about.
+The official client blocks; a thread for it would disturb the timing of the queues in the same process.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _RETRIED = frozenset({429, 500, 502, 503, 504})
 _ATTEMPTS = 8
 _FIRST_PAUSE_S = 0.05
 _REQUEST_S = 5.0
-_LONGEST_LINE = 1 << 22  # an event is one line, and an object may be as large as etcd takes
+_LONGEST_LINE = 1 << 22  # an event is one line, and etcd stores objects up to 1.5 MiB
 
 
 class KubeApiError(RuntimeError):
@@ -33,8 +33,8 @@ class KubeApiError(RuntimeError):
         self.status = status
 
 
-class WatchEvent(NamedTuple):
-    """What became of one object."""
+class ObjectEvent(NamedTuple):
+    """A change of one object."""
 
     type: EventType
     object: dict[str, Any]
@@ -52,7 +52,7 @@ class KubeApi:
             token = _named(config["users"], context["user"])["user"]["token"]
             trust = ssl.create_default_context(cafile=cluster["certificate-authority"])
         except KeyError as missing:
-            raise ValueError(f"{kubeconfig}: {missing} is missing; a lab kubeconfig has it") from None
+            raise ValueError(f"{kubeconfig}: {missing}: is missing; use a kubeconfig of the lab") from None
         self._session = aiohttp.ClientSession(
             cluster["server"],
             connector=aiohttp.TCPConnector(ssl=trust),
@@ -80,21 +80,21 @@ class KubeApi:
         """Delete with these DeleteOptions; KubeApiError when refused."""
         return await self._request("DELETE", path, body=body, media_type="application/json")
 
-    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[WatchEvent, None]:
-        """Follow a collection for ever: first every object as ADDED, then what happens.
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
+        """Follow a collection without end: first every object as ADDED, then its changes.
 
-        After an interruption (a closed watch, 410) it lists again: what is there comes as ADDED once more, what has
-        gone meanwhile as DELETED in its last known state. KubeApiError when the list is refused.
+        After an interruption (a closed watch, 410) it lists again: present objects come as ADDED once more, deleted
+        ones as DELETED in their last known state. KubeApiError when the list is refused.
         """
         known: dict[str, dict[str, Any]] = {}
         while True:
             listing = await self.get(path, params)
             present = {item["metadata"]["uid"]: item for item in listing["items"]}
             for uid in known.keys() - present.keys():
-                yield WatchEvent("DELETED", known[uid])
+                yield ObjectEvent("DELETED", known[uid])
             known = present
             for item in present.values():
-                yield WatchEvent("ADDED", item)
+                yield ObjectEvent("ADDED", item)
             async with aclosing(self._changes(path, params, listing["metadata"]["resourceVersion"])) as changes:
                 async for event in changes:
                     uid = event.object["metadata"]["uid"]
@@ -107,8 +107,8 @@ class KubeApi:
 
     async def _changes(
         self, path: str, params: Mapping[str, str] | None, version: str
-    ) -> AsyncGenerator[WatchEvent, None]:
-        """Events after `version`, until the watch ends for whatever reason."""
+    ) -> AsyncGenerator[ObjectEvent, None]:
+        """Yield events after `version`, until the watch ends for any reason."""
         query = {**(params or {}), "watch": "true", "resourceVersion": version}
         forever = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S)
         try:
@@ -121,7 +121,7 @@ class KubeApi:
                     event = json.loads(line)
                     if event["type"] == "ERROR":
                         return
-                    yield WatchEvent(event["type"], event["object"])
+                    yield ObjectEvent(event["type"], event["object"])
         except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError):
             return
 
@@ -134,7 +134,7 @@ class KubeApi:
         body: Mapping[str, Any] | None = None,
         media_type: str = "application/json",
     ) -> dict[str, Any]:
-        """Send an idempotent request, again after a transient failure."""
+        """Send an idempotent request; send it again after a transient failure."""
         data = None if body is None else json.dumps(body)
         for attempt in range(_ATTEMPTS):
             if attempt:

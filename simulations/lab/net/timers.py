@@ -1,6 +1,6 @@
-"""Timers that fire within about 0.1 ms of an absolute instant, where asyncio's own are late by a millisecond.
+"""Timers that fire within about 0.1 ms of an absolute instant; those of asyncio are late by a millisecond.
 
-asyncio rounds its sleeps up to the resolution of epoll's time-out; a timerfd wakes the same epoll at the nanosecond.
+asyncio rounds sleeps up to the resolution of epoll's time-out; a timerfd wakes the same epoll with ns resolution.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class Timer:
         self._callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """The call does not happen."""
+        """Cancel the call."""
         self._callback = None
 
     def fire(self) -> None:
-        """Call, once."""
+        """Call the callback, unless it was called or cancelled before."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
@@ -46,8 +46,8 @@ class Timer:
 class Timers:
     """All timers of one event loop behind one file descriptor; instants are those of `time.monotonic()`.
 
-    Never early: when a call happens, `time.monotonic()` has reached its instant. An instant in the past fires on the
-    loop's next turn. Calls happen in the order of their instants, then of scheduling.
+    A call is never early: `time.monotonic()` has reached its instant. An instant in the past fires on the next turn of
+    the loop. Calls happen in the order of their instants, then of scheduling.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Timers:
         return timer
 
     async def sleep_until(self, when_s: float) -> None:
-        """Return at `when_s`; at once if it has passed."""
+        """Sleep until `when_s`; return at once if it has passed."""
         if when_s <= time.monotonic():
             return
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -86,11 +86,11 @@ class Timers:
             timer.cancel()
 
     async def sleep(self, delay_s: float) -> None:
-        """Return `delay_s` from now."""
+        """Sleep for `delay_s`."""
         await self.sleep_until(time.monotonic() + delay_s)
 
     def close(self) -> None:
-        """Drop every timer and the file descriptor."""
+        """Cancel all timers and close the file descriptor."""
         self._loop.remove_reader(self._fd)
         os.close(self._fd)
         self._heap.clear()
@@ -105,7 +105,7 @@ class Timers:
         try:
             os.read(self._fd, 8)
         except BlockingIOError:
-            return  # armed again, for later, between the wake-up and this call
+            return  # armed again for later, between the wake-up and this call
         try:
             while self._heap and self._heap[0][0] <= time.monotonic_ns():
                 heapq.heappop(self._heap)[2].fire()

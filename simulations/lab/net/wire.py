@@ -3,8 +3,7 @@
 Request   u8 kind | u64 item id | u64 session id | u32 payload length | payload     (network byte order)
 Response  u8 kind | u64 item or session id | u8 status                              (END_SESSION has none)
 
-Answers come in the order in which work completes, not in the order of requests; ids tie them together. An item whose
-session id is `NO_SESSION` belongs to none.
+Answers come in the order of completion, not of requests; ids match them. The session id `NO_SESSION` means no session.
 """
 
 import asyncio
@@ -21,8 +20,8 @@ _REQUEST = struct.Struct("!BQQI")
 _RESPONSE = struct.Struct("!BQB")
 
 
-class Kind(IntEnum):
-    """What a request asks for."""
+class RequestKind(IntEnum):
+    """The kinds of requests."""
 
     ITEM = 1
     OPEN_SESSION = 2
@@ -30,34 +29,34 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """How a worker answers an ITEM or an OPEN_SESSION."""
+    """The answers to an ITEM or an OPEN_SESSION."""
 
     OK = 0
-    REFUSED_QUEUE = 1  # as many items wait as the queue may hold
-    REFUSED_SLOT = 2  # every session slot is taken
-    DRAINING = 3  # the worker is on its way out: try another one
+    REFUSED_QUEUE = 1  # the queue is full
+    REFUSED_SLOT = 2  # every session slot is in use
+    DRAINING = 3  # the worker is leaving: use another one
 
 
 class Handler(Protocol):
-    """What a server does with requests; every ITEM and OPEN_SESSION is answered once through `connection.respond`."""
+    """Handles requests; it answers every ITEM and OPEN_SESSION once, with `connection.respond`."""
 
-    def on_item(self, connection: "Connection", item_id: int, session_id: int, payload: bytes) -> None:
-        """One item to serve."""
+    def on_item(self, connection: "ServerConnection", item_id: int, session_id: int, payload: bytes) -> None:
+        """Serve an item."""
 
-    def on_open_session(self, connection: "Connection", session_id: int) -> None:
-        """A session asks for a slot."""
+    def on_open_session(self, connection: "ServerConnection", session_id: int) -> None:
+        """Give a session a slot, or refuse it."""
 
     def on_end_session(self, session_id: int) -> None:
-        """A session gives its slot back."""
+        """Free the slot of a session."""
 
-    def on_connected(self, connection: "Connection") -> None:
-        """A client has connected."""
+    def on_connected(self, connection: "ServerConnection") -> None:
+        """Register a connected client."""
 
-    def on_disconnected(self, connection: "Connection") -> None:
-        """A client has gone; what it still waits for can no longer be answered."""
+    def on_disconnected(self, connection: "ServerConnection") -> None:
+        """Unregister a disconnected client; its requests can no longer be answered."""
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """The server's end of one connection; a malformed frame aborts it."""
 
     def __init__(self, handler: Handler) -> None:
@@ -84,11 +83,11 @@ class Connection(asyncio.Protocol):
             end = start + _REQUEST.size + length
             if len(buffer) < end:
                 break
-            if kind == Kind.ITEM:
+            if kind == RequestKind.ITEM:
                 self._handler.on_item(self, item_id, session_id, bytes(buffer[start + _REQUEST.size : end]))
-            elif kind == Kind.OPEN_SESSION:
+            elif kind == RequestKind.OPEN_SESSION:
                 self._handler.on_open_session(self, session_id)
-            elif kind == Kind.END_SESSION:
+            elif kind == RequestKind.END_SESSION:
                 self._handler.on_end_session(session_id)
             else:
                 self.abort()
@@ -101,18 +100,18 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._handler.on_disconnected(self)
 
-    def respond(self, kind: Kind, identifier: int, status: Status) -> None:
-        """Answer an item (by item id) or an opened session (by session id); nothing if the client has gone."""
+    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
+        """Answer an item (by item id) or an opened session (by session id), unless the client has disconnected."""
         if self._transport is not None:
             self._transport.write(_RESPONSE.pack(kind, identifier, status))
 
     def close(self) -> None:
-        """Close after everything written has been sent."""
+        """Close after all written data has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; what is unsent is lost."""
+        """Close at once; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -133,31 +132,33 @@ class Client(asyncio.Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has gone; every later request fails with ConnectionError."""
+        """Whether the connection is closed; every later request fails with ConnectionError."""
         return self._transport is None or self._transport.is_closing()
 
     def send(self, item_id: int, session_id: int, payload: bytes = b"") -> asyncio.Future[Status]:
-        """Send one item; `item_id` is unique among those this client waits for.
+        """Send one item; `item_id` is unique among the pending items of this client.
 
         The future ends with the worker's status, or with ConnectionError when the connection is lost first.
         """
-        return self._request(Kind.ITEM, item_id, item_id, session_id, payload)
+        return self._request(RequestKind.ITEM, item_id, item_id, session_id, payload)
 
     def open_session(self, session_id: int) -> asyncio.Future[Status]:
         """Take a session slot before the first item: OK, REFUSED_SLOT or DRAINING. Taking it twice is OK."""
-        return self._request(Kind.OPEN_SESSION, session_id, 0, session_id, b"")
+        return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, b"")
 
     def end_session(self, session_id: int) -> None:
-        """Give the session's slot back; no answer, and no error when the connection has gone."""
+        """Free the session's slot; no answer, and no error when the connection is closed."""
         if self._transport is not None:
-            self._transport.write(_REQUEST.pack(Kind.END_SESSION, 0, session_id, 0))
+            self._transport.write(_REQUEST.pack(RequestKind.END_SESSION, 0, session_id, 0))
 
     def close(self) -> None:
         """Close; every outstanding request fails with ConnectionError."""
         if self._transport is not None:
             self._transport.close()
 
-    def _request(self, kind: Kind, key: int, item_id: int, session_id: int, payload: bytes) -> asyncio.Future[Status]:
+    def _request(
+        self, kind: RequestKind, key: int, item_id: int, session_id: int, payload: bytes
+    ) -> asyncio.Future[Status]:
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise ValueError(f"payload: {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed")
         if (kind, key) in self._pending:

@@ -1,1 +1,1 @@
-"""The node agent and the stage workers that stand for model servers."""
+"""The node agent, and the stage workers in place of model servers."""

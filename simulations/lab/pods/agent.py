@@ -1,13 +1,13 @@
-"""The node agent: plays kubelet for every node of the lab, with stage workers in place of containers.
+"""The node agent: the kubelet of all nodes of the lab, with stage workers in place of containers.
 
-`python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods; one that is bound to a node and carries a worker
+`python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has a worker
 specification in the annotation `lab.sluice.dev/worker` gets a stage worker on a loopback address of its own, which is
-never used again. One JSON object per line on standard output says what happened: `listening` (with the URL of the
-control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
+never reused. Standard output has one JSON object per line for each event: `listening` (with the URL of the control
+endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
 
 Control endpoint, loopback only, with a number as body: PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the
-service times of that stage's workers, present and future; PUT /start-factors/POOL the start-up time of workers that are
-yet to come there.
+service times of that stage's workers, present and future; PUT /start-factors/POOL multiplies the start-up time of
+future workers on that pool.
 """
 
 import argparse
@@ -31,14 +31,14 @@ WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
 
 _NOT_FOUND = 404
-DRAIN_SHARE = 0.9  # of the grace period; the rest is for the queue that is left then
+DRAIN_SHARE = 0.9  # of the grace period; the rest is for the remaining queue
 _DEFAULT_GRACE_S = 30
 
 StageKey = tuple[str, str, str]  # namespace, pipeline, stage
 
 
 class Agent:
-    """All pods of the lab, one task each."""
+    """Runs all pods of the lab, one task each."""
 
     def __init__(self, api: KubeApi, timers: Timers) -> None:
         """Nothing happens before `run`."""
@@ -53,7 +53,7 @@ class Agent:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self, control_port: int = 0) -> None:
-        """Work until cancelled, or until the API server refuses."""
+        """Run until cancelled, or until the API server refuses a request."""
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
         application.router.add_put("/start-factors/{pool}", self._put_start_factor)
@@ -85,7 +85,7 @@ class Agent:
             uid = manifest["metadata"]["uid"]
             pod = self._pods.get(uid)
             if kind == "DELETED":
-                # Not sooner: what is still told of a pod that has ended would be taken for a new one.
+                # Not earlier: a later event for a pod that has ended would look like a new pod.
                 if pod is not None:
                     del self._pods[uid]
                     pod.vanish()
@@ -95,7 +95,7 @@ class Agent:
                 pod.leave(manifest["metadata"])
 
     async def _adopt(self, pod: "_Pod") -> None:
-        """Take charge of a pod seen for the first time, bound just now or before this agent began."""
+        """Run a pod that is new to this agent; delete it if its node does not exist."""
         if pod.node not in self._nodes and not await self._node_exists(pod.node):
             await self._delete(pod)
             return
@@ -112,12 +112,12 @@ class Agent:
         return True
 
     def _drop(self, pod: "_Pod") -> None:
-        """The node has gone, and the pod with it."""
+        """End a pod whose node is gone."""
         pod.vanish()
         self._tasks.create_task(self._delete(pod))
 
     async def _live(self, pod: "_Pod") -> None:
-        """The whole life of a pod; cancelled when the pod or its node vanishes."""
+        """Run a pod from start to deletion; cancelled when the pod or its node vanishes."""
         try:
             try:
                 spec = pod.worker_spec()
@@ -126,7 +126,7 @@ class Agent:
                 await self._patch_status(pod, pod.waiting_status(str(error)))
                 await pod.leaving.wait()
             else:
-                if spec is None:  # not a stage: it stays as the scheduler left it
+                if spec is None:  # not a stage worker: its status stays unchanged
                     await pod.leaving.wait()
                 else:
                     await self._run_worker(pod, spec)
@@ -155,7 +155,7 @@ class Agent:
                     unready = self._patch_status(pod, pod.running_status(worker.host, ready=False))
                     await asyncio.gather(unready, worker.drain(min(spec.drain_s, DRAIN_SHARE * pod.grace_s)))
         except TimeoutError:
-            pass  # out of grace: what is still queued is lost
+            pass  # the grace period is over: queued items are lost
         finally:
             await worker.abort()
             _say(
@@ -163,13 +163,13 @@ class Agent:
                 pod=pod.name,
                 namespace=pod.namespace,
                 stage=spec.stage,
-                served=worker.served,
-                lost=worker.lost,
-                sessions_cut=worker.sessions_cut,
+                served=worker.counts.served,
+                lost=worker.counts.lost,
+                sessions_cut=worker.counts.sessions_cut,
             )
 
     async def _patch_status(self, pod: "_Pod", status: dict[str, Any]) -> None:
-        # The uid makes the server refuse the patch for a later pod of the same name.
+        # With the uid, the server refuses the patch for a later pod of the same name.
         await self._unless_gone(self._api.patch(f"{pod.path}/status", {"metadata": {"uid": pod.uid}, "status": status}))
 
     async def _delete(self, pod: "_Pod") -> None:
@@ -200,7 +200,7 @@ class Agent:
 
 
 class _Pod:
-    """One pod: what the agent needs of its manifest, the statuses it goes through, and the task that is its life."""
+    """One pod: the fields of its manifest that the agent needs, its statuses and its task."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         metadata = manifest["metadata"]
@@ -222,29 +222,29 @@ class _Pod:
             self.leave(metadata)
 
     def worker_spec(self) -> WorkerSpec | None:
-        """Read the annotation; ValueError when it is not a specification, None when there is none."""
+        """Return the specification in the annotation; None without one, ValueError when it is invalid."""
         return None if self._annotation is None else WorkerSpec.from_json(self._annotation)
 
     def leave(self, metadata: dict[str, Any]) -> None:
-        """The pod was asked to go, within the grace period."""
+        """Begin termination, with the grace period of the deletion."""
         self.grace_s = metadata.get("deletionGracePeriodSeconds", _DEFAULT_GRACE_S)
         self.leaving.set()
 
     def vanish(self) -> None:
-        """The pod has gone without being asked."""
+        """End the pod at once, without a grace period."""
         if self.task is not None and not self.vanished:
             self.vanished = True
             self.task.cancel()
 
     def running_status(self, address: str, *, ready: bool) -> dict[str, Any]:
-        """The status of a pod whose containers run."""
+        """Return the status of a pod with running containers."""
         state = {"running": {"startedAt": self._began}}
-        # Without the directive, an address from before a restart of the agent would stay in the list.
+        # Without the directive, an address of a previous agent would stay in the list.
         addresses = [{"$patch": "replace"}, {"ip": address}]
         return self._status("Running", state, ready=ready) | {"podIP": address, "podIPs": addresses}
 
     def waiting_status(self, reason: str) -> dict[str, Any]:
-        """The status of a pod whose containers cannot be made."""
+        """Return the status of a pod whose containers cannot be created."""
         return self._status(
             "Pending", {"waiting": {"reason": "CreateContainerConfigError", "message": reason}}, ready=False
         )
@@ -277,7 +277,7 @@ class _Pod:
 
 
 def _addresses() -> Iterator[str]:
-    """Loopback addresses, each once; from a random one on, so that labs on one machine do not meet."""
+    """Yield loopback addresses, each once, from a random start: labs on one machine are unlikely to collide."""
     first, last = 127 << 24 | 1 << 16, 127 << 24 | 255 << 16
     start = random.randrange(first, last)
     for number in itertools.chain(range(start, last), range(first, start)):
@@ -312,9 +312,9 @@ async def _main(kubeconfig: Path, control_port: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.lab.pods.agent", description="Play kubelet for the lab."
+        prog="python -m simulations.lab.pods.agent", description="Run the pods of the lab, as a kubelet does."
     )
     parser.add_argument("--kubeconfig", type=Path, required=True)
-    parser.add_argument("--control-port", type=int, default=0, help="of the control endpoint; 0: any that is free")
+    parser.add_argument("--control-port", type=int, default=0, help="port of the control endpoint; 0: any free port")
     arguments = parser.parse_args()
     asyncio.run(_main(arguments.kubeconfig, arguments.control_port))

@@ -1,7 +1,7 @@
-"""What a stage worker shows at /metrics: the names, units and semantics of the server that it stands for.
+"""The metrics of a stage worker, with the names, units and semantics of a real model server.
 
-One class per preset keeps what that server keeps and renders it in the Prometheus text format 0.0.4. A refused item
-counts as an arrival that failed; counters only ever grow.
+One class per preset renders that server's metrics in the Prometheus text format 0.0.4. A refused item counts as a
+failed arrival. Counters never decrease.
 """
 
 import math
@@ -30,12 +30,12 @@ _VLLM_REQUEST_S = (
 _VLLM_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 _TRITON_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
-_TRITON_SUMMARY_SAMPLES = 2000  # bounds what one scrape has to sort
+_TRITON_SUMMARY_SAMPLES = 2000  # limits the sorting of one scrape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The state of a worker at the moment of a scrape. A batch slot is room for one batch in service."""
+    """The state of a worker at a scrape. A batch slot holds one batch in service."""
 
     queued: int
     queue_limit: int
@@ -57,17 +57,17 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value; one equal to a bound belongs below it."""
+        """Count one value; a value equal to a bound is in the bucket below it."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """Return the number of observed values."""
         return sum(self._counts)
 
     def lines(self, name: str, labels: str) -> Iterable[str]:
-        """The samples of this histogram."""
+        """Yield the samples of this histogram."""
         cumulative = 0
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
             cumulative += count
@@ -84,15 +84,15 @@ class Exposition(ABC):
 
     @abstractmethod
     def arrived(self, *, refused: bool) -> None:
-        """Count one item that was offered."""
+        """Count one offered item."""
 
     @abstractmethod
     def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
-        """Record a finished batch: one wait per item, and the service time that all of them saw."""
+        """Record a finished batch: one wait per item, and the service time of the batch."""
 
     @abstractmethod
     def render(self, now_s: float, gauges: Gauges) -> str:
-        """The text of one scrape."""
+        """Return the text of one scrape."""
 
     def _sessions(self, gauges: Gauges) -> list[str]:
         lines = _gauge("speech_stage_sessions", self._stage_labels, gauges.sessions)
@@ -137,7 +137,7 @@ class GenericExposition(Exposition):
             _gauge("speech_stage_queue_depth", labels, gauges.queued),
             _gauge("speech_stage_inflight", labels, gauges.in_service),
             _gauge("speech_stage_capacity", labels, gauges.batch_slots),
-            # Stands for the pressure on a NIC's receive queues, which no NIC exports as a level.
+            # In place of the pressure on a NIC's receive queues, which no NIC exports as a gauge.
             _gauge("speech_nic_rx_queue_pressure", labels, min(1.0, gauges.queued / gauges.queue_limit)),
             _histogram("speech_stage_latency_seconds", labels, self._latency),
             _histogram("speech_stage_queue_wait_seconds", labels, self._queue_wait),
@@ -187,7 +187,7 @@ class TritonExposition(Exposition):
         )
 
     def _summary(self, now_s: float) -> list[str]:
-        """Quantiles over a sliding window, NaN while it is empty; sum and count over all time, as Triton has them."""
+        """Return quantiles over a sliding window, NaN while it is empty; sum and count over all time, as in Triton."""
         while self._recent and self._recent[0][0] < now_s - TRITON_SUMMARY_S:
             self._recent.popleft()
         latencies_s = sorted(latency_s for _, latency_s in self._recent)
@@ -220,7 +220,7 @@ class VllmExposition(Exposition):
 
     @override
     def arrived(self, *, refused: bool) -> None:
-        """vLLM counts a request when it ends, and has no counter for refused ones."""
+        """Do nothing: vLLM counts a request at its end, and has no counter for refused ones."""
 
     @override
     def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:

@@ -1,4 +1,4 @@
-"""One replica of a stage: a bounded queue, dynamic batching, a service law and session slots behind real sockets."""
+"""One replica of a stage: a bounded queue, dynamic batching, drawn service times and session slots, on real sockets."""
 
 import asyncio
 import heapq
@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Self
@@ -14,23 +14,23 @@ from typing import Self
 from aiohttp import web
 
 from simulations.lab.net.timers import Timer, Timers
-from simulations.lab.net.wire import NO_SESSION, Connection, Kind, Status
+from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, ServerConnection, Status
 from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, Preset
 
 ITEM_PORT = 7000
 METRICS_PORT = 7001
 
-# Routers learn that a pod leaves at the same moment as the pod does, so it serves what they had already sent it.
+# Routers learn that a pod is leaving at the same moment as the pod, which therefore still serves items on their way.
 _HANDOVER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What one replica is. A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with
-    coefficient of variation `cv` (0: constant); `concurrency` batches are served at once.
+    """The specification of a replica. A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed
+    with coefficient of variation `cv` (0: constant); `concurrency` batches are served at once.
 
-    `queue_limit` items may wait. `session_slots` is None where a stage keeps no state per session; a session that has
-    sent nothing for `session_idle_s` loses its slot when another one needs it.
+    At most `queue_limit` items wait. `session_slots` is None for a stage without state per session; a session without
+    an item for `session_idle_s` loses its slot when another session needs one.
     """
 
     pipeline: str
@@ -65,12 +65,12 @@ class WorkerSpec:
             raise ValueError(f"preset: {self.preset!r}, must be one of {', '.join(EXPOSITIONS)}")
 
     def to_json(self) -> str:
-        """Write the specification for `from_json`."""
+        """Return the specification as JSON for `from_json`."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` has written; ValueError says which field is missing, unknown or out of range."""
+        """Read the JSON of `to_json`; ValueError names the field that is missing, unknown or out of range."""
         try:
             return cls(**json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:
@@ -78,37 +78,111 @@ class WorkerSpec:
 
 
 class Phase(IntEnum):
-    """The life of a worker; it only ever moves on."""
+    """The phases of a worker, in order."""
 
     SERVING = 0
-    DRAINING = 1  # serves everything but new sessions
-    CLOSING = 2  # finishes its queue and takes nothing more
+    DRAINING = 1  # refuses new sessions
+    CLOSING = 2  # finishes its queue and refuses everything
     CLOSED = 3
 
 
 @dataclass(slots=True)
 class _Item:
-    connection: Connection
+    connection: ServerConnection
     item_id: int
     arrived_s: float
-    holds_slot: bool  # of its own, for as long as it is here
+    holds_slot: bool  # a session slot, until it is served
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerCounts:
+    """The items that a worker served and lost, and the sessions that it cut at its end."""
+
+    served: int = 0
+    lost: int = 0
+    sessions_cut: int = 0
+
+
+class _SessionSlots:
+    """The session slots in use: `sessions` by time of last use, oldest first, and `single` for items without one."""
+
+    __slots__ = ("_idle_s", "_limit", "sessions", "single")
+
+    def __init__(self, limit: int | None, idle_s: float) -> None:
+        self.sessions: OrderedDict[int, float] = OrderedDict()
+        self.single = 0
+        self._limit = limit
+        self._idle_s = idle_s
+
+    def admit(self, session_id: int, now_s: float, *, draining: bool) -> Status:
+        """Return whether an item or a session is accepted; an accepted session holds a slot from now on."""
+        if self._limit is None:
+            return Status.OK
+        sessions = self.sessions
+        if session_id not in sessions:
+            if draining and session_id != NO_SESSION:
+                return Status.DRAINING
+            if len(sessions) + self.single >= self._limit and not self._evict_idle(now_s):
+                return Status.REFUSED_SLOT
+        if session_id != NO_SESSION:
+            sessions[session_id] = now_s
+            sessions.move_to_end(session_id)
+        return Status.OK
+
+    def _evict_idle(self, now_s: float) -> bool:
+        if self.sessions and next(iter(self.sessions.values())) <= now_s - self._idle_s:
+            self.sessions.popitem(last=False)
+            return True
+        return False
+
+
+class _Sockets:
+    """The sockets of a worker: two listening ports and the `connections` of clients."""
+
+    def __init__(self, scrape: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        self.connections: set[ServerConnection] = set()
+        self._items: asyncio.Server | None = None
+        self._metrics = web.ServerRunner(web.Server(scrape), shutdown_timeout=0.1)
+
+    async def listen(self, handler: Handler, host: str) -> None:
+        """Listen on both ports; OSError when the address is in use."""
+        loop = asyncio.get_running_loop()
+        self._items = await loop.create_server(lambda: ServerConnection(handler), host, ITEM_PORT)
+        try:
+            await self._metrics.setup()
+            await web.TCPSite(self._metrics, host, METRICS_PORT).start()
+        except OSError:
+            self._items.close()
+            raise
+
+    def abort(self) -> None:
+        """Close all connections at once."""
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    async def close(self) -> None:
+        """Stop listening, and close all connections after their last answer."""
+        if self._items is not None:
+            self._items.close()
+        for connection in tuple(self.connections):
+            connection.close()
+        # A scraper would otherwise keep its connection and go on reading a worker that has ended.
+        await self._metrics.cleanup()
 
 
 class StageWorker:
     """Serves items on `host`:7000 and metrics on `host`:7001, from `start` until `drain` or `abort`.
 
-    Each batch starts at the instant it was due, even where the process noticed late, so that the lateness of timers
-    does not eat capacity. `slow_factor` multiplies the service times of batches that start from now on.
+    A batch counts as started at the instant it was due, even if the timer fired late: late timers do not reduce
+    capacity. `slow_factor` multiplies the service times of batches that start from now on.
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
-        """`ordinal` tells the replicas of one specification apart: each draws its own service times."""
+        """`ordinal` numbers the replicas of one specification: each draws its own service times."""
         self.spec = spec
         self.host = host
         self.slow_factor = 1.0
-        self.served = 0
-        self.sessions_cut = 0
-        self.lost = 0
+        self.counts = WorkerCounts()
         self._timers = timers
         self._random = random.Random(f"{spec.seed}/{ordinal}")
         self._exposition = EXPOSITIONS[spec.preset](spec.pipeline, spec.stage)
@@ -117,44 +191,33 @@ class StageWorker:
         self._free_since_s = [0.0] * spec.concurrency  # a heap: one entry per batch slot that is free
         self._in_service = 0
         self._wake: Timer | None = None
-        self._sessions: OrderedDict[int, float] = OrderedDict()  # to the time of last use, oldest first
-        self._own_slots = 0
+        self._slots = _SessionSlots(spec.session_slots, spec.session_idle_s)
         self._progress = asyncio.Event()
-        self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
-        self._metrics = web.ServerRunner(web.Server(self._scrape), shutdown_timeout=0.1)
+        self._sockets = _Sockets(self._scrape)
 
     async def start(self) -> None:
-        """Listen on both ports; OSError when the address is taken."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), self.host, ITEM_PORT)
-        try:
-            await self._metrics.setup()
-            await web.TCPSite(self._metrics, self.host, METRICS_PORT).start()
-        except OSError:
-            self._server.close()
-            raise
+        """Listen on both ports; OSError when the address is in use."""
+        await self._sockets.listen(self, self.host)
 
     async def drain(self, limit_s: float) -> None:
-        """Leave without losing an accepted item; sessions may stay for `limit_s`, then they are cut."""
+        """End without losing an accepted item; sessions that last longer than `limit_s` are cut."""
         self._phase = Phase.DRAINING
         deadline_s = time.monotonic() + limit_s
         await self._timers.sleep(min(_HANDOVER_S, limit_s))
-        await self._until(lambda: not self._sessions, deadline_s)
+        await self._until(lambda: not self._slots.sessions, deadline_s)
         self._phase = Phase.CLOSING
-        self.sessions_cut = len(self._sessions)
+        self.counts.sessions_cut = len(self._slots.sessions)
         await self._until(lambda: not self._queue and not self._in_service)
         await self._close()
 
     async def abort(self) -> None:
-        """Vanish, as when the node is lost: what is queued or in service gets no answer."""
-        self.lost = len(self._queue) + self._in_service
-        for connection in tuple(self._connections):
-            connection.abort()
+        """End at once, as when the node is lost: items in the queue or in service get no answer."""
+        self.counts.lost = len(self._queue) + self._in_service
+        self._sockets.abort()
         await self._close()
 
     def gauges(self) -> Gauges:
-        """The state now."""
+        """Return the present state."""
         spec = self.spec
         return Gauges(
             queued=len(self._queue),
@@ -162,66 +225,48 @@ class StageWorker:
             in_service=self._in_service,
             batch_slots=spec.concurrency,
             batch_max=spec.batch_max,
-            sessions=len(self._sessions) + self._own_slots,
+            sessions=len(self._slots.sessions) + self._slots.single,
             session_slots=spec.session_slots,
         )
 
-    # -- requests, from wire.Connection
+    # -- requests, from wire.ServerConnection
 
-    def on_connected(self, connection: Connection) -> None:
-        """Remember it, to close it at the end."""
-        self._connections.add(connection)
+    def on_connected(self, connection: ServerConnection) -> None:
+        """Keep it, to close it at the end."""
+        self._sockets.connections.add(connection)
 
-    def on_disconnected(self, connection: Connection) -> None:
-        """Forget it; its items are served all the same, as a server that has begun them would."""
-        self._connections.discard(connection)
+    def on_disconnected(self, connection: ServerConnection) -> None:
+        """Forget it; its items are served all the same, as by a real server."""
+        self._sockets.connections.discard(connection)
 
-    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Queue the item, or refuse it."""
         now_s = time.monotonic()
         full = len(self._queue) >= self.spec.queue_limit and self._phase < Phase.CLOSING
         status = Status.REFUSED_QUEUE if full else self._admit(session_id, now_s)
-        if status is not Status.DRAINING:  # that one is another replica's arrival
+        if status is not Status.DRAINING:  # such an item arrives at another replica instead
             self._exposition.arrived(refused=status is not Status.OK)
         if status is not Status.OK:
-            connection.respond(Kind.ITEM, item_id, status)
+            connection.respond(RequestKind.ITEM, item_id, status)
             return
         holds_slot = session_id == NO_SESSION and self.spec.session_slots is not None
-        self._own_slots += holds_slot
+        self._slots.single += holds_slot
         self._queue.append(_Item(connection, item_id, now_s, holds_slot))
         self._dispatch()
 
-    def on_open_session(self, connection: Connection, session_id: int) -> None:
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
         """Give the session a slot before its first item."""
-        connection.respond(Kind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
+        connection.respond(RequestKind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot."""
-        self._sessions.pop(session_id, None)
+        self._slots.sessions.pop(session_id, None)
         self._progress.set()
 
     def _admit(self, session_id: int, now_s: float) -> Status:
-        """Whether an item or a session may come in; a session that may gets its slot."""
-        slots, sessions = self.spec.session_slots, self._sessions
         if self._phase >= Phase.CLOSING:
             return Status.DRAINING
-        if slots is None:
-            return Status.OK
-        if session_id not in sessions:
-            if self._phase is Phase.DRAINING and session_id != NO_SESSION:
-                return Status.DRAINING
-            if len(sessions) + self._own_slots >= slots and not self._evict_idle(now_s):
-                return Status.REFUSED_SLOT
-        if session_id != NO_SESSION:
-            sessions[session_id] = now_s
-            sessions.move_to_end(session_id)
-        return Status.OK
-
-    def _evict_idle(self, now_s: float) -> bool:
-        if self._sessions and next(iter(self._sessions.values())) <= now_s - self.spec.session_idle_s:
-            self._sessions.popitem(last=False)
-            return True
-        return False
+        return self._slots.admit(session_id, now_s, draining=self._phase is Phase.DRAINING)
 
     # -- batching and service
 
@@ -241,7 +286,7 @@ class StageWorker:
                 return
             heapq.heappop(self._free_since_s)
             batch = [queue.popleft()]
-            # What came in after the instant at which the batch was due belongs to the next one.
+            # Items that arrived after the due time belong to the next batch.
             while queue and len(batch) < spec.batch_max and queue[0].arrived_s <= start_s:
                 batch.append(queue.popleft())
             self._in_service += len(batch)
@@ -259,10 +304,11 @@ class StageWorker:
                 return
             heapq.heappush(self._free_since_s, start_s + service_s)
             self._in_service -= len(batch)
-            self.served += len(batch)
+            self.counts.served += len(batch)
+            slots = self._slots
             for item in batch:
-                item.connection.respond(Kind.ITEM, item.item_id, Status.OK)
-                self._own_slots -= item.holds_slot
+                item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
+                slots.single -= item.holds_slot
             self._exposition.served(time.monotonic(), [start_s - item.arrived_s for item in batch], service_s)
             self._progress.set()
             self._dispatch()
@@ -272,7 +318,7 @@ class StageWorker:
     # -- the end
 
     async def _until(self, done: Callable[[], bool], deadline_s: float | None = None) -> None:
-        """Wait for `done`, which sessions and batches that end may bring about."""
+        """Wait until `done` or the deadline; `done` is checked whenever a session or a batch ends."""
         while not done():
             self._progress.clear()
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -284,12 +330,7 @@ class StageWorker:
     async def _close(self) -> None:
         self._phase = Phase.CLOSED
         self._queue.clear()
-        if self._server is not None:
-            self._server.close()
-        for connection in tuple(self._connections):
-            connection.close()
-        # A scraper that kept its connection would go on reading a worker that is no more.
-        await self._metrics.cleanup()
+        await self._sockets.close()
 
     async def _scrape(self, request: web.BaseRequest) -> web.Response:
         if request.path != "/metrics":

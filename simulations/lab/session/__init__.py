@@ -1,1 +1,1 @@
-"""One run of a scenario on the lab, from setting up to the report."""
+"""A run of a scenario on the lab, from set-up to report."""

@@ -1,6 +1,6 @@
-"""What the operator decided in a run, read from its own log of decision records.
+"""The operator's decisions in a run, read from the decision records in its log.
 
-A record has the decisions for all pipelines, though only one of them may be new.
+A record has the decisions for all pipelines, although possibly only one of them is new.
 """
 
 import json
@@ -10,21 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from controller.core.record import SCHEMA
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The replicas of one placement, before and after."""
-
-    stage: str
-    pool: str
-    before: int
-    after: int
+from simulations.results.results import Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedDecision:
-    """A decision that differs from the last one for the same pipeline; `now_s` is seconds since the epoch."""
+    """A decision that differs from the previous one for the same pipeline; `now_s` is in seconds since the epoch."""
 
     now_s: float
     pipeline: str
@@ -33,7 +24,7 @@ class LoggedDecision:
 
 
 class DecisionLog:
-    """Follows the operator's log; `latest()` returns what has been added since the last call."""
+    """Follows the operator's log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +32,7 @@ class DecisionLog:
         self._gists: dict[str, object] = {}
 
     def latest(self) -> list[LoggedDecision]:
-        """Return the decisions logged since the last call, in order."""
+        """Return the decisions that were logged since the last call, in order."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as log:
@@ -65,12 +56,12 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     try:
         record = json.loads(line).get("record")
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
-        return None  # the log has other lines, too
+        return None  # the log also has other lines
     return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
 
 
 def _gist(decision: Mapping[str, Any]) -> object:
-    """What makes a decision another one; readings and instants move all the time."""
+    """Return the fields whose change makes a decision new; readings and times change in every cycle."""
     holds = sorted((hold["reason"], hold["stage"] or "") for hold in decision["holds"])
     return decision["outcome"], decision["changes"], decision["desired"], holds
 

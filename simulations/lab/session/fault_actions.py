@@ -1,4 +1,4 @@
-"""What the faults of a scenario do to the lab at their beginning, and undo at their end."""
+"""The actions that begin and end the faults of a scenario on the lab."""
 
 import json
 import math
@@ -13,8 +13,8 @@ from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from optimizer.model import PoolName
 from simulations.cluster.nodes import reclaimed_nodes
-from simulations.lab.cluster.cluster import Cluster
-from simulations.lab.faults.disturbances import Chooser, Disturbance, Noise, Partial, Standstill
+from simulations.lab.cluster.cluster import LabCluster
+from simulations.lab.faults.metric_faults import Chooser, MetricFault, NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.scenario.patches import undo
 from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
@@ -22,17 +22,17 @@ from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
 _PLURALS = {"ComputePool": "computepools", "SpeechPipeline": "speechpipelines"}
 _TIMEOUT_S = (3, 10)
 
-Change = Callable[[bool], None]
-"""Begins a fault (True), or ends it."""
+FaultSwitch = Callable[[bool], None]
+"""Begins a fault (True) or ends it (False)."""
 
 
 class FaultRefused(RuntimeError):
-    """The API server refuses the patch of a `set`; the message has its reason."""
+    """The API server refuses the patch of a `set`; the message has the server's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """Something to do `at_s` seconds into the run; `words` say what."""
+class FaultAction:
+    """An action `at_s` seconds into the run; `words` describe it."""
 
     at_s: float
     words: str
@@ -40,20 +40,18 @@ class Action:
 
 
 def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
-    """Yield the faults of a scenario that the lab cannot cause."""
+    """Yield the faults of a scenario that the lab cannot inject."""
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:
-            rule = (
-                'must be "*" in the lab: one query asks for the metrics of all pipelines, and stands still as a whole'
-            )
+            rule = 'must be "*" in the lab: one query returns the metrics of all pipelines, and is stale as a whole'
             yield Breach(path=("faults", index, "metricsStale"), rule=rule)
 
 
 def actions(
-    scenario: ScenarioFile, cluster: Cluster, pipelines: tuple[PipelineSpec, ...], *, seed: int
-) -> list[Action]:
-    """Return what the faults do, in order of time. Spikes are part of the load's schedule, not of this list."""
+    scenario: ScenarioFile, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...], *, seed: int
+) -> list[FaultAction]:
+    """Return the actions of all faults, in order of time. Spikes are part of the load's schedule instead."""
     found = [
         action
         for index, fault in enumerate(scenario.faults)
@@ -63,8 +61,8 @@ def actions(
 
 
 def _of_fault(
-    index: int, fault: Fault, cluster: Cluster, pipelines: tuple[PipelineSpec, ...], seed: int
-) -> Iterator[Action]:
+    index: int, fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...], seed: int
+) -> Iterator[FaultAction]:
     match fault.kind:
         case "set":
             yield from _sets(fault, cluster)
@@ -80,14 +78,14 @@ def _of_fault(
             yield from _begins_and_ends(fault, *_metrics_fault(index, fault, cluster, pipelines, seed))
 
 
-def _begins_and_ends(fault: Fault, change: Change, begins: str, ends: str) -> Iterator[Action]:
+def _begins_and_ends(fault: Fault, change: FaultSwitch, begins: str, ends: str) -> Iterator[FaultAction]:
     span = fault.interval
-    yield Action(at_s=span.from_s, words=begins, do=lambda: change(True))
+    yield FaultAction(at_s=span.from_s, words=begins, do=lambda: change(True))
     if math.isfinite(span.until_s):
-        yield Action(at_s=span.until_s, words=ends, do=lambda: change(False))
+        yield FaultAction(at_s=span.until_s, words=ends, do=lambda: change(False))
 
 
-def _pool_fault(fault: Fault, cluster: Cluster) -> tuple[Change, str, str]:
+def _pool_fault(fault: Fault, cluster: LabCluster) -> tuple[FaultSwitch, str, str]:
     name = PoolName(fault.pool or "")
 
     def change_outages(begins: bool) -> None:
@@ -99,11 +97,11 @@ def _pool_fault(fault: Fault, cluster: Cluster) -> tuple[Change, str, str]:
         cluster.settle_nodes(name)
 
     if fault.pool_lost is not None:
-        return change_absences, f"the nodes of {name} vanish with what runs on them", f"the nodes of {name} are back"
+        return change_absences, f"all nodes and pods of {name} vanish", f"the nodes of {name} are back"
     return change_outages, f"no new replica gets a node of {name}", f"new replicas get nodes of {name} again"
 
 
-def _slowness(fault: Fault, cluster: Cluster, pipelines: tuple[PipelineSpec, ...]) -> tuple[Change, str, str]:
+def _slowness(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> tuple[FaultSwitch, str, str]:
     if fault.slow_start is not None:
         factor, what = fault.slow_start.factor, f"replicas on {fault.slow_start.pool} take"
         paths = [f"start-factors/{fault.slow_start.pool}"]
@@ -126,8 +124,8 @@ def _slowness(fault: Fault, cluster: Cluster, pipelines: tuple[PipelineSpec, ...
     return change, *words
 
 
-def _reclaims(index: int, fault: Fault, cluster: Cluster, seed: int) -> Iterator[Action]:
-    """As in the simulated cluster: announced, taken, and given back at the end of the fault or by a provisioner."""
+def _reclaims(index: int, fault: Fault, cluster: LabCluster, seed: int) -> Iterator[FaultAction]:
+    """Yield notice, loss and return of nodes, with the choice and the times of the simulated cluster."""
     assert fault.spot_reclaim is not None
     name, span = PoolName(fault.spot_reclaim.pool), fault.interval
     pool = cluster.pools[name]
@@ -147,20 +145,22 @@ def _reclaims(index: int, fault: Fault, cluster: Cluster, seed: int) -> Iterator
 
     nodes = list(chosen)
     what = f"{len(nodes)} of the nodes of {name}"
-    yield Action(at_s=span.from_s, words=f"{what} are to go", do=lambda: count(pool.leaving, nodes, 1))
+    yield FaultAction(
+        at_s=span.from_s, words=f"notice: {what} will be reclaimed", do=lambda: count(pool.leaving, nodes, 1)
+    )
     if not ends or span.until_s > gone_s:
-        yield Action(at_s=gone_s, words=f"{what} are taken back", do=lambda: count(pool.gone, nodes, 1))
+        yield FaultAction(at_s=gone_s, words=f"{what} are reclaimed", do=lambda: count(pool.gone, nodes, 1))
     if ends:
-        yield Action(at_s=span.until_s, words=f"{what} are back", do=lambda: give_back(nodes))
+        yield FaultAction(at_s=span.until_s, words=f"{what} are back", do=lambda: give_back(nodes))
         return
     for node, after_s in chosen.items():
         words = f"a node of {name} is replaced"
-        yield Action(at_s=gone_s + after_s, words=words, do=lambda node=node: give_back([node]))  # type: ignore[misc]
+        yield FaultAction(at_s=gone_s + after_s, words=words, do=lambda node=node: give_back([node]))  # type: ignore[misc]
 
 
 def _metrics_fault(
-    index: int, fault: Fault, cluster: Cluster, pipelines: tuple[PipelineSpec, ...], seed: int
-) -> tuple[Change, str, str]:
+    index: int, fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...], seed: int
+) -> tuple[FaultSwitch, str, str]:
     which = fault.pipeline or EVERYTHING
     if fault.metrics_lost is not None:
         losses = _losses(which, pipelines)
@@ -171,25 +171,25 @@ def _metrics_fault(
 
         return lose, f"metrics lost: {which}", f"metrics back: {which}"
     chosen, own_seed = _chooser(which, pipelines), f"{seed}/{index}"
-    make: Callable[[], Disturbance]
+    make: Callable[[], MetricFault]
     if fault.metrics_stale is not None:
-        words, make = "metrics stand still", Standstill
+        words, make = "metrics are stale", StaleMetrics
     elif (partial := fault.metrics_partial) is not None:
-        words = f"{partial.share:.0%} of the pods say nothing"
-        make = lambda: Partial(chosen=chosen, share=partial.share, seed=own_seed)  # noqa: E731
+        words = f"{partial.share:.0%} of the pods report no metrics"
+        make = lambda: PartialMetrics(chosen=chosen, share=partial.share, seed=own_seed)  # noqa: E731
     else:
         noisy = fault.metrics_noisy
         assert noisy is not None
         words = f"metrics are noisy (coefficient of variation {noisy.cv:g})"
-        make = lambda: Noise(chosen=chosen, cv=noisy.cv, seed=own_seed)  # noqa: E731
-    on: list[Disturbance] = []
+        make = lambda: NoisyMetrics(chosen=chosen, cv=noisy.cv, seed=own_seed)  # noqa: E731
+    on: list[MetricFault] = []
 
     def disturb(begins: bool) -> None:
         if begins:
             on.append(make())
-            cluster.metrics.disturbances = (*cluster.metrics.disturbances, *on)
+            cluster.metrics.faults = (*cluster.metrics.faults, *on)
         else:
-            cluster.metrics.disturbances = tuple(one for one in cluster.metrics.disturbances if one not in on)
+            cluster.metrics.faults = tuple(one for one in cluster.metrics.faults if one not in on)
 
     return disturb, f"{words}: {which}", f"metrics back: {which}"
 
@@ -217,12 +217,12 @@ def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss | Tot
 
 
 def _chooser(which: str, pipelines: tuple[PipelineSpec, ...]) -> Chooser:
-    """Return what tells the series of a pipeline, or of all: what a loss would take."""
+    """Return the chooser of the series that a loss of the same pipelines would remove."""
     losses = _losses(which, pipelines)
     return lambda query, labels: any(loss.takes(query, labels) for loss in losses)
 
 
-def _sets(fault: Fault, cluster: Cluster) -> Iterator[Action]:
+def _sets(fault: Fault, cluster: LabCluster) -> Iterator[FaultAction]:
     span = fault.interval
     for name, patch in (fault.set_ or {}).items():
         before: dict[str, Any] = {}
@@ -233,13 +233,13 @@ def _sets(fault: Fault, cluster: Cluster) -> Iterator[Action]:
         def restore(name: str = name, before: dict[str, Any] = before) -> None:
             _patch(cluster, name, before)
 
-        yield Action(at_s=span.from_s, words=f"set {name}: {json.dumps(patch)}", do=change)
+        yield FaultAction(at_s=span.from_s, words=f"set {name}: {json.dumps(patch)}", do=change)
         if span.until_s > span.from_s:
-            yield Action(at_s=span.until_s, words=f"undo set {name}", do=restore)
+            yield FaultAction(at_s=span.until_s, words=f"undo set {name}", do=restore)
 
 
-def _patch(cluster: Cluster, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a merge patch and return the one that undoes it; FaultRefused when the API server does not take it."""
+def _patch(cluster: LabCluster, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a merge patch and return the patch that undoes it; FaultRefused when the API server refuses it."""
     kind, *namespace, resource = name.split("/")
     at: dict[str, str] = {"group": "sluice.dev", "version": "v1alpha1", "plural": _PLURALS[kind], "name": resource}
     body = {"body": dict(patch), "field_validation": "Strict"}

@@ -1,24 +1,20 @@
-"""A live run as an experiment of one run, so that lab and simulator have the same report in HTML."""
+"""A lab run as an experiment of one run: lab and simulator have the same report in HTML."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from simulations.experiment.provenance import provenance
-from simulations.lab.session.report import LiveRun, item_scores
+from simulations.lab.session.report import LabResult, LiveRun, item_scores
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results.results import Change, DecisionEntry, Experiment, Provenance, RunResult, Tuning
+from simulations.results.results import Experiment, Provenance, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore
 from simulations.scenario.scenario import Scenario
 
-_COUNTS = ("windows", "offered", "served", "filtered", "shed", "lost", "in_flight")
-_TOTALS = ("sla_windows_met", "sla_windows_met_calm", "sessions_cut", "cost", "replica_changes", "cap_violations")
-
 
 def live_page(
     run: LiveRun,
-    report: Mapping[str, Any],
+    result: LabResult,
     scenario: Scenario,
     *,
     seed: int,
@@ -26,72 +22,71 @@ def live_page(
     command: Sequence[str],
     max_lag_s: float,
 ) -> str:
-    """Return the report of a live run as an HTML page.
+    """Return the report of a lab run as an HTML page.
 
     Args:
-        run: what it left behind.
-        report: what `build_report` made of it.
-        scenario: what was run.
-        seed: of the load.
-        policy: who decided.
-        command: what to call to run it again.
-        max_lag_s: the lag of the load generator (p99) beyond which a run is invalid.
+        run: the records of the run.
+        result: the result of the same run.
+        scenario: the scenario of the run.
+        seed: the seed of the load.
+        policy: the name of the policy that scaled.
+        command: the command line that repeats the run.
+        max_lag_s: the largest lag of the load generator (p99) of a valid run.
     """
     return render(
-        live_experiment(run, report, seed=seed, policy=policy, provenance=provenance(scenario, command)),
+        live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command)),
         scenario,
         error_bar=None,
         live=Live(
-            kubernetes=run.kubernetes,
-            static_peak_cost=report["summary"]["static_peak_cost"],
-            generator_lag_p99_s=run.generator_lag_p99_s,
+            kubernetes=result.kubernetes,
+            static_peak_cost=result.summary.static_peak_cost,
+            generator_lag_p99_s=result.summary.generator_lag_p99_s,
             max_lag_s=max_lag_s,
         ),
     )
 
 
-def live_experiment(
-    run: LiveRun, report: Mapping[str, Any], *, seed: int, policy: str, provenance: Provenance
-) -> Experiment:
-    """Return `run` as an experiment; `report` is what `build_report` made of it. `policy` is who decided.
+def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, provenance: Provenance) -> Experiment:
+    """Return `run` and its `result` as an experiment; `policy` is the name of the policy that scaled.
 
-    Percentiles and the share of items within the SLA are those of the worst pipeline. There is no bound.
+    Percentiles and the share of items within the SLA are those of the worst pipeline. There is no bound on cost.
     """
     scores = item_scores(run)
-    found = list(scores.values())
-    summary = report["summary"]
-    result = RunResult(
+    each = list(scores.values())
+    summary = result.summary
+    found = RunResult(
         policy=policy,
         tuning=Tuning.DEFAULT,
         what_if=None,
         seed=seed,
-        **{name: summary[name] for name in (*_TOTALS, *_COUNTS)},
-        within_sla_share=min((s.within_sla_share for s in found if s.within_sla_share is not None), default=None),
-        p50_s=_worst(found, "p50_s"),
-        p95_s=_worst(found, "p95_s"),
-        p99_s=_worst(found, "p99_s"),
+        cost=summary.cost,
+        windows=summary.windows,
+        sla_windows_met=summary.sla_windows_met,
+        sla_windows_met_calm=summary.sla_windows_met_calm,
+        within_sla_share=min((s.within_sla_share for s in each if s.within_sla_share is not None), default=None),
+        p50_s=_worst(each, "p50_s"),
+        p95_s=_worst(each, "p95_s"),
+        p99_s=_worst(each, "p99_s"),
+        offered=summary.offered,
+        served=summary.served,
+        filtered=summary.filtered,
+        shed=summary.shed,
+        lost=summary.lost,
+        in_flight=summary.in_flight,
+        sessions_cut=summary.sessions_cut,
+        replica_changes=summary.replica_changes,
+        cap_violations=summary.cap_violations,
         simulated_s=run.clock.duration_s,
         wall_s=run.clock.duration_s,
         series=run_series(run.pipelines, scores, run.observations),
-        decisions=tuple(
-            DecisionEntry(
-                t_s=decision["t_s"],
-                pipeline=decision["pipeline"],
-                changes=tuple(
-                    Change(stage=c["stage"], pool=c["pool"], before=c["replicas"][0], after=c["replicas"][1])
-                    for c in decision["changes"]
-                ),
-                reason=decision["reason"],
-            )
-            for decision in report["decisions"]
-        ),
+        decisions=result.decisions,
     )
     return Experiment(
-        scenario=run.scenario, seeds=(seed,), results=(result,), bounds=(), self_checks=(), provenance=provenance
+        scenario=run.scenario, seeds=(seed,), results=(found,), bounds=(), self_checks=(), provenance=provenance
     )
 
 
 def _worst(scores: list[ItemScore], percentile: str) -> float | None:
-    """Return the largest; None when one of those with items has none."""
+    """Return the largest of the pipelines' percentiles; None when a pipeline with items has none."""
     values = [getattr(score, percentile) for score in scores if score.offered]
     return max(values) if values and None not in values else None

@@ -1,6 +1,6 @@
-"""The lab's cluster seen from outside, twice a second: replicas, spend and prices as the API server has them.
+"""Observes the lab's cluster twice a second: replicas, spend and prices on the API server.
 
-The observer counts by itself, from pods and scales, so that a report never rests on what the operator says of itself.
+Reports rest on these counts of pods and scales, never on the operator's own metrics or status.
 """
 
 import json
@@ -22,7 +22,7 @@ _TIMEOUT_S = (3, 10)
 
 
 class Observer:
-    """Observes in a thread of its own, from `begin` until closed; `observations` grows, `latest` is its last."""
+    """Observes in a thread, from `begin` to the end of the `with` block; `observations` grows meanwhile."""
 
     def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
         self.observations: list[Observation] = []
@@ -39,7 +39,7 @@ class Observer:
         self._failure: Exception | None = None
 
     def begin(self, start_s: float) -> None:
-        """Observe from now on; `start_s` on the monotonic clock is the zero of time."""
+        """Start observing; `start_s` on the monotonic clock is time 0."""
         self._start_s = start_s
         self.observations.append(self.observe())
         self._thread.start()
@@ -50,7 +50,7 @@ class Observer:
         return self.observations[-1]
 
     def check(self) -> None:
-        """Raise what has ended the observation, if something has."""
+        """Raise the error that has ended the observation, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -69,7 +69,7 @@ class Observer:
         while not self._ended.wait(_PERIOD_S):
             try:
                 seen = self.observe()
-            except Exception as error:  # noqa: BLE001 - the run must hear of it, whatever it is
+            except Exception as error:  # noqa: BLE001 - `check` raises it in the thread of the run
                 self._failure = error
                 return
             self.observations.append(seen)

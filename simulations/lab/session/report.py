@@ -1,8 +1,11 @@
-"""The report of a lab run: what was offered, served and paid, window by window, from records of the ingress and from
-what the observer saw of the cluster. Pure: times are seconds since the run began, money is USD."""
+"""The result of a lab run, computed from the ingress's records of items and the observer's records of the cluster.
+
+The report in JSON and the page in HTML are both made from `LabResult`. Pure: times are seconds since the run began,
+money is USD.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from controller.core.state.spec import PipelineSpec
@@ -10,17 +13,18 @@ from optimizer.model import PipelineKey, PoolName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import ledger
 from simulations.results.ledger import Observation
+from simulations.results.results import DecisionEntry
 from simulations.results.scoring import Clock, Interval, Items, ItemScore, Sla, SlaChanges, Window, score_items
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """All that a run left behind.
+    """All records of a run.
 
-    `began_s` is when it began, in seconds since the epoch; `interval_s` is the time between the operator's cycles.
-    `sla_changes` are the SLAs that the scenario's faults set meanwhile. `retries` counts items that were sent again,
-    because the pod that had them left or vanished. `peak_instances` are those of each pool that would serve the peak of
-    the same load, None when none can.
+    `began_s` is its begin in seconds since the epoch; `interval_s` is the time between the operator's cycles.
+    `sla_changes` are the SLAs that faults of the scenario set during the run. `retries` counts items that were sent
+    again because their pod was leaving or had vanished. `peak_instances` is the static allocation for the peak of the
+    same load, in instances of each pool; None when no allocation can serve it.
     """
 
     scenario: str
@@ -40,58 +44,102 @@ class LiveRun:
     generator_lag_p99_s: float
 
 
-def build_report(run: LiveRun) -> dict[str, Any]:
-    """Return the report as JSON, with the fields that `sluice lab run --report` promises."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabWindow:
+    """One window over all pipelines: rates are items/s; spend and replicas are those at its end.
+
+    `p95_s` is the largest of the pipelines' percentiles. `replicas` maps stage and pool to desired and ready counts;
+    with several pipelines, a stage is named namespace/name/stage.
+    """
+
+    t_s: float
+    offered_rps: float
+    served_rps: float
+    p95_s: float | None
+    spend_per_hour: float
+    replicas: Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabSummary:
+    """The totals of a run, as the report has them under `summary`."""
+
+    sla_windows_met: float | None
+    sla_windows_met_calm: float | None
+    windows: int
+    offered: int
+    served: int
+    filtered: int
+    shed: int
+    lost: int
+    in_flight: int
+    sessions_cut: int
+    retries: int
+    cost: float
+    static_peak_cost: float | None
+    replica_changes: int
+    cap_violations: int
+    generator_lag_p99_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabResult:
+    """The result of a run: the report in JSON and the page in HTML show this value."""
+
+    scenario: str
+    kubernetes: str
+    windows: tuple[LabWindow, ...]
+    decisions: tuple[DecisionEntry, ...]
+    summary: LabSummary
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report with the fields that `sluice lab run --report` promises."""
+        return {
+            "scenario": self.scenario,
+            "kubernetes": self.kubernetes,
+            "windows": [asdict(window) for window in self.windows],
+            "decisions": [
+                {
+                    "t_s": decision.t_s,
+                    "pipeline": decision.pipeline,
+                    "changes": [
+                        {"stage": c.stage, "pool": c.pool, "replicas": [c.before, c.after]} for c in decision.changes
+                    ],
+                    "reason": decision.reason,
+                }
+                for decision in self.decisions
+            ],
+            "summary": asdict(self.summary),
+        }
+
+
+def lab_result(run: LiveRun) -> LabResult:
+    """Return the result of `run`."""
     scores = list(item_scores(run).values())
-    windows = [window for score in scores for window in score.windows]
-    return {
-        "scenario": run.scenario,
-        "kubernetes": run.kubernetes,
-        "windows": _windows(run, scores),
-        "decisions": [
-            {
-                "t_s": round(decision.now_s - run.began_s, 3),
-                "pipeline": decision.pipeline,
-                "changes": [
-                    {"stage": c.stage, "pool": c.pool, "replicas": [c.before, c.after]} for c in decision.changes
-                ],
-                "reason": decision.reason,
-            }
+    return LabResult(
+        scenario=run.scenario,
+        kubernetes=run.kubernetes,
+        windows=_windows(run, scores),
+        decisions=tuple(
+            DecisionEntry(
+                t_s=round(decision.now_s - run.began_s, 3),
+                pipeline=decision.pipeline,
+                changes=decision.changes,
+                reason=decision.reason,
+            )
             for decision in run.decisions
-        ],
-        "summary": {
-            "sla_windows_met": _share_met(windows),
-            "sla_windows_met_calm": _share_met([window for window in windows if window.calm]),
-            "windows": sum(score.scored_windows for score in scores),
-            **{
-                name: sum(getattr(score, name) for score in scores)
-                for name in ("offered", "served", "filtered", "shed", "lost", "in_flight")
-            },
-            "sessions_cut": run.sessions_cut,
-            "retries": run.retries,
-            "cost": ledger.cost(run.observations, run.clock),
-            "static_peak_cost": None
-            if run.peak_instances is None
-            else ledger.cost_of_instances(run.observations, run.peak_instances, run.clock),
-            "replica_changes": ledger.replica_changes(run.observations, run.clock),
-            "cap_violations": sum(
-                ledger.cap_violations(
-                    run.observations, pipeline, interval_s=run.interval_s, duration_s=run.clock.duration_s
-                )
-                for pipeline in run.pipelines
-            ),
-            "generator_lag_p99_s": run.generator_lag_p99_s,
-        },
-    }
+        ),
+        summary=_summary(run, scores),
+    )
 
 
-def report_windows(run: LiveRun) -> list[dict[str, Any]]:
-    """Return the report's windows alone, also while the run goes on."""
+def lab_windows(run: LiveRun) -> tuple[LabWindow, ...]:
+    """Return the windows of the result alone, also during the run."""
     return _windows(run, list(item_scores(run).values()))
 
 
 def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
-    """Return the score of every pipeline's items."""
+    """Return the score of each pipeline's items."""
     return {
         pipeline.key: score_items(
             run.items[pipeline.key],
@@ -104,31 +152,58 @@ def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
     }
 
 
-def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> list[dict[str, Any]]:
-    return [_window(run, windows) for windows in zip(*(score.windows for score in scores), strict=True)]
+def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
+    windows = [window for score in scores for window in score.windows]
+    peak = run.peak_instances
+    return LabSummary(
+        sla_windows_met=_share_met(windows),
+        sla_windows_met_calm=_share_met([window for window in windows if window.calm]),
+        windows=sum(score.scored_windows for score in scores),
+        offered=sum(score.offered for score in scores),
+        served=sum(score.served for score in scores),
+        filtered=sum(score.filtered for score in scores),
+        shed=sum(score.shed for score in scores),
+        lost=sum(score.lost for score in scores),
+        in_flight=sum(score.in_flight for score in scores),
+        sessions_cut=run.sessions_cut,
+        retries=run.retries,
+        cost=ledger.cost(run.observations, run.clock),
+        static_peak_cost=None if peak is None else ledger.cost_of_instances(run.observations, peak, run.clock),
+        replica_changes=ledger.replica_changes(run.observations, run.clock),
+        cap_violations=sum(
+            ledger.cap_violations(
+                run.observations, pipeline, interval_s=run.interval_s, duration_s=run.clock.duration_s
+            )
+            for pipeline in run.pipelines
+        ),
+        generator_lag_p99_s=run.generator_lag_p99_s,
+    )
 
 
-def _window(run: LiveRun, windows: Sequence[Window]) -> dict[str, Any]:
+def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> tuple[LabWindow, ...]:
+    return tuple(_window(run, windows) for windows in zip(*(score.windows for score in scores), strict=True))
+
+
+def _window(run: LiveRun, windows: Sequence[Window]) -> LabWindow:
     first = windows[0]
     seen = ledger.at(run.observations, first.t_s + first.length_s)
-    return {
-        "t_s": first.t_s,
-        "offered_rps": sum(window.offered for window in windows) / first.length_s,
-        "served_rps": sum(window.served for window in windows) / first.length_s,
-        "p95_s": _worst_p95_s(windows),
-        "spend_per_hour": 0.0 if seen is None else sum(seen.spend_per_hour.values()),
-        "replicas": {} if seen is None else _replicas(run.pipelines, seen),
-    }
+    return LabWindow(
+        t_s=first.t_s,
+        offered_rps=sum(window.offered for window in windows) / first.length_s,
+        served_rps=sum(window.served for window in windows) / first.length_s,
+        p95_s=_worst_p95_s(windows),
+        spend_per_hour=0.0 if seen is None else sum(seen.spend_per_hour.values()),
+        replicas={} if seen is None else _replicas(run.pipelines, seen),
+    )
 
 
 def _worst_p95_s(windows: Sequence[Window]) -> float | None:
-    """Return the largest of the pipelines' percentiles; None when one of those with items has none."""
+    """Return the largest of the pipelines' percentiles; None when a pipeline with items has none."""
     with_items = [window.p95_s for window in windows if window.offered]
     return max((p95 for p95 in with_items if p95 is not None), default=None) if None not in with_items else None
 
 
 def _replicas(pipelines: Sequence[PipelineSpec], seen: Observation) -> dict[str, dict[str, dict[str, int]]]:
-    """Return replicas by stage and pool; with several pipelines, a stage is named namespace/name/stage."""
     named: dict[str, dict[str, dict[str, int]]] = {}
     for (key, stage, pool), replicas in seen.placements.items():
         name = str(stage) if len(pipelines) == 1 else f"{key}/{stage}"

@@ -1,4 +1,4 @@
-"""A scenario on the lab: set everything up, replay the load, cause the faults, watch, and report."""
+"""Runs a scenario on the lab: sets it up, replays the load, injects the faults and records the results."""
 
 import contextlib
 import json
@@ -15,15 +15,15 @@ from controller.core.state.spec import PipelineSpec, PoolSpec
 from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.deployments import deployments, pool_nodes
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.session import fault_actions
 from simulations.lab.session.decisions import DecisionLog, LoggedDecision
 from simulations.lab.session.observer import Observer
-from simulations.lab.session.report import LiveRun, report_windows
-from simulations.lab.session.view import Moment, OperatorMetrics, View, window_line
+from simulations.lab.session.report import LiveRun, lab_windows
+from simulations.lab.session.view import Moment, OperatorMetrics, RunView, window_line
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
@@ -35,17 +35,17 @@ from simulations.scenario.scenario import Scenario, invalid, sla_changes
 from simulations.scenario.schedule import Schedule
 
 MAX_LAG_S = 0.005
-"""A generator that was later than this (p99) measured itself, not the system."""
+"""The largest lag of the load generator (p99) of a valid run."""
 
 _READY_S = 30.0
 _TICK_S = 0.25
-_LEAD_S = 2.0  # a Python process starts within
+_LEAD_S = 2.0  # enough for a Python process to start
 _SETTLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to run: `scale` is the share of the sessions that is kept; without `operator` nothing rescales."""
+    """Options of a run: `scale` is the share of the sessions to keep; without `operator` nothing scales."""
 
     seed: int
     scale: float = 1.0
@@ -55,11 +55,11 @@ class Options:
 
 
 def check(scenario: Scenario, *, seed: int) -> None:
-    """Raise what `run` would, without starting anything.
+    """Check that the lab can run `scenario`, without starting anything.
 
     Raises:
-        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
-        UnsupportedManifest: the manifests ask for what the lab does not run.
+        InvalidScenario: a fault that the lab cannot inject, or a load that is too large for the machine.
+        UnsupportedManifest: the manifests need a feature that the lab does not have.
     """
     breaches = [*fault_actions.unsupported(scenario.file), *refused_loads(scenario, [seed])]
     if breaches:
@@ -70,21 +70,21 @@ def check(scenario: Scenario, *, seed: int) -> None:
 
 @contextlib.contextmanager
 def run(
-    scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: View
-) -> Iterator[tuple[LiveRun, Cluster]]:
-    """Run `scenario` on a lab in `folder`; give what it left, and its cluster, which is there until the block ends.
+    scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: RunView
+) -> Iterator[tuple[LiveRun, LabCluster]]:
+    """Run `scenario` on a lab in `folder`; yield the records and the cluster, which stops with the block.
 
     Raises:
-        InvalidScenario: a fault that the lab cannot cause, or a load that nobody could carry.
-        UnsupportedManifest: the manifests ask for what the lab does not run.
-        FaultRefused: the API server does not take a patch of the scenario.
-        ProcessError: a part of the lab ended by itself.
+        InvalidScenario: a fault that the lab cannot inject, or a load that is too large for the machine.
+        UnsupportedManifest: the manifests need a feature that the lab does not have.
+        FaultRefused: the API server refuses a patch of the scenario.
+        ProcessError: a process of the lab ended unexpectedly.
     """
     check(scenario, seed=options.seed)
     pipelines, pools = _specs(scenario)
     loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")
-    with Cluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
+    with LabCluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
         view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
         documents = [document.data for path in scenario.manifests for document in load_documents(path)]
         cluster.apply(documents, pipelines, pools)
@@ -99,17 +99,17 @@ def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec
 
 
 class _Run:
-    """One run on a cluster that is up."""
+    """One run on a started cluster."""
 
     def __init__(
         self,
         scenario: Scenario,
         options: Options,
-        cluster: Cluster,
+        cluster: LabCluster,
         pipelines: tuple[PipelineSpec, ...],
         pools: tuple[PoolSpec, ...],
         schedule_of: Mapping[str, Schedule],
-        view: View,
+        view: RunView,
     ) -> None:
         self._scenario = scenario
         self._options = options
@@ -124,7 +124,7 @@ class _Run:
         self._decisions: list[LoggedDecision] = []
 
     def execute(self) -> LiveRun:
-        """Run from the first pod to the last item."""
+        """Start the load and the operator, follow the run to its end, and return its records."""
         with (
             closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
@@ -142,8 +142,8 @@ class _Run:
             return self._live_run(observer, load)
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
-        """Give the operator time to have a replica of every stage serve, so that no item meets an empty stage."""
-        self._view.say("waiting for the operator to give every stage a replica")
+        """Wait until every stage has a ready replica, or its deadline: no item should arrive at an empty stage."""
+        self._view.say("waiting for a ready replica of every stage")
         startups_s = [
             p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
         ]
@@ -162,7 +162,7 @@ class _Run:
             time.sleep(_TICK_S)
 
     def _follow(self, observer: Observer, load: "_Load", start_s: float) -> None:
-        """Show the run and cause its faults until the load has ended."""
+        """Show the run and inject its faults until the load has ended."""
         clock = self._scenario.file.clock
         log = DecisionLog(self._cluster.operator_log)
         metrics = OperatorMetrics(self._cluster.operator_url)
@@ -186,7 +186,7 @@ class _Run:
             lines: tuple[str, ...] = ()
             if (ended := _ended_windows(clock, now_s - _TICK_S)) > shown:
                 budget = sum(observer.latest.budget_per_hour.values())
-                windows = report_windows(self._live_run(observer, load))[shown:ended]
+                windows = lab_windows(self._live_run(observer, load))[shown:ended]
                 lines, shown = tuple(window_line(window, budget) for window in windows), ended
             self._view.show(
                 Moment(
@@ -201,7 +201,7 @@ class _Run:
             time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
 
     def _live_run(self, observer: Observer, load: "_Load") -> LiveRun:
-        """Return what the run has left behind so far."""
+        """Return the records of the run so far."""
         return LiveRun(
             scenario=self._scenario.file.name,
             kubernetes=self._cluster.kubernetes_version,
@@ -226,13 +226,13 @@ class _Load:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: LabCluster,
         scenario: Scenario,
         pipelines: tuple[PipelineSpec, ...],
         schedule_of: Mapping[PipelineKey, Schedule],
         seed: int,
     ) -> None:
-        """Start the ingress; the load begins with `begin`."""
+        """Start the ingress; `begin` starts the load."""
         folder = cluster.folder
         ports = free_ports(len(pipelines))
         self.records = folder / "records.bin"
@@ -241,7 +241,7 @@ class _Load:
         self.retries = 0
         self._summary = folder / "ingress-summary.json"
         self._lag = folder / "generator-report.json"
-        # A process group of its own: the generator ends by itself, which the other parts never do.
+        # Apart from the cluster's processes: the generator ends on its own, which for the others is an error.
         self._processes = Processes(folder / "load")
         self._generator: Child | None = None
         ingress = folder / "ingress.json"
@@ -285,7 +285,7 @@ class _Load:
             self._generator.check()
 
     def end(self) -> None:
-        """Stop both and read what they found."""
+        """Stop both and read their reports."""
         self._processes.stop()
         self.lag_p99_s = json.loads(self._lag.read_text())["lag_p99_s"]
         pipelines = json.loads(self._summary.read_text())
@@ -293,12 +293,12 @@ class _Load:
         self.retries = sum(pipeline["retries"] for pipeline in pipelines)
 
     def close(self) -> None:
-        """Stop both, whatever they found."""
+        """Stop both."""
         self._processes.stop()
 
     def _start(self, name: str, flags: Mapping[str, object]) -> Child:
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.traffic.{name}", *arguments])
 
 
 def _listens(port: int) -> bool:

@@ -1,11 +1,11 @@
-"""What a person sees of a lab run while it goes on: a live table in a terminal, a line per window elsewhere."""
+"""Shows a lab run in progress: a live table in a terminal, a line per window elsewhere."""
 
 import http.client
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
+from simulations.lab.session.report import LabWindow
 from simulations.results.ledger import Observation
 
 _METRICS_TIMEOUT_S = 1.0
@@ -21,11 +22,11 @@ _METRICS_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A run at one moment: the cluster as observed, the operator's own metrics, and what it decided last, in words.
+    """A run at one moment: the observed cluster, the operator's metrics, and the reasons of its latest decisions.
 
-    `stages` maps (pipeline key, stage name, metric) to a number, `totals` (pipeline key, metric); what the operator
-    does not know is not in them. `decisions` has words for each pipeline that was rescaled already. `windows` are the
-    lines of the windows that have ended since the last moment.
+    `stages` maps (pipeline key, stage name, metric) to a value, `totals` (pipeline key, metric); metrics that the
+    operator does not export are missing. `decisions` has the reason for each pipeline that was scaled. `windows` are
+    the lines of the windows that have ended since the last moment.
     """
 
     seen: Observation
@@ -36,8 +37,8 @@ class Moment:
     windows: tuple[str, ...] = ()
 
 
-class View(Protocol):
-    """Shows a run; `say` tells of set-up and of what is done, `show` of the run itself."""
+class RunView(Protocol):
+    """Shows a run: `say` prints progress and faults, `show` a moment of the run."""
 
     def say(self, text: str) -> None: ...  # noqa: D102
 
@@ -46,7 +47,7 @@ class View(Protocol):
 
 @dataclass(slots=True)
 class OperatorMetrics:
-    """The operator's /metrics as numbers by pipeline and stage; empty while it does not answer."""
+    """The operator's /metrics as values by pipeline and stage; empty while it does not respond."""
 
     url: str
     stages: dict[tuple[str, str, str], float] = field(default_factory=dict)
@@ -77,22 +78,22 @@ class LineView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: Mapping[str, str] = {}
+        self._shown: Mapping[str, str] = {}
 
     def say(self, text: str) -> None:
         """Print a line."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """Print what was decided since, and the windows that have ended."""
-        news = [f"{key}: {words}" for key, words in moment.decisions.items() if self._told.get(key) != words]
-        self._told = moment.decisions
-        for line in (*news, *moment.windows):
+        """Print the new decisions, and the windows that have ended."""
+        new = [f"{key}: {words}" for key, words in moment.decisions.items() if self._shown.get(key) != words]
+        self._shown = moment.decisions
+        for line in (*new, *moment.windows):
             self.say(f"{moment.seen.t_s:5.0f}s  {line}")
 
 
 class LiveView:
-    """A table that is drawn anew as the run goes on."""
+    """A table in the terminal, redrawn during the run."""
 
     def __init__(self, console: Console, pipelines: tuple[PipelineSpec, ...]) -> None:
         self._console = console
@@ -112,14 +113,14 @@ class LiveView:
         self._console.print(text, markup=False, highlight=False)
 
     def show(self, moment: Moment) -> None:
-        """Draw the table."""
+        """Redraw the table."""
         if not self._live.is_started:
             self._live.start()
         self._live.update(Group(*(draw(pipeline, moment) for pipeline in self._pipelines)), refresh=True)
 
 
 def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
-    """Return one pipeline as a table with a line above and one below it."""
+    """Return one pipeline as a table, with its totals above and the reason of its latest decision below."""
     key = str(pipeline.key)
 
     def total(name: str) -> float | None:
@@ -166,18 +167,18 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     return Group(Text(), head, table, Text(moment.decisions.get(key, ""), style="cyan"))
 
 
-def window_line(window: Mapping[str, Any], budget_per_hour: float) -> str:
-    """Return a window of the report as a line."""
+def window_line(window: LabWindow, budget_per_hour: float) -> str:
+    """Return a window of the result as a line."""
     stages = "  ".join(
         f"{stage} " + "+".join(f"{count['ready']}/{count['desired']} {pool}" for pool, count in pools.items())
         for stage, pools in (
             (stage, {pool: count for pool, count in pools.items() if count["ready"] or count["desired"]})
-            for stage, pools in window["replicas"].items()
+            for stage, pools in window.replicas.items()
         )
     )
     return (
-        f"{window['offered_rps']:6.1f} items/s  p95 {_ms(window['p95_s']):>7}  "
-        f"${window['spend_per_hour']:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
+        f"{window.offered_rps:6.1f} items/s  p95 {_ms(window.p95_s):>7}  "
+        f"${window.spend_per_hour:.2f}/h of ${budget_per_hour:.2f}/h  {stages}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What moves between ingress and pods: a pod as routing sees it, streams pinned to it, items under way."""
+"""The values that ingress and stages share: pods, backends, streams and items."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from simulations.lab.traffic.topology import PlacementTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """A pod as the API server has it; `ready` is false as soon as it is being deleted."""
+class PodState:
+    """A pod as the API server reports it; `ready` is false as soon as it is being deleted."""
 
     uid: str
     namespace: str
@@ -22,27 +22,27 @@ class Pod:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Session:
-    """A stream; `pins` has the pod it is pinned to at each stage (by index) that pins it.
+class PinnedSession:
+    """A stream; `pins` maps each stage (by index) that pins streams to the pod of this stream.
 
-    `busy` counts what still uses the pins; `release` gives them back when the stream has ended and nothing does.
+    `busy` counts the users of the pins; `release` frees the pins when the stream has ended and `busy` is 0.
     """
 
     id: int
-    release: "Callable[[Session], None]"
+    release: "Callable[[PinnedSession], None]"
     ended: bool = False
     busy: int = 0
     pins: "dict[int, Backend]" = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def end(self) -> None:
-        """There will be no more items."""
+        """End the stream: it has no further items."""
         self.ended = True
         if not self.busy:
             self.release(self)
 
     def let_go(self) -> None:
-        """One use less."""
+        """End one use of the pins."""
         self.busy -= 1
         if self.ended and not self.busy:
             self.release(self)
@@ -50,37 +50,37 @@ class Session:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Item:
-    """A chunk or a request under way; once `settled`, nothing more is done for it."""
+    """A chunk or a request in the pipeline; once `settled`, it has an outcome and is not processed further."""
 
     id: int
-    session: Session | None
+    session: PinnedSession | None
     deadline_s: float
     settled: bool = False
 
 
 @dataclass(slots=True)
 class Recoveries:
-    """What went wrong and was made good."""
+    """Counts of items sent again and of sessions that lost their pod."""
 
     retries: int = 0
     sessions_cut: int = 0
 
 
 class Backend(Replica):
-    """A pod that serves a stage."""
+    """A pod of a stage, with the connection to it."""
 
-    def __init__(self, pod: Pod, placement: PlacementTopology) -> None:
+    def __init__(self, pod: PodState, placement: PlacementTopology) -> None:
         assert pod.ip is not None
         super().__init__(weight=placement.weight, limit=placement.limit)
         self.ready = pod.ready
         self.suspended_until_s = 0.0
-        self.pinned: set[Session] = set()
+        self.pinned: set[PinnedSession] = set()
         self._host = pod.ip
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
 
     async def client(self) -> Client:
-        """The connection, made anew where it is lost; OSError when there is nobody."""
+        """Return the connection, after connecting again if it is lost; OSError when the pod does not accept it."""
         if self._client is None or self._client.closed:
             async with self._connecting:
                 if self._client is None or self._client.closed:
@@ -88,7 +88,7 @@ class Backend(Replica):
         return self._client
 
     def end_session(self, session_id: int) -> None:
-        """Give its slot back."""
+        """Free the session's slot."""
         if self._client is not None:
             self._client.end_session(session_id)
 

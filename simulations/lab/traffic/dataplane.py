@@ -1,18 +1,18 @@
-"""The way of items through a pipeline: admission, stages, joins, what is filtered, and what became of each.
+"""The path of items through a pipeline: admission, stages, joins, filters, and the outcome of each item.
 
-Latency runs from the instant at which the load was meant to arrive to the last stage's answer.
+Latency is the time from the scheduled arrival to the answer of the last stage.
 """
 
 import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulations.lab.traffic.backend import Item, Pod, Recoveries, Session
-from simulations.lab.traffic.topology import PipelineTopology
+from simulations.lab.traffic.backend import Item, PinnedSession, PodState, Recoveries
+from simulations.lab.traffic.topology import PipelineTopology, StageTopology
 from simulations.lab.traffic.upstream import Upstream
 from simulations.results.histogram import LatencyHistogram
 from simulations.results.scoring import LOST_AFTER_SLAS, Outcome
@@ -25,17 +25,17 @@ Answer = Callable[[Outcome], None]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Stream(Session):
-    """A stream under way; `turned_away` is what becomes of its chunks where it found no place."""
+class Stream(PinnedSession):
+    """An active stream; `refused_as` is the outcome of all its chunks when it was not admitted or found no slot."""
 
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     admitted: bool = False
-    turned_away: Outcome | None = None
+    refused_as: Outcome | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Journey(Item):
-    """An item on its way: how many branches each stage still waits for, and how many ends are still to be reached."""
+    """An item in the pipeline, with the branches that each stage still waits for and the number of open ends."""
 
     number: int
     stream: Stream | None
@@ -47,64 +47,110 @@ class _Journey(Item):
     reached_an_end: bool = False
 
 
-class Pipeline:
-    """One pipeline's traffic. `admissible` is the load beyond which new streams or requests are shed; None: no limit.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Tally:
+    """The counts of one pipeline: `offered` items, and those with an outcome.
 
-    `outcomes` counts items, `offered` all of them; `active_streams` counts the streams under way, those turned away
-    included: it is the offered load, whatever becomes of it.
+    `active_streams` is the offered load: it includes streams that were refused.
     """
 
+    latency: LatencyHistogram
+    offered: int = 0
+    active_streams: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    recoveries: Recoveries = field(default_factory=Recoveries)
+
+
+class _Graph:
+    """The stages of a pipeline by index: `following` each, how many each `waits_for`, and which are `entries`.
+
+    `ends_below` is the number of last stages that can be reached from each; `ends` is the number of all.
+    """
+
+    __slots__ = ("ends", "ends_below", "entries", "following", "waits_for")
+
+    def __init__(self, stages: Sequence[StageTopology]) -> None:
+        names = [stage.name for stage in stages]
+        before = [[names.index(name) for name in stage.after] for stage in stages]
+        self.following = [[k for k in range(len(names)) if index in before[k]] for index in range(len(names))]
+        self.waits_for = [len(names) for names in before]
+        self.entries = [index for index, names in enumerate(before) if not names]
+        self.ends_below = [self._count_ends(index) for index in range(len(names))]
+        self.ends = sum(not following for following in self.following)
+
+    def _count_ends(self, index: int) -> int:
+        reached, found = [index], {index}
+        for stage in reached:
+            for following in self.following[stage]:
+                if following not in found:
+                    found.add(following)
+                    reached.append(following)
+        return sum(not self.following[stage] for stage in found)
+
+
+class _TokenBucket:
+    """Admission of requests: holds the tokens of one second, and one at least."""
+
+    __slots__ = ("_at_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 1.0
+        self._at_s = time.monotonic()
+
+    def take(self, rate: float) -> bool:
+        """Take a token; False when there is none. `rate` is in tokens/s."""
+        now_s = time.monotonic()
+        self._tokens = min(self._tokens + (now_s - self._at_s) * rate, max(1.0, rate))
+        self._at_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class PipelineTraffic:
+    """One pipeline's traffic. New streams or requests above the load `admissible` are shed; None: no limit."""
+
     def __init__(self, topology: PipelineTopology, record: Record) -> None:
-        """`record` is called once per item with its outcome, its arrival and its latency. Needs a running loop."""
+        """`record` is called once per item with outcome, arrival and latency in s. Needs a running event loop."""
         self.topology = topology
         self.admissible: float | None = None
-        self.offered = 0
-        self.active_streams = 0
-        self.outcomes: Counter[Outcome] = Counter()
-        self.recoveries = Recoveries()
-        self.latency = LatencyHistogram(topology.sla_s)
+        self.tally = Tally(latency=LatencyHistogram(topology.sla_s))
         self._record = record
         self._loop = asyncio.get_running_loop()
         self._patience_s = LOST_AFTER_SLAS * topology.sla_s
         self._stages = [
-            Upstream(index, stage, topology.namespace, self.recoveries, seed=topology.seed + index)
+            Upstream(index, stage, topology.namespace, self.tally.recoveries, seed=topology.seed + index)
             for index, stage in enumerate(topology.stages)
         ]
-        names = [stage.name for stage in topology.stages]
-        before = [[names.index(name) for name in stage.after] for stage in topology.stages]
-        self._next = [[k for k in range(len(names)) if index in before[k]] for index in range(len(names))]
-        self._waits_for = [len(names) for names in before]
-        self._entries = [index for index, names in enumerate(before) if not names]
-        self._ends_below = [self._count_ends(index) for index in range(len(names))]
-        self._ends = sum(not following for following in self._next)
+        self._graph = _Graph(topology.stages)
         self._admitted = 0
         self._last_id = 0
-        self._tokens = 1.0
-        self._tokens_at_s = time.monotonic()
+        self._bucket = _TokenBucket()
         self._under_way: deque[_Journey] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep()
 
     # -- the cluster
 
-    def pod_changed(self, pod: Pod) -> None:
-        """A pod is new or has changed."""
+    def pod_changed(self, pod: PodState) -> None:
+        """Update the routing for a pod that is new or has changed."""
         for stage in self._stages:
             stage.pod_changed(pod)
 
     def pod_gone(self, uid: str) -> None:
-        """A pod has been deleted."""
+        """Remove a deleted pod from the routing."""
         for stage in self._stages:
             stage.pod_gone(uid)
 
     # -- the load
 
     def open_stream(self, decided: Callable[[bool], None]) -> Stream:
-        """A stream begins; `decided` is told whether it found its place."""
+        """Begin a stream; `decided` is called once with whether it was admitted and found its slots."""
         stream = Stream(id=self._new_id(), release=self._release)
-        self.active_streams += 1
+        self.tally.active_streams += 1
         if self.admissible is not None and self._admitted + 1 > self.admissible:
-            stream.turned_away = Outcome.SHED
+            stream.refused_as = Outcome.SHED
             decided(False)
             return stream
         stream.admitted = True
@@ -114,22 +160,22 @@ class Pipeline:
         return stream
 
     def end_stream(self, stream: Stream) -> None:
-        """A stream ends: its slots are free when the last of its chunks has left."""
-        self.active_streams -= 1
+        """End a stream; its slots become free when the last of its chunks has left."""
+        self.tally.active_streams -= 1
         self._leave(stream)
         stream.end()
 
     def offer(self, stream: Stream | None, *, number: int, arrival_s: float, arrived_s: float, answer: Answer) -> None:
-        """A chunk of a stream, or a request, arrives.
+        """Offer an item: a chunk of a stream, or a request.
 
         Args:
             stream: None for a request.
-            number: tells items apart, the same in every run of the same load: it decides what is filtered.
-            arrival_s: when it arrives, in seconds since the run began.
+            number: identifies the item in every run of the same load; it decides whether a stage filters the item.
+            arrival_s: its arrival, in seconds since the run began.
             arrived_s: the same instant on the monotonic clock.
-            answer: called once with what has become of it.
+            answer: called once with its outcome.
         """
-        self.offered += 1
+        self.tally.offered += 1
         journey = _Journey(
             id=self._new_id(),
             session=stream,
@@ -139,20 +185,20 @@ class Pipeline:
             arrival_s=arrival_s,
             arrived_s=arrived_s,
             answer=answer,
-            waits_for=list(self._waits_for),
-            ends_left=self._ends,
+            waits_for=list(self._graph.waits_for),
+            ends_left=self._graph.ends,
         )
         if stream is None and not self._admit_request():
             self._settle(journey, Outcome.SHED)
-        elif stream is not None and stream.turned_away is not None:
-            self._settle(journey, stream.turned_away)
+        elif stream is not None and stream.refused_as is not None:
+            self._settle(journey, stream.refused_as)
         else:
             self._under_way.append(journey)
-            for entry in self._entries:
+            for entry in self._graph.entries:
                 self._walk(journey, entry)
 
     def finish(self) -> None:
-        """The run is over: what has no answer yet is in flight."""
+        """End the run: items without an answer count as in flight."""
         for journey in self._under_way:
             if not journey.settled:
                 self._settle(journey, Outcome.IN_FLIGHT)
@@ -169,10 +215,10 @@ class Pipeline:
         try:
             found = await asyncio.gather(*(stage.attach(stream, deadline_s) for stage in self._stages if stage.memory))
             if None in found:
-                stream.turned_away = Outcome.LOST
+                stream.refused_as = Outcome.LOST
                 self._leave(stream)
                 self._release(stream)
-            decided(stream.turned_away is None)
+            decided(stream.refused_as is None)
         finally:
             stream.opened.set()
             stream.let_go()
@@ -181,7 +227,7 @@ class Pipeline:
         self._admitted -= stream.admitted
         stream.admitted = False
 
-    def _release(self, session: Session) -> None:
+    def _release(self, session: PinnedSession) -> None:
         for stage in self._stages:
             stage.release(session)
 
@@ -193,24 +239,24 @@ class Pipeline:
         self._spawn(self._pass_through(journey, index))
 
     async def _pass_through(self, journey: _Journey, index: int) -> None:
-        """From stage to stage until the item ends, or waits for another branch to join it."""
-        stream = journey.stream
+        """Serve the item stage by stage until it ends, or waits at a join for another branch."""
+        stream, graph = journey.stream, self._graph
         try:
             if stream is not None:
                 await stream.opened.wait()
-                if stream.turned_away is not None:
-                    self._settle(journey, stream.turned_away)
+                if stream.refused_as is not None:
+                    self._settle(journey, stream.refused_as)
             while not journey.settled:
                 if not await self._stages[index].serve(journey):
                     self._settle(journey, Outcome.LOST)
                 elif self._filters(index, journey.number):
-                    self._branch_ends(journey, self._ends_below[index], reached=False)
+                    self._branch_ends(journey, graph.ends_below[index], reached=False)
                     return
-                elif not self._next[index]:
+                elif not graph.following[index]:
                     self._branch_ends(journey, 1, reached=True)
                     return
                 else:
-                    ready = [following for following in self._next[index] if self._arrives(journey, following)]
+                    ready = [following for following in graph.following[index] if self._arrives(journey, following)]
                     if not ready:
                         return
                     for other in ready[1:]:
@@ -225,16 +271,16 @@ class Pipeline:
         return journey.waits_for[index] == 0
 
     def _branch_ends(self, journey: _Journey, ends: int, *, reached: bool) -> None:
-        """An item is served when its last branch ends, unless every branch was filtered."""
+        """Count ends; at the last one the item is served, or filtered when every branch was filtered."""
         journey.ends_left -= ends
         journey.reached_an_end |= reached
         if not journey.ends_left:
             self._settle(journey, Outcome.SERVED if journey.reached_an_end else Outcome.FILTERED)
 
     def _filters(self, index: int, number: int) -> bool:
-        """Whether a stage ends the way of an item; drawn from the item's number, so that it is so in every run."""
+        """Whether a stage filters an item; drawn from the item's number, and therefore the same in every run."""
         share = self.topology.stages[index].pass_ratio
-        return share < 1 and bool(self._next[index]) and _uniform(self.topology.seed, index, number) >= share
+        return share < 1 and bool(self._graph.following[index]) and _uniform(self.topology.seed, index, number) >= share
 
     def _settle(self, journey: _Journey, outcome: Outcome) -> None:
         if journey.settled:
@@ -243,15 +289,15 @@ class Pipeline:
         latency_s = time.monotonic() - journey.arrived_s
         if latency_s > self._patience_s and outcome in {Outcome.SERVED, Outcome.IN_FLIGHT}:
             outcome = Outcome.LOST
-        self.outcomes[outcome] += 1
+        self.tally.outcomes[outcome] += 1
         if outcome in {Outcome.SERVED, Outcome.LOST}:
             answered = outcome is Outcome.SERVED
-            self.latency.observe(latency_s if answered else self._patience_s, answered=answered)
+            self.tally.latency.observe(latency_s if answered else self._patience_s, answered=answered)
         self._record(outcome, journey.arrival_s, math.inf if outcome is Outcome.LOST else latency_s)
         journey.answer(outcome)
 
     def _sweep(self) -> None:
-        """Settle as lost what has waited too long; the journeys are in the order of their arrival."""
+        """Count items past their deadline as lost; they are in the order of their arrival."""
         now_s = time.monotonic()
         while self._under_way and (self._under_way[0].settled or self._under_way[0].deadline_s < now_s):
             self._settle(self._under_way.popleft(), Outcome.LOST)
@@ -260,26 +306,7 @@ class Pipeline:
         self._sweeper = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _admit_request(self) -> bool:
-        """A token bucket that holds one second of the admissible rate."""
-        if self.admissible is None:
-            return True
-        now_s = time.monotonic()
-        earned = (now_s - self._tokens_at_s) * self.admissible
-        self._tokens = min(self._tokens + earned, max(1.0, self.admissible))
-        self._tokens_at_s = now_s
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def _count_ends(self, index: int) -> int:
-        reached, found = [index], {index}
-        for stage in reached:
-            for following in self._next[stage]:
-                if following not in found:
-                    found.add(following)
-                    reached.append(following)
-        return sum(not self._next[stage] for stage in found)
+        return self.admissible is None or self._bucket.take(self.admissible)
 
     def _new_id(self) -> int:
         self._last_id += 1
@@ -292,7 +319,7 @@ class Pipeline:
 
 
 def _uniform(seed: int, stage: int, number: int) -> float:
-    """A number in [0, 1) that looks random: splitmix64 (Steele, Lea, Flood 2014) of the arguments."""
+    """Return a pseudo-random number in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of the arguments."""
     word = (seed * 0x9E3779B97F4A7C15 + stage * 0xD1B54A32D192ED03 + number * 0x8CB92BA72F3D8DD7) & _WORD
     for _ in range(2):
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD

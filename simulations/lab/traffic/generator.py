@@ -1,10 +1,9 @@
-"""The load generator: plays schedules against the ingress, open loop: a slow system never slows the load.
+"""The load generator: replays schedules against the ingress in an open loop, at the same rate for a slow system.
 
 `python -m simulations.lab.traffic.generator --config FILE [--start-at SECONDS]`; the configuration is
-`GeneratorConfig`. Every stream offers a chunk every `chunk_s` from a random phase on. All of it is decided before the
-first item is sent; the generator records by how much it was late. One JSON object per line on standard output says
-`started` (with the instant on the monotonic clock), `progress` once a second and `finished`; the last is also written
-to `report`.
+`GeneratorConfig`. Every stream offers a chunk every `chunk_s` from a random phase on. All times are fixed before the
+first item is sent, and the generator records its lag. Standard output has one JSON object per line: `started` (with the
+instant on the monotonic clock), `progress` once a second and `finished`, which is also written to `report`.
 """
 
 import argparse
@@ -35,7 +34,7 @@ _BURST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLoad:
-    """The load of one pipeline: a schedule written by `Schedule.save`, for the ingress's port.
+    """The load of one pipeline: a schedule in a file of `Schedule.save`, for a port of the ingress.
 
     `chunk_s` is None for requests; `seed` decides the phases of streams.
     """
@@ -48,7 +47,7 @@ class PipelineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """One run of `duration_s`; answers are waited for until `drain_s` after its end."""
+    """One run of `duration_s`; the generator waits for answers until `drain_s` after its end."""
 
     duration_s: float
     drain_s: float
@@ -56,12 +55,12 @@ class GeneratorConfig:
     loads: tuple[PipelineLoad, ...]
 
     def to_json(self) -> str:
-        """Write for `from_json`."""
+        """Return the configuration as JSON for `from_json`."""
         return _ADAPTER.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "GeneratorConfig":
-        """Read what `to_json` has written; ValueError names each field that is wrong."""
+        """Read the JSON of `to_json`; ValueError names each invalid field."""
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -71,8 +70,8 @@ class GeneratorConfig:
 _ADAPTER = TypeAdapter(GeneratorConfig)
 
 
-class Action(IntEnum):
-    """What the generator does at an instant; at the same instant in this order."""
+class LoadAction(IntEnum):
+    """The kinds of events; those at the same instant happen in this order."""
 
     OPEN = 0
     ITEM = 1
@@ -83,38 +82,38 @@ class Event(NamedTuple):
     """`number` is the session's for OPEN and END, from 1; for ITEM the item's, and `session` is the session's or 0."""
 
     at_s: float
-    action: Action
+    action: LoadAction
     load: int
     number: int
     session: int
 
 
 def timeline(schedules: list[Schedule], loads: tuple[PipelineLoad, ...], duration_s: float) -> list[Event]:
-    """Return everything that happens in a run, in order. No stream outlasts the run."""
+    """Return all events of a run, in order. No stream outlasts the run."""
     columns: list[tuple[NDArray[Any], ...]] = []
     for index, (schedule, load) in enumerate(zip(schedules, loads, strict=True)):
         numbers = np.arange(1, len(schedule) + 1)
         if load.chunk_s is None:
-            columns.append(_rows(schedule.start_s, Action.ITEM, index, numbers, np.full(len(schedule), NO_SESSION)))
+            columns.append(_rows(schedule.start_s, LoadAction.ITEM, index, numbers, np.full(len(schedule), NO_SESSION)))
             continue
         times_s, sessions = chunk_times(schedule, load.chunk_s, duration_s, load.seed)
-        columns.append(_rows(schedule.start_s, Action.OPEN, index, numbers, numbers))
-        columns.append(_rows(times_s, Action.ITEM, index, np.arange(1, len(times_s) + 1), sessions + 1))
-        columns.append(_rows(np.minimum(schedule.end_s, duration_s), Action.END, index, numbers, numbers))
+        columns.append(_rows(schedule.start_s, LoadAction.OPEN, index, numbers, numbers))
+        columns.append(_rows(times_s, LoadAction.ITEM, index, np.arange(1, len(times_s) + 1), sessions + 1))
+        columns.append(_rows(np.minimum(schedule.end_s, duration_s), LoadAction.END, index, numbers, numbers))
     merged = [np.concatenate(column) for column in zip(*columns, strict=True)]
     order = np.lexsort((merged[1], merged[0]))
     rows = zip(*(column[order].tolist() for column in merged), strict=True)
-    return [Event(at_s, Action(action), load, number, session) for at_s, action, load, number, session in rows]
+    return [Event(at_s, LoadAction(action), load, number, session) for at_s, action, load, number, session in rows]
 
 
 def _rows(
-    at_s: NDArray[np.float64], action: Action, load: int, numbers: NDArray[np.int64], sessions: NDArray[np.int64]
+    at_s: NDArray[np.float64], action: LoadAction, load: int, numbers: NDArray[np.int64], sessions: NDArray[np.int64]
 ) -> tuple[NDArray[Any], ...]:
     return at_s, np.full(len(at_s), int(action)), np.full(len(at_s), load), numbers, sessions
 
 
 class Generator:
-    """Plays a timeline; `lags_s` has how late each item was sent."""
+    """Replays a timeline; `lags_s` has the lateness of each item in s."""
 
     def __init__(self, clients: list[Client], timers: Timers) -> None:
         self._clients = clients
@@ -127,10 +126,10 @@ class Generator:
         self._all_answered.set()
 
     async def play(self, events: list[Event], start_s: float) -> None:
-        """Do everything at its instant, counted from `start_s` on the monotonic clock.
+        """Replay `events`, whose times count from `start_s` on the monotonic clock.
 
         Raises:
-            ConnectionError: the ingress has gone.
+            ConnectionError: the ingress has closed the connection.
         """
         now_s = time.monotonic()
         for position, event in enumerate(events):
@@ -139,31 +138,31 @@ class Generator:
                 await self._timers.sleep_until(due_s)
                 now_s = time.monotonic()
             elif position % _BURST == 0:
-                await asyncio.sleep(0)  # late, and yet answers must be read
+                await asyncio.sleep(0)  # even when late, answers must be read
                 now_s = time.monotonic()
             client = self._clients[event.load]
             if client.closed:
                 raise ConnectionError("the ingress has closed the connection")
-            if event.action is Action.ITEM:
+            if event.action is LoadAction.ITEM:
                 self.sent += 1
                 self._all_answered.clear()
                 self.lags_s.append(max(0.0, time.monotonic() - due_s))
                 answer = client.send(event.number, event.session, arrival_payload(event.at_s, due_s))
                 answer.add_done_callback(self._count)
-            elif event.action is Action.OPEN:
+            elif event.action is LoadAction.OPEN:
                 client.open_session(event.number).add_done_callback(_forget)
             else:
                 client.end_session(event.number)
 
     async def drain(self, until_s: float) -> None:
-        """Wait until everything is answered, or it is `until_s`."""
+        """Wait until all items are answered, at most until `until_s`."""
         try:
             await asyncio.wait_for(self._all_answered.wait(), max(0.0, until_s - time.monotonic()))
         except TimeoutError:
             return
 
     def report(self) -> dict[str, Any]:
-        """Return what was sent, and how late."""
+        """Return counts of items, and the lag in s."""
         lags = self.lags_s or [0.0]
         p50, p99 = np.percentile(lags, (50, 99))
         return {
@@ -184,13 +183,13 @@ class Generator:
 
 
 def _forget(answer: asyncio.Future[Status]) -> None:
-    """The ingress keeps the books; whether a stream found its place is nothing to an open loop."""
+    """Ignore the answer to an opened stream: an open loop does not react, and the ingress counts."""
     if not answer.cancelled():
         answer.exception()
 
 
 async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
-    """Play the run; SIGTERM ends it early. Raises ConnectionError when the ingress goes."""
+    """Replay the run; SIGTERM ends it early. ConnectionError when the ingress closes the connection."""
     loop = asyncio.get_running_loop()
     events = timeline([Schedule.load(load.schedule) for load in config.loads], config.loads, config.duration_s)
     clients = [await Client.connect(LOOPBACK, load.port) for load in config.loads]
@@ -199,12 +198,12 @@ async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
     gc.collect()
     gc.freeze()
     start_s = time.monotonic() + _LEAD_S if start_at_s is None else start_at_s
-    say("started", monotonic_s=start_s, items=sum(event.action is Action.ITEM for event in events))
+    say("started", monotonic_s=start_s, items=sum(event.action is LoadAction.ITEM for event in events))
     this = asyncio.current_task()
     assert this is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, this.cancel)
-    progress = loop.create_task(_tell(generator, start_s))
+    progress = loop.create_task(_report_progress(generator, start_s))
     interrupted = False
     try:
         await generator.play(events, start_s)
@@ -222,7 +221,7 @@ async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
         timers.close()
 
 
-async def _tell(generator: Generator, start_s: float) -> None:
+async def _report_progress(generator: Generator, start_s: float) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_S)
         say("progress", t_s=round(time.monotonic() - start_s, 3), sent=generator.sent, answered=generator.answered)
@@ -230,9 +229,11 @@ async def _tell(generator: Generator, start_s: float) -> None:
 
 def main() -> None:
     """Run the generator as a program."""
-    parser = argparse.ArgumentParser(prog="python -m simulations.lab.traffic.generator", description="Play load.")
+    parser = argparse.ArgumentParser(
+        prog="python -m simulations.lab.traffic.generator", description="Replay load against the ingress."
+    )
     parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--start-at", type=float, help="instant of the run's start on the monotonic clock; default now")
+    parser.add_argument("--start-at", type=float, help="start of the run on the monotonic clock, in s; default: now")
     arguments = parser.parse_args()
     asyncio.run(run(GeneratorConfig.from_json(arguments.config.read_text()), arguments.start_at))
 

@@ -1,9 +1,9 @@
-"""The ingress: takes the load in, sends it through the stages' pods, measures it, and exports what it has measured.
+"""The ingress: receives the load, sends it through the stages' pods, and exports measurements.
 
 `python -m simulations.lab.traffic.ingress --config FILE --kubeconfig FILE`; the configuration is
 `topology.IngressConfig`. Each pipeline's load comes in on a port of its own, as frames of `simulations.lab.net.wire`:
-OPEN_SESSION before a stream's first chunk (answered REFUSED_SLOT where the stream is turned away), ITEM for a chunk or
-a request with `arrival_payload`, END_SESSION. Items are answered OK when served or filtered, else REFUSED_QUEUE.
+OPEN_SESSION before a stream's first chunk (the answer is REFUSED_SLOT if the stream is refused), ITEM for a chunk or a
+request with `arrival_payload`, END_SESSION. The answer to an item is OK if served or filtered, else REFUSED_QUEUE.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 from controller.core.state.spec import DemandUnit
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
-from simulations.lab.net.wire import NO_SESSION, Connection, Kind, Status
-from simulations.lab.traffic.backend import Pod
-from simulations.lab.traffic.dataplane import Pipeline, Record, Stream
+from simulations.lab.net.wire import NO_SESSION, RequestKind, ServerConnection, Status
+from simulations.lab.traffic.backend import PodState
+from simulations.lab.traffic.dataplane import PipelineTraffic, Record, Stream
 from simulations.lab.traffic.records import RecordWriter
 from simulations.lab.traffic.topology import IngressConfig
 from simulations.results.scoring import Outcome
@@ -40,38 +40,38 @@ _LABELS = ("namespace", "pipeline")
 
 
 def arrival_payload(arrival_s: float, arrived_s: float) -> bytes:
-    """When an item arrives: seconds since the run began, and the same instant on this machine's monotonic clock."""
+    """Encode the arrival of an item: seconds since the run began, and the same instant on the monotonic clock."""
     return _PAYLOAD.pack(arrival_s, arrived_s)
 
 
-class Entry:
-    """The load's way into one pipeline: a handler of `wire.Connection`. Session ids are unique among its clients."""
+class PipelineEntry:
+    """Handles the connections of one pipeline's load. Session ids are unique among its clients."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: PipelineTraffic) -> None:
         self._pipeline = pipeline
-        self._streams: dict[int, tuple[Connection, Stream]] = {}
+        self._streams: dict[int, tuple[ServerConnection, Stream]] = {}
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ServerConnection) -> None:
         """Nothing to prepare."""
 
-    def on_disconnected(self, connection: Connection) -> None:
-        """Whoever goes takes its streams along."""
+    def on_disconnected(self, connection: ServerConnection) -> None:
+        """End the streams of the client."""
         for session_id in [key for key, (owner, _) in self._streams.items() if owner is connection]:
             self.on_end_session(session_id)
 
-    def on_open_session(self, connection: Connection, session_id: int) -> None:
-        """A stream begins."""
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+        """Begin a stream."""
 
         def decided(found: bool) -> None:
-            connection.respond(Kind.OPEN_SESSION, session_id, Status.OK if found else Status.REFUSED_SLOT)
+            connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK if found else Status.REFUSED_SLOT)
 
         if session_id in self._streams:
             connection.abort()
         else:
             self._streams[session_id] = connection, self._pipeline.open_stream(decided)
 
-    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:
-        """A chunk or a request arrives."""
+    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
+        """Offer a chunk or a request to the pipeline."""
         _, stream = self._streams.get(session_id, (None, None))
         if len(payload) != _PAYLOAD.size or (stream is None) != (session_id == NO_SESSION):
             connection.abort()
@@ -80,66 +80,68 @@ class Entry:
 
         def answer(outcome: Outcome) -> None:
             done = outcome in {Outcome.SERVED, Outcome.FILTERED}
-            connection.respond(Kind.ITEM, item_id, Status.OK if done else Status.REFUSED_QUEUE)
+            connection.respond(RequestKind.ITEM, item_id, Status.OK if done else Status.REFUSED_QUEUE)
 
         self._pipeline.offer(stream, number=item_id, arrival_s=arrival_s, arrived_s=arrived_s, answer=answer)
 
     def on_end_session(self, session_id: int) -> None:
-        """A stream ends."""
+        """End a stream."""
         _, stream = self._streams.pop(session_id, (None, None))
         if stream is not None:
             self._pipeline.end_stream(stream)
 
 
 class Measurements(Collector):
-    """What the ingress exports of its pipelines."""
+    """The metrics of the ingress."""
 
-    def __init__(self, pipelines: list[Pipeline]) -> None:
+    def __init__(self, pipelines: list[PipelineTraffic]) -> None:
         self._pipelines = pipelines
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, labelled with namespace and pipeline."""
-        streams = GaugeMetricFamily("sluice_ingress_active_streams", "Streams under way, offered load", labels=_LABELS)
+        streams = GaugeMetricFamily("sluice_ingress_active_streams", "Active streams (offered load)", labels=_LABELS)
         requests = CounterMetricFamily("sluice_ingress_requests", "Requests offered", labels=_LABELS)
         items = CounterMetricFamily("sluice_ingress_items", "Items by outcome", labels=(*_LABELS, "outcome"))
         latency = HistogramMetricFamily(
             "sluice_ingress_latency_seconds",
-            "Arrival to last answer; lost items are later than every bound",
+            "Arrival to last answer; lost items are in the +Inf bucket",
             labels=_LABELS,
         )
         retries = CounterMetricFamily("sluice_ingress_retries", "Items sent again to another pod", labels=_LABELS)
         cut = CounterMetricFamily("sluice_ingress_sessions_cut", "Sessions that lost their pod", labels=_LABELS)
         for pipeline in self._pipelines:
+            tally = pipeline.tally
             labels = (pipeline.topology.namespace, pipeline.topology.name)
             if pipeline.topology.unit is DemandUnit.STREAMS:
-                streams.add_metric(labels, pipeline.active_streams)
+                streams.add_metric(labels, tally.active_streams)
             else:
-                requests.add_metric(labels, pipeline.offered)
-            items.add_metric((*labels, "offered"), pipeline.offered)
+                requests.add_metric(labels, tally.offered)
+            items.add_metric((*labels, "offered"), tally.offered)
             for outcome in (Outcome.SERVED, Outcome.FILTERED, Outcome.SHED, Outcome.LOST):
-                items.add_metric((*labels, outcome.name.lower()), pipeline.outcomes[outcome])
-            histogram, total = pipeline.latency, 0
+                items.add_metric((*labels, outcome.name.lower()), tally.outcomes[outcome])
+            histogram, total = tally.latency, 0
             buckets: list[tuple[str, float]] = []
             for bound, count in zip((*histogram.bounds_s, "+Inf"), histogram.counts, strict=True):
                 total += count
                 buckets.append((bound if isinstance(bound, str) else f"{bound:.6g}", total))
             latency.add_metric(labels, buckets, histogram.sum_s)
-            retries.add_metric(labels, pipeline.recoveries.retries)
-            cut.add_metric(labels, pipeline.recoveries.sessions_cut)
+            retries.add_metric(labels, tally.recoveries.retries)
+            cut.add_metric(labels, tally.recoveries.sessions_cut)
         yield from (streams, requests, items, latency, retries, cut)
 
 
-def totals(pipeline: Pipeline) -> dict[str, Any]:
-    """Return what has become of a pipeline's items: offered = served + filtered + shed + lost + in_flight."""
-    counts = {outcome.name.lower(): pipeline.outcomes[outcome] for outcome in Outcome}
-    counts["in_flight"] = pipeline.offered - sum(pipeline.outcomes.values()) + pipeline.outcomes[Outcome.IN_FLIGHT]
+def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
+    """Return the items of a pipeline by outcome: offered = served + filtered + shed + lost + in_flight."""
+    tally = pipeline.tally
+    counts = {outcome.name.lower(): tally.outcomes[outcome] for outcome in Outcome}
+    counts["in_flight"] = tally.offered - sum(tally.outcomes.values()) + tally.outcomes[Outcome.IN_FLIGHT]
     return {
         "namespace": pipeline.topology.namespace,
         "name": pipeline.topology.name,
-        "offered": pipeline.offered,
+        "offered": tally.offered,
         **counts,
-        "retries": pipeline.recoveries.retries,
-        "sessions_cut": pipeline.recoveries.sessions_cut,
+        "retries": tally.recoveries.retries,
+        "sessions_cut": tally.recoveries.sessions_cut,
     }
 
 
@@ -150,7 +152,9 @@ class Ingress:
         """Needs a running event loop."""
         self._config = config
         self._records = RecordWriter(config.records)
-        self.pipelines = [Pipeline(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)]
+        self.pipelines = [
+            PipelineTraffic(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)
+        ]
         self._servers: list[asyncio.Server] = []
         registry = CollectorRegistry()
         registry.register(Measurements(self.pipelines))
@@ -161,13 +165,13 @@ class Ingress:
         self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def start(self) -> None:
-        """Listen; OSError when a port is taken."""
+        """Listen; OSError when a port is in use."""
         loop = asyncio.get_running_loop()
         for pipeline in self.pipelines:
-            entry = Entry(pipeline)
+            entry = PipelineEntry(pipeline)
             self._servers.append(
                 await loop.create_server(
-                    lambda entry=entry: Connection(entry),  # type: ignore[misc]
+                    lambda entry=entry: ServerConnection(entry),  # type: ignore[misc]
                     LOOPBACK,
                     pipeline.topology.port,
                 )
@@ -176,7 +180,7 @@ class Ingress:
         await web.TCPSite(self._metrics, LOOPBACK, self._config.metrics_port).start()
 
     async def stop(self) -> None:
-        """Record what is still under way, write the totals, and close."""
+        """Record the items in flight, write the totals, and close."""
         self._flusher.cancel()
         for server in self._servers:
             server.close()
@@ -186,13 +190,13 @@ class Ingress:
         self._config.summary.write_text(json.dumps([totals(pipeline) for pipeline in self.pipelines], indent=1))
         await self._metrics.cleanup()
 
-    def pod_changed(self, pod: Pod) -> None:
-        """A pod is new or has changed."""
+    def pod_changed(self, pod: PodState) -> None:
+        """Update the routing for a pod that is new or has changed."""
         for pipeline in self.pipelines:
             pipeline.pod_changed(pod)
 
     def pod_gone(self, uid: str) -> None:
-        """A pod has been deleted."""
+        """Remove a deleted pod from the routing."""
         for pipeline in self.pipelines:
             pipeline.pod_gone(uid)
 
@@ -211,11 +215,11 @@ class Ingress:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
-def read_pod(manifest: dict[str, Any]) -> Pod:
-    """Return what routing needs of a pod."""
+def read_pod(manifest: dict[str, Any]) -> PodState:
+    """Return the fields of a pod that routing needs."""
     metadata, status = manifest["metadata"], manifest.get("status", {})
     conditions = {entry["type"]: entry["status"] for entry in status.get("conditions", ())}
-    return Pod(
+    return PodState(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         labels=metadata.get("labels", {}),
@@ -225,7 +229,7 @@ def read_pod(manifest: dict[str, Any]) -> Pod:
 
 
 async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
-    """Tell the ingress of pods for ever; while the API server cannot be reached, the pods it knows stay."""
+    """Pass changes of pods to the ingress, without end; during an outage of the API server, known pods stay."""
     while True:
         try:
             async for event in api.watch("/api/v1/pods"):
@@ -238,8 +242,8 @@ async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
             await asyncio.sleep(_RECONNECT_S)
 
 
-async def follow_admissible(api: KubeApi, pipeline: Pipeline) -> None:
-    """Keep the limit of admission as the pipeline's status has it; it stays while the API server does not answer."""
+async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
+    """Copy `admissible` from the pipeline's status every second; it stays during an outage of the API server."""
     topology = pipeline.topology
     path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"
     while True:
@@ -252,7 +256,7 @@ async def follow_admissible(api: KubeApi, pipeline: Pipeline) -> None:
 
 
 def say(event: str, **fields: object) -> None:
-    """Print one JSON object on a line of its own."""
+    """Print one JSON object on a line."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
@@ -269,7 +273,7 @@ async def run(config: IngressConfig, kubeconfig: Path) -> None:
             loop.create_task(follow_pods(api, ingress)),
             *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines),
         ]
-        # What lives now lives to the end; walking it again and again would hold up items.
+        # These objects live to the end; collecting over them again and again would delay items.
         gc.collect()
         gc.freeze()
         say("listening", ports=[pipeline.topology.port for pipeline in ingress.pipelines])

@@ -1,4 +1,4 @@
-"""One record per item of a run, as the ingress writes them and the scoring reads them."""
+"""The file with one record per item of a run: the ingress writes it, the scoring reads it."""
 
 import struct
 from pathlib import Path
@@ -20,23 +20,23 @@ class RecordWriter:
         self._buffer = bytearray()
 
     def add(self, pipeline: int, outcome: Outcome, arrival_s: float, latency_s: float) -> None:
-        """`arrival_s` is relative to the start of the run."""
+        """Add a record; `arrival_s` is in seconds since the run began."""
         self._buffer += _RECORD.pack(pipeline, outcome, arrival_s, latency_s)
 
     def flush(self) -> None:
-        """Hand what has been added to the system."""
+        """Write all added records to the file."""
         self._file.write(self._buffer)
         self._file.flush()
         self._buffer.clear()
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining records and close the file."""
         self.flush()
         self._file.close()
 
 
 def read_records(path: Path, pipeline: int) -> Items:
-    """Return the items of the pipeline with this index in the ingress's configuration, also while the file grows."""
+    """Return the items of the pipeline with this index in the ingress's configuration, also during the run."""
     content = path.read_bytes()
     table = np.frombuffer(content[: len(content) - len(content) % _RECORD.size], dtype=_COLUMNS)
     table = table[table["pipeline"] == pipeline]

@@ -1,7 +1,7 @@
-"""Which replica of a stage gets the next item or session.
+"""Chooses the replica of a stage for the next item or session.
 
-Work goes to the replicas in proportion to their weight (capacity) under every rule, so that pools of different speed
-can share a stage. Nothing here does I/O.
+Under every rule, replicas get work in proportion to their weight (capacity): pools of different speed can share a
+stage. Without I/O.
 """
 
 import random
@@ -12,9 +12,9 @@ from optimizer.model import Routing
 
 
 class Replica:
-    """What routing knows of a replica: `outstanding` items are sent and not answered, `sessions` are pinned to it.
+    """A replica for routing: `outstanding` items are sent and not answered, `sessions` are pinned to it.
 
-    `limit` is how many items it serves at once, for routing by Pull; `credit` is what it has saved up in its turns.
+    `limit` is the number of items it serves at once, for routing by Pull; `credit` belongs to weighted round robin.
     """
 
     def __init__(self, *, weight: float = 1.0, limit: int = 1) -> None:
@@ -30,14 +30,14 @@ R = TypeVar("R", bound=Replica)
 
 
 class Router:
-    """The rule of one stage; seeded, for routing at random."""
+    """The routing of one stage; `seed` is for routing at random."""
 
     def __init__(self, routing: Routing, seed: int) -> None:
         self._routing = routing
         self._random = random.Random(seed)
 
     def for_item(self, replicas: Sequence[R]) -> R | None:
-        """The replica for an item that belongs to no session; None when there is none (Pull: none that is free)."""
+        """Return the replica for an item without a session; None when there is none (Pull: no free one)."""
         match self._routing:
             case Routing.PULL:
                 replicas = [replica for replica in replicas if replica.outstanding < replica.limit]
@@ -51,12 +51,12 @@ class Router:
                 return _least(replicas, lambda replica: replica.outstanding)
 
     def for_session(self, replicas: Sequence[R]) -> R | None:
-        """The replica with the fewest sessions for its weight; None when there is none."""
+        """Return the replica with the fewest sessions per weight; None when there is none."""
         return _least(replicas, lambda replica: replica.sessions)
 
 
 def _least(replicas: Sequence[R], load: Callable[[R], int]) -> R | None:
-    """The least loaded for its weight; those that tie take turns, or the first would get all of a light load."""
+    """Return the replica with the least load per weight; ties take turns, or the first would get all light load."""
     if not replicas:
         return None
     loads = [load(replica) / replica.weight for replica in replicas]
@@ -65,7 +65,8 @@ def _least(replicas: Sequence[R], load: Callable[[R], int]) -> R | None:
 
 
 def _by_turns(replicas: Sequence[R]) -> R | None:
-    """Smooth weighted round robin, as nginx has it: everyone's credit grows by its weight, the richest pays for all."""
+    """Return the next replica of smooth weighted round robin, as in nginx: each credit grows by its weight, the largest
+    is chosen and reduced by the sum of weights."""
     if not replicas:
         return None
     for replica in replicas:

@@ -1,4 +1,4 @@
-"""What the ingress is told of the pipelines it serves: stages, where their replicas are, how items reach them."""
+"""The configuration of the ingress: pipelines, their stages, and the replicas and routing of each stage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class PlacementTopology:
 class StageTopology:
     """A stage; `after` names the stages before it, none for the entry.
 
-    A stage with `memory` holds a slot for every active stream from its start to its end, whatever is passed on to it.
+    A stage with `memory` holds a slot for every active stream from its start to its end, whether or not items reach it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class StageTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTopology:
-    """A pipeline; its load comes in on `port` of the loopback interface. `seed` decides what its stages filter."""
+    """A pipeline; its load arrives on `port` of the loopback address. `seed` decides which items stages filter."""
 
     namespace: str
     name: str
@@ -57,9 +57,9 @@ class PipelineTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressConfig:
-    """One ingress. `records` gets a record per item, `summary` the totals (JSON) when the ingress ends.
+    """One ingress. The file `records` gets a record per item, `summary` the totals (JSON) at the end.
 
-    In `records` a pipeline is known by its index here.
+    A record names a pipeline by its index here.
     """
 
     metrics_port: int
@@ -68,12 +68,12 @@ class IngressConfig:
     pipelines: tuple[PipelineTopology, ...]
 
     def to_json(self) -> str:
-        """Write for `from_json`."""
+        """Return the configuration as JSON for `from_json`."""
         return _ADAPTER.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "IngressConfig":
-        """Read what `to_json` has written; ValueError names each field that is wrong."""
+        """Read the JSON of `to_json`; ValueError names each invalid field."""
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -84,7 +84,7 @@ _ADAPTER = TypeAdapter(IngressConfig)
 
 
 def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int) -> PipelineTopology:
-    """Return what the ingress needs to know of a pipeline whose pods carry the label `app` of their target's name."""
+    """Return the topology of a pipeline; its pods have the name of their target in the label `app`."""
     return PipelineTopology(
         namespace=pipeline.namespace,
         name=pipeline.name,

@@ -1,4 +1,4 @@
-"""One stage as the ingress sees it: its pods, the connections to them, who gets which item, and what is tried again."""
+"""One stage as the ingress sees it: its pods, the routing of items and streams to them, and retries."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections import deque
 
 from optimizer.model import Routing
 from simulations.lab.net.wire import NO_SESSION, Status
-from simulations.lab.traffic.backend import Backend, Item, Pod, Recoveries, Session
+from simulations.lab.traffic.backend import Backend, Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.routing import Router
 from simulations.lab.traffic.topology import StageTopology
 
@@ -16,10 +16,10 @@ _RECHECK_S = 0.1
 
 
 class Upstream:
-    """A stage. `index` is its place in the pipeline; `pins` tells whether it keeps a stream's items on one pod."""
+    """A stage, with its `index` in the pipeline. With `pins_streams`, all items of a stream go to one pod."""
 
     def __init__(self, index: int, stage: StageTopology, namespace: str, recoveries: Recoveries, *, seed: int) -> None:
-        """`recoveries` is where retries and cut sessions are counted."""
+        """`recoveries` counts retries and cut sessions."""
         self.index = index
         self.pins_streams = stage.memory or stage.routing is Routing.STICKY
         self.memory = stage.memory
@@ -32,10 +32,10 @@ class Upstream:
         self._pullers: deque[tuple[Item, asyncio.Future[Backend | None]]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # -- pods come and go
+    # -- pods
 
-    def pod_changed(self, pod: Pod) -> None:
-        """Take note of a pod that is new or has changed; not every one is of this stage."""
+    def pod_changed(self, pod: PodState) -> None:
+        """Add or update a pod that is new or has changed; pods of other stages are ignored."""
         backend = self._backends.get(pod.uid)
         if backend is None:
             if pod.ip is None or pod.namespace != self._namespace:
@@ -49,11 +49,11 @@ class Upstream:
         self._wake()
 
     def pod_gone(self, uid: str) -> None:
-        """Forget a pod; the streams that were on it go elsewhere."""
+        """Remove a pod; its streams move to other pods."""
         backend = self._backends.pop(uid, None)
         if backend is None:
             return
-        # The connection is left to the pod to close: answers may still be on their way.
+        # The pod closes the connection: answers may still be on their way.
         for session in tuple(backend.pinned):
             self._cut(session, backend)
             if self.memory and not session.ended:
@@ -70,7 +70,7 @@ class Upstream:
     # -- items
 
     async def serve(self, item: Item) -> bool:
-        """Have the item served by one of the pods; False when it is refused, or settled meanwhile."""
+        """Send the item to a pod, and to others on failure; False when it is refused, or settled meanwhile."""
         if self.pins_streams and item.session is not None:
             return await self._serve_pinned(item, item.session)
         full: set[Backend] = set()
@@ -95,7 +95,7 @@ class Upstream:
                         return False
         return False
 
-    async def _serve_pinned(self, item: Item, session: Session) -> bool:
+    async def _serve_pinned(self, item: Item, session: PinnedSession) -> bool:
         tried = False
         while not item.settled:
             backend = session.pins.get(self.index) or await self.attach(session, item.deadline_s)
@@ -117,7 +117,7 @@ class Upstream:
         return False
 
     async def _send(self, backend: Backend, item_id: int, session_id: int) -> Status:
-        """Send to a backend that counts the item as outstanding already; a lost connection reads as DRAINING."""
+        """Send to a backend that already counts the item as outstanding; return DRAINING for a lost connection."""
         try:
             client = await backend.client()
             return await client.send(item_id, session_id)
@@ -128,7 +128,7 @@ class Upstream:
             self.hand_over()
 
     async def _reserve(self, item: Item, full: set[Backend]) -> Backend | None:
-        """The backend for an item, which counts as outstanding there from now on; None when there is none to try."""
+        """Return the backend for an item, which counts it as outstanding; None when no backend is usable."""
         if self._stage.routing is Routing.PULL:
             turn: asyncio.Future[Backend | None] = asyncio.get_running_loop().create_future()
             self._pullers.append((item, turn))
@@ -140,7 +140,7 @@ class Upstream:
         return backend
 
     def hand_over(self) -> None:
-        """Give the items that wait for a free replica, the oldest first, what has become free."""
+        """Give free replicas to the items that wait for one, the oldest first."""
         while self._pullers:
             item, turn = self._pullers[0]
             if item.settled:
@@ -156,8 +156,8 @@ class Upstream:
 
     # -- streams
 
-    async def attach(self, session: Session, deadline_s: float) -> Backend | None:
-        """Pin a stream to a pod, with a slot where the stage has memory; None when every pod refuses it."""
+    async def attach(self, session: PinnedSession, deadline_s: float) -> Backend | None:
+        """Pin a stream to a pod, with a slot if the stage has memory; None when every pod refuses it."""
         async with session.lock:
             if self.index in session.pins:
                 return session.pins[self.index]
@@ -182,8 +182,8 @@ class Upstream:
                     full.add(backend)
             return None
 
-    def release(self, session: Session) -> None:
-        """Give the stream's slot back."""
+    def release(self, session: PinnedSession) -> None:
+        """Free the stream's slot and pin."""
         backend = session.pins.pop(self.index, None)
         if backend is not None:
             backend.sessions -= 1
@@ -198,21 +198,21 @@ class Upstream:
         except OSError:
             return Status.DRAINING
 
-    async def _reattach(self, session: Session) -> None:
+    async def _reattach(self, session: PinnedSession) -> None:
         try:
             await self.attach(session, time.monotonic() + _RECHECK_S)  # else its next item tries again
         finally:
             session.let_go()
 
-    def _cut(self, session: Session, backend: Backend) -> None:
-        """The stream has lost its pod; only the first of its items to notice counts."""
+    def _cut(self, session: PinnedSession, backend: Backend) -> None:
+        """Unpin a stream that has lost its pod; a second call does not count again."""
         if session.pins.get(self.index) is backend:
             del session.pins[self.index]
             backend.sessions -= 1
             backend.pinned.discard(session)
             self._recoveries.sessions_cut += self.memory
 
-    # -- which pods can be used
+    # -- usable pods
 
     def _usable(self, full: "set[Backend] | frozenset[Backend]") -> list[Backend]:
         now_s = time.monotonic()
@@ -223,7 +223,7 @@ class Upstream:
         ]
 
     def _suspend(self, backend: Backend) -> None:
-        """Leave a pod alone that is going or cannot be reached, until the API server has had time to say so."""
+        """Do not use a pod for a while that is leaving or unreachable: until then the API server reports it."""
         backend.suspended_until_s = time.monotonic() + _SUSPENDED_S
         asyncio.get_running_loop().call_later(_SUSPENDED_S, self._wake)
 
@@ -233,7 +233,7 @@ class Upstream:
         self.hand_over()
 
     async def _change(self) -> None:
-        """Wait until another pod may be usable."""
+        """Wait until the usable pods may have changed."""
         try:
             await asyncio.wait_for(self._changed.wait(), _RECHECK_S)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""A fleet that is planned in large_fleet, on the real API server: what nothing costs, and what one change does.
+"""A fleet that is planned in turns, on the real API server: what nothing costs, and what one change does.
 
 The turns are made small here, so that sixty pipelines are many.
 """

@@ -363,7 +363,7 @@ def test_replicas_that_somebody_else_keeps_setting_are_left_to_them(world: World
     assert world.replicas("captions") == 1
     conflict = world.condition("captions", "Conflict")
     assert conflict["status"] == "True"
-    assert "1 were found after" in conflict["message"]
+    assert "1 found after" in conflict["message"]
     assert ("captions", "Warning", "Conflict") in world.events()
 
 
@@ -417,7 +417,7 @@ def test_without_metrics_nothing_scales_down_and_a_condition_says_so_once(world:
 
     condition = world.condition("captions", "MetricsAvailable")
     assert (condition["status"], condition["reason"]) == ("False", "MetricsMissing")
-    assert len([event for event in world.events() if event == ("captions", "Warning", "NotMetricsAvailable")]) == 1
+    assert len([event for event in world.events() if event == ("captions", "Warning", "MetricsMissing")]) == 1
 
 
 def test_a_paused_pipeline_is_left_as_it_is(world: World) -> None:

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
-from fault_rows import KEDA
-from fault_story import settle
-from fault_world import NAMESPACE, QUICK, Operator, World, pipeline, until
+from fault_proxy import SCALES, Passed, Refuse
 from kubernetes import client
+from rows import KEDA
+from story import settle
+from world import NAMESPACE, QUICK, Operator, World, pipeline, until
 
-from simulations.lab.faults.fault_proxy import SCALES, Passed, Refuse
 from simulations.lab.host.binaries import ensure
 
 pytestmark = pytest.mark.lab

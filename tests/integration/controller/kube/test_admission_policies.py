@@ -153,7 +153,8 @@ def test_statuses_and_the_scales_of_other_kinds_are_kept_alike(
 def test_everybody_else_scales_as_ever_even_when_there_is_no_lease(cluster: Cluster, holder: Gateway) -> None:
     cluster.leases.delete_namespaced_lease(ACCOUNT, SYSTEM)
     try:
-        cluster.apps.patch_namespaced_deployment_scale("captions", "default", {"spec": {"replicas": 1}})
+        scale = cluster.apps.patch_namespaced_deployment_scale("captions", "default", {"spec": {"replicas": 1}})
+        assert scale.spec.replicas == 1
     finally:
         cluster.leases.create_namespaced_lease(SYSTEM, {"metadata": {"name": ACCOUNT}})
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fault_proxy import Refuse, Stall, api_server_proxy
 from kubernetes import client, config
 from waiting import until
 
@@ -23,7 +24,6 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from simulations.lab.cluster.control_plane import ControlPlane
-from simulations.lab.faults.fault_proxy import Refuse, Stall
 
 pytestmark = pytest.mark.lab
 
@@ -235,7 +235,7 @@ def test_a_server_that_wants_to_be_left_alone_is_and_then_asked_again(
     control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "kubeconfig"
-    with control_plane.fault_proxy() as proxy:
+    with api_server_proxy(control_plane) as proxy:
         control_plane.service_account_kubeconfig("sluice-system", "sluice", path, server=proxy.url)
         with Gateway(path) as gateway:
             with (
@@ -260,7 +260,7 @@ def test_a_server_that_hangs_costs_one_time_limit_and_not_one_for_every_request(
     control_plane: ControlPlane, operator_kubeconfig: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "kubeconfig"
-    with control_plane.fault_proxy() as proxy, proxy.fault(Stall()):
+    with api_server_proxy(control_plane) as proxy, proxy.fault(Stall()):
         control_plane.service_account_kubeconfig("sluice-system", "sluice", path, server=proxy.url)
         with Gateway(path, timeout_s=(1.0, 0.5)) as gateway:
             with pytest.raises(Unavailable, match="timed out"):

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from controller.commands.explain import explain, rendered
@@ -29,14 +30,14 @@ def test_the_explanation_comes_with_its_age() -> None:
 def test_a_change_that_the_operator_has_not_seen_is_pointed_out() -> None:
     lines = rendered(a_resource(generation=4, memory=EXPLAINED), NOW)
     assert lines is not None
-    assert "has not looked at the change" in lines[1]
+    assert "has not processed the change" in lines[1]
 
 
-def test_a_resource_that_cannot_be_used_says_why_instead_of_an_old_explanation() -> None:
-    invalid = {"type": "Ready", "status": "False", "reason": "InvalidSpec", "message": "spec.stages: required"}
+@pytest.mark.parametrize("reason", ["InvalidSpec", "InternalError"])
+def test_a_resource_that_cannot_be_used_says_why_instead_of_an_old_explanation(reason: str) -> None:
+    invalid = {"type": "Ready", "status": "False", "reason": reason, "message": "spec.stages: required"}
     lines = rendered(a_resource(memory=EXPLAINED, conditions=[invalid]), NOW)
-    assert lines is not None
-    assert lines[1:] == ["  spec.stages: required"]
+    assert lines == [f"speech/captions: {reason}; replicas left unchanged:", "  spec.stages: required"]
 
 
 def test_without_a_decision_there_is_nothing_to_explain() -> None:

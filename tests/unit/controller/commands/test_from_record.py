@@ -1,4 +1,4 @@
-"""`sluice explain --replay`: recorded decisions made again, and told when they are others."""
+"""`sluice explain --from-record`: recorded decisions made again, and told when they are others."""
 
 import json
 from pathlib import Path
@@ -32,14 +32,14 @@ def test_the_records_of_a_log_are_made_again(tmp_path: Path) -> None:
         {"message": "y", "record": a_record()},
     ]
     log.write_text("not JSON\n" + "\n".join(map(json.dumps, lines)))
-    done = asked("--replay", log)
+    done = asked("--from-record", log)
     assert done.exit_code == 0, done.output
-    assert done.output.count("the same decision") == 2
+    assert done.output.count(": same decision") == 2
     assert done.output.splitlines()[-1] == "2 records, 0 differ"
 
 
 def test_one_record_may_come_from_standard_input_and_is_explained() -> None:
-    done = asked("--replay", "-", "speech/captions", text=json.dumps(a_record()))
+    done = asked("--from-record", "-", "speech/captions", text=json.dumps(a_record()))
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[1] == "  What"  # the first words of an explanation
 
@@ -50,7 +50,7 @@ def test_a_decision_that_is_another_now_is_shown_with_what_differs(tmp_path: Pat
     answer["spend_per_hour"] += 1.0
     path = tmp_path / "record.json"
     path.write_text(json.dumps(record, indent=1))
-    done = asked("--replay", path)
+    done = asked("--from-record", path)
     assert done.exit_code == 1
     assert "DIFFERS" in done.output
     assert f"pipelines.speech/captions.spend_per_hour: {answer['spend_per_hour']}, now" in done.output
@@ -59,8 +59,8 @@ def test_a_decision_that_is_another_now_is_shown_with_what_differs(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no decision record"),
-        ("{}", "holds no decision record"),
+        ("", "has no decision record"),
+        ("{}", "has no decision record"),
         ('{"schema": "other"}', "record.schema: 'other': must be"),
         (json.dumps(a_record() | {"snapshot": 1}), "record.snapshot"),
     ],
@@ -68,7 +68,7 @@ def test_a_decision_that_is_another_now_is_shown_with_what_differs(tmp_path: Pat
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "record.json"
     path.write_text(text)
-    done = asked("--replay", path)
+    done = asked("--from-record", path)
     assert done.exit_code == 1
     assert words in done.output
 
@@ -76,7 +76,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str, words: str) -> 
 def test_a_pipeline_that_no_record_is_about_is_named(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps(a_record()))
-    done = asked("--replay", path, "speech/other")
+    done = asked("--from-record", path, "speech/other")
     assert (done.exit_code, "no record is about speech/other" in done.output) == (1, True)
 
 

@@ -62,8 +62,8 @@ def test_an_sla_or_a_budget_outside_the_curve_is_said_to_be_so(capsys: pytest.Ca
     print_frontier(outside, replace(request, specs={KEY: spec}), KEY)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == [
-        "the SLA of 400 ms is out of reach at any price",
-        "the budget of $5.00/h does not carry the load",
+        "no budget reaches the SLA of 400 ms",
+        "the budget of $5.00/h is too small for the load",
     ]
 
 

@@ -98,7 +98,7 @@ def test_an_infeasible_plan_is_printed_and_the_answer_is_no() -> None:
     assert answer["gap"] is None
     table = run(*CONTRACT[:2], "--demand=speech/live-captions=3000")
     assert table.exit_code == 1
-    assert "the SLA cannot be met for all, limited by " in table.stdout
+    assert "the SLA cannot be met for the whole load, limited by " in table.stdout
     assert re.search(
         r"  [\d,]+ of 3,000 streams \(9,375 items/s\), \d\d\.\d%, can be served within 250 ms: ", table.stdout
     )
@@ -116,7 +116,7 @@ def test_too_little_money_is_answered_with_what_would_do_and_what_the_money_buys
     assert answer["admissible"] == pytest.approx(800 * answer["served_fraction"])
     table = run(CONTRACT[0], path, DEMAND).stdout
     assert "limited by the budget of $10.00/h" in table
-    assert f"the whole load needs ${math.ceil(cost * 100) / 100:.2f}/h" in table
+    assert f"the whole load needs a budget of ${math.ceil(cost * 100) / 100:.2f}/h" in table
     assert re.search(r"best latency of the whole load within \$10\.00/h.*: \d+ ms", table)
 
 
@@ -125,16 +125,16 @@ def test_an_sla_below_the_bare_service_time_is_told_as_such_with_the_best_there_
     path.write_text(CONTRACT[1].read_text().replace("latency: 250ms", "latency: 25ms"))
     result = run(CONTRACT[0], path, DEMAND)
     assert result.exit_code == 1
-    assert "the SLA cannot be met: nothing within the replica bounds answers within 25 ms" in result.stdout
+    assert "the SLA cannot be met: no allocation within the replica bounds reaches 25 ms" in result.stdout
     assert "none of 800 streams" in result.stdout
-    assert "no budget would do" in result.stdout
+    assert "no budget is enough" in result.stdout
     assert re.search(r"best latency of the whole load within \$20\.00/h.*: \d+ ms", result.stdout)
 
 
 def test_no_load_is_said_to_be_no_load() -> None:
     result = run(*CONTRACT[:2], "--demand=speech/live-captions=0")
     assert result.exit_code == 0
-    assert "no load: this is what the lowest replica bounds ask for" in result.stdout
+    assert "no load: the plan has the lowest replicas that the bounds allow" in result.stdout
 
 
 def test_a_range_of_loads_has_one_line_each_with_the_cost_of_a_stream_hour() -> None:
@@ -142,14 +142,14 @@ def test_a_range_of_loads_has_one_line_each_with_the_cost_of_a_stream_hour() -> 
     result = run(*CONTRACT[:2], load)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == (
-        "speech/live-captions: 400 to 3,000 streams within 250 ms, for $20.00/h at most"
+        "speech/live-captions: 400 to 3,000 streams within 250 ms and a budget of $20.00/h"
     )
     assert re.search(
         r"^ +400 +\$[\d.]+/h +\$0\.01\d+ .*vad \d cpu, encoder .*, lm \d gpu +all$", result.stdout, re.MULTILINE
     )
     assert re.search(r"^ +3,000 +\$[\d.]+/h +- .* \d\d\.\d%: \w+", result.stdout, re.MULTILINE)
     assert "cheapest per stream-hour: $0.01" in result.stdout
-    assert "the highest of these loads served whole within the SLA: 400 streams" in result.stdout
+    assert "highest of these loads that is served completely within the SLA: 400 streams" in result.stdout
     answer = json.loads(run(*CONTRACT[:2], load, "-o", "json").stdout)
     assert [point["demand"] for point in answer["loads"]] == [400, 1700, 3000]
     assert [answer["loads"][k]["feasible"] for k in (0, 2)] == [True, False]
@@ -181,7 +181,7 @@ def test_a_range_of_requests_is_priced_by_the_thousand_beside_the_other_pipeline
 def test_a_range_that_nowhere_meets_the_sla_is_a_no() -> None:
     result = run(*CONTRACT[:2], "--demand=speech/live-captions=4000:5000:2")
     assert result.exit_code == 1
-    assert "none of these loads can be served whole within the SLA" in result.stdout
+    assert "none of these loads can be served completely within the SLA" in result.stdout
 
 
 def test_the_frontier_goes_from_the_cheapest_plan_to_the_fastest() -> None:
@@ -197,9 +197,7 @@ def test_the_frontier_goes_from_the_cheapest_plan_to_the_fastest() -> None:
     table = run(*CONTRACT[:2], LIGHT, "--frontier")
     assert table.exit_code == 0
     lines = table.stdout.splitlines()
-    assert lines[0] == (
-        "speech/live-captions: what latency costs at 100 streams, from the cheapest plan to the fastest"
-    )
+    assert lines[0] == ("speech/live-captions: cost of latency at 100 streams, from the cheapest plan to the fastest")
     assert re.search(r"^ *\d+ ms +\$[\d.]+/h +vad \d+ cpu, encoder ", lines[2])
     assert re.search(r"^ *\d+ ms +\$[\d.]+/h +−[\d.]+ ms for \$[\d.]+/h +[a-z]+ \d+ ", lines[3])
     assert re.search(r"^the SLA of 250 ms costs (about )?\$\d+\.\d\d/h$", table.stdout, re.MULTILINE)
@@ -215,7 +213,7 @@ def test_the_name_after_frontier_may_be_left_out_before_files() -> None:
 def test_a_load_that_nothing_carries_has_no_frontier() -> None:
     result = run(*CONTRACT[:2], "--demand=speech/live-captions=100000", "--frontier")
     assert result.exit_code == 1
-    assert "no allocation within pools and replica bounds carries 100,000 streams" in result.stdout
+    assert "no allocation within pools and replica bounds has capacity for 100,000 streams" in result.stdout
 
 
 def test_the_composition_can_be_chosen_and_is_told() -> None:
@@ -239,9 +237,9 @@ def test_what_runs_now_is_kept_where_a_change_does_not_pay(tmp_path: Path) -> No
     now = tmp_path / "now.json"
     now.write_text(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
     same = run(*CONTRACT[:2], DEMAND, f"--current={now}")
-    assert "against what runs now: nothing changes" in same.stdout
+    assert "compared with the current replicas: nothing changes" in same.stdout
     more = run(*CONTRACT[:2], "--demand=speech/live-captions=1000", f"--current={now}")
-    assert re.search(r"against what runs now: vad \d+→\d+ on cpu, .* \(\d+ replicas", more.stdout)
+    assert re.search(r"compared with the current replicas: vad \d+→\d+ on cpu, .* \(\d+ replicas", more.stdout)
 
 
 def test_instances_can_be_replaced() -> None:
@@ -253,7 +251,7 @@ def test_instances_can_be_replaced() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "speech/live-captions: every pipeline in these files needs one"),
+        ([], "speech/live-captions: missing; every pipeline in the files needs one"),
         (["--demand=live-captions=8"], "'live-captions': is not in these files"),
         (["--demand=speech/live-captions=many"], "must be NAME=N"),
         (["--demand=speech/live-captions=-1"], "must be NAME=N"),
@@ -264,7 +262,7 @@ def test_instances_can_be_replaced() -> None:
         ([DEMAND, "-o", "xml"], "xml"),
         (["--demand=live-captions=8"], "did you mean 'speech/live-captions'?"),
         (["--demand=speech/live-caption=8"], "did you mean 'speech/live-captions'?"),
-        (["--demand=other/thing=8"], "they have speech/live-captions"),
+        (["--demand=other/thing=8"], "the files have speech/live-captions"),
         (["--demand=speech/live-captions=9:3"], "'speech/live-captions=9:3': LOW must be below HIGH"),
         (["--demand=speech/live-captions=3:3"], "LOW must be below HIGH"),
         (["--demand=speech/live-captions=-1:3"], "LOW must be a number ≥ 0"),
@@ -274,7 +272,7 @@ def test_instances_can_be_replaced() -> None:
         (["--demand=speech/live-captions=1:3:2.5"], "STEPS must be a whole number from 2 to 1,000"),
         (["--demand=speech/live-captions=1:3:4:5"], "must be NAME=N or NAME=LOW:HIGH[:STEPS]"),
         (["--demand=speech/live-captions=1e308"], "must be at most 1e+12 items per second"),
-        (["--demand=speech/live-captions=1:3", "--frontier"], "a frontier is that of one load"),
+        (["--demand=speech/live-captions=1:3", "--frontier"], "--frontier needs one load"),
         ([DEMAND, "--frontier=speech/captions"], "did you mean 'speech/live-captions'?"),
         ([DEMAND, "--search-effort=-1"], "--search-effort"),
         ([DEMAND, "--composition=max"], "--composition"),
@@ -295,7 +293,10 @@ def test_only_one_pipeline_may_have_a_range_and_a_frontier_is_that_of_one() -> N
     assert "only one pipeline may have a range" in ranged.stderr
     curve = run(*EXAMPLE_FILES, *both, "--frontier")
     assert curve.exit_code == 2
-    assert "of which pipeline: archive/batch-transcription or meetings/meeting-notes?" in curve.stderr
+    assert (
+        "the files have several pipelines; name one of archive/batch-transcription, meetings/meeting-notes"
+        in curve.stderr
+    )
 
 
 def test_an_earlier_plan_of_something_else_is_not_what_runs_now(tmp_path: Path) -> None:
@@ -303,7 +304,7 @@ def test_an_earlier_plan_of_something_else_is_not_what_runs_now(tmp_path: Path) 
     now.write_text('{"pipelines": []}')
     result = run(*CONTRACT[:2], DEMAND, f"--current={now}")
     assert result.exit_code == 2
-    assert "has none of the pipelines of these files" in result.stderr
+    assert "must be a plan of a pipeline of these files" in result.stderr
 
 
 def test_pools_must_be_in_the_files() -> None:

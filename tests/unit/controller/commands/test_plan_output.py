@@ -7,9 +7,10 @@ import pytest
 from builders import a_placement, a_spec, a_stage
 from problems import pools
 
-from controller.commands.plan_output import document, print_plan, share_words
+from controller.commands.plan_output import document, print_plan
 from controller.commands.plan_request import PlanRequest
 from controller.core.assess.optimizer_input import optimizer_pipeline
+from controller.core.messages.phrases import share_words
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
@@ -121,7 +122,7 @@ def test_a_proven_plan_tells_promise_error_bar_replay_steps_prices_and_proof(
         "  1. decoder +1 on gpu: −38 ms for $1.01/h",
         "the next dollar would go to: decoder +1 on gpu: −38 ms for $1.01/h",
         "one more inferentia instance saves $0.62/h",
-        "$24.81/h for the replicas' shares of instances, $26.50/h billed for the whole instances they fill",
+        "$24.81/h for the replicas' shares of instances, $26.50/h billed for the whole instances that they occupy",
         "optimal: no plan under $24.81/h meets 400 ms",
     ):
         assert sentence in lines
@@ -138,15 +139,15 @@ def test_a_plan_that_is_not_proven_tells_the_gap_and_what_is_known(capsys: pytes
 
 def test_without_a_bound_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, a_plan(bound=None, price=None))
-    assert lines[-1] == "not proven: how far this is from the cheapest plan is not known"
+    assert lines[-1] == "not proven optimal: the gap to the cheapest plan is unknown"
     assert not [line for line in lines if "one more" in line]
 
 
 def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, a_plan(BAD, bound=None, price=None))
-    assert lines[0] == "speech/captions: the SLA cannot be met for all, limited by the budget of $30.00/h"
+    assert lines[0] == "speech/captions: the SLA cannot be met for the whole load, limited by the budget of $30.00/h"
     assert lines[1].startswith("  516 of 800 streams (2,500 items/s), 64.5%, can be served within 400 ms: ")
-    assert "  the whole load needs $31.20/h" in lines
+    assert "  the whole load needs a budget of $31.20/h" in lines
     best = "best latency of the whole load within $30.00/h, pools and replica bounds: 455 ms (composed, not replayed)"
     assert f"  {best}" in lines
     assert not [line for line in lines if "proven" in line or "optimal" in line]
@@ -155,20 +156,20 @@ def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: 
 def test_where_no_money_helps_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     hopeless = replace(BAD, required_budget_per_hour=None, best_latency_s=None)
     lines = printed(capsys, a_plan(hopeless, bound=None, price=None))
-    assert "  no budget would do: pools, replica bounds or the SLA itself forbid it at any price" in lines
-    assert "  the whole load cannot be carried within $30.00/h, pools and replica bounds, however late" in lines
+    assert "  no budget is enough: the limit is a pool, the replica bounds or the SLA itself" in lines
+    assert "  the whole load exceeds the capacity within $30.00/h, pools and replica bounds, at any latency" in lines
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        (Limit(kind=LimitKind.POOL, name="gpu"), "cannot be met for all, limited by pool gpu"),
+        (Limit(kind=LimitKind.POOL, name="gpu"), "cannot be met for the whole load, limited by pool gpu"),
         (
             Limit(kind=LimitKind.BOUNDS, name="decoder"),
-            "cannot be met for all, limited by the replica bounds of stage decoder",
+            "cannot be met for the whole load, limited by the replica bounds of stage decoder",
         ),
-        (Limit(kind=LimitKind.SLA), "cannot be met: nothing within the replica bounds answers within 400 ms"),
-        (None, "cannot be met for all, limited by several limits together"),
+        (Limit(kind=LimitKind.SLA), "cannot be met: no allocation within the replica bounds reaches 400 ms"),
+        (None, "cannot be met for the whole load, limited by several limits together"),
     ],
 )
 def test_what_limits_is_named_in_words(capsys: pytest.CaptureFixture[str], limit: Limit | None, words: str) -> None:
@@ -184,7 +185,7 @@ def test_a_cheaper_packing_is_told_as_what_would_change(capsys: pytest.CaptureFi
     )
     plan = replace(a_plan(), packing=packing)
     assert (
-        "billed $26.50/h; these replicas would be billed $25.40/h, with shares of $25.00/h: "
+        "billed $26.50/h; with these replicas $25.40/h would be billed, and the shares would cost $25.00/h: "
         "decoder 5→4 on gpu, decoder 0→2 on inferentia"
     ) in printed(capsys, plan)
     assert document(plan, a_request(), solve_s=0.1)["packing"] == {
@@ -203,20 +204,20 @@ def test_moves_are_told_with_what_they_were_charged(capsys: pytest.CaptureFixtur
     )
     moved = replace(GOOD, moved_replicas=3, switching_cost_per_hour=0.15)
     assert (
-        "against what runs now: decoder 3→5 on gpu, decoder 1→0 on inferentia "
-        "(3 replicas, charged $0.15/h in the search)"
+        "compared with the current replicas: decoder 3→5 on gpu, decoder 1→0 on inferentia "
+        "(3 replicas, weighed as $0.15/h in the search)"
     ) in printed(capsys, a_plan(moved), request)
 
 
 def test_a_plan_for_a_tighter_target_says_so_and_claims_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.38)))
-    assert any("planned for 380 ms: the replay of a cheaper plan took longer than 400 ms" in line for line in lines)
+    assert any("planned for 380 ms: in a replay, a cheaper plan exceeded 400 ms" in line for line in lines)
     assert "optimal: no plan under $24.81/h meets 380 ms" in lines
 
 
 def test_a_plan_by_sums_that_replays_asked_for_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.4)))
-    assert "optimal: no plan under $24.81/h meets 400 ms, with percentiles that add up" in lines
+    assert "optimal: no plan under $24.81/h meets 400 ms, with the stages' percentiles summed" in lines
 
 
 def test_a_program_reads_the_same_answers() -> None:

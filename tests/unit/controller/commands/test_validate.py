@@ -19,7 +19,7 @@ def test_valid_files_are_counted() -> None:
 def test_pools_that_were_not_checked_are_mentioned() -> None:
     result = run(CONTRACT[1])
     assert result.exit_code == 0
-    assert "whether the pools exist was not checked" in result.stdout
+    assert "references to pools were not checked" in result.stdout
 
 
 def test_each_mistake_is_a_line_on_stderr(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_each_mistake_is_a_line_on_stderr(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"{path}:36: spec.stages[0].placements[0].replicas.max: 60: must be at least min (61)",
-        "1 mistake",
+        "1 error",
     ]
 
 

@@ -119,7 +119,7 @@ class World:
         snapshot = snapshot or self.snapshot
         observation, decision = self.observation(snapshot), decide(snapshot, Policy())
         writable = self.reporter.report(observation, decision)
-        self.reporter.tell(observation, [each for each in decision.pipelines if each.key in writable], writes)
+        self.reporter.record_events(observation, [each for each in decision.pipelines if each.key in writable], writes)
         return writable
 
 
@@ -185,7 +185,7 @@ def unusable(*resources: Any) -> Observation:
 
 def test_an_unusable_resource_is_told_once(world: World) -> None:
     for _ in range(3):
-        world.reporter.tell(unusable(world.pipelines.snapshot()["speech", "captions"]), (), ())
+        world.reporter.record_events(unusable(world.pipelines.snapshot()["speech", "captions"]), (), ())
     assert world.log.patches == ["captions"]
     assert world.log.events == [("captions", "InvalidSpec")]
 
@@ -195,7 +195,7 @@ def test_many_unusable_resources_are_told_in_the_time_that_others_can_spare(worl
     told = []
     for _ in range(4):
         resources = [r for (_, name), r in world.pipelines.snapshot().items() if name != "captions"]
-        world.reporter.tell(unusable(*resources), (), ())
+        world.reporter.record_events(unusable(*resources), (), ())
         told.append(len(world.log.patches))
     assert told == [16, 30, 30, 30], "eight in 3 s, of 5"
 

@@ -7,16 +7,21 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, default_pools
 
 from controller.core.cycle import decide
+from controller.core.messages.conditions import unusable_condition
+from controller.core.messages.phrases import timestamp
+from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.kube.durable import memory_from
-from controller.kube.status import invalid_status, number, pipeline_status, pool_status, timestamp
+from controller.kube.status import invalid_status, number, pipeline_status, pool_status
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import Correction
+
+INVALID = unusable_condition(ConditionType.READY, ConditionReason.INVALID_SPEC, "spec.stages: required")
 
 
 def status_of(snapshot: Snapshot, old: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def test_what_must_last_is_in_the_status() -> None:
 
 def test_an_unusable_resource_keeps_what_was_remembered() -> None:
     old = status_of(a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1})))
-    status = invalid_status(old, 7, "Ready", "InvalidSpec", "spec.stages: required", NOW_S + 60)
+    status = invalid_status(old, 7, INVALID, NOW_S + 60)
     assert status["memory"] == old["memory"]
     assert status["observedGeneration"] == 7
     ready = condition(status, "Ready")
@@ -175,7 +180,7 @@ def test_an_unusable_resource_sheds_what_its_plan_did_and_not_what_was_short_for
 
     def kept(by_plan: float | None) -> str | None:
         before = {**old, "admissible": "0", "memory": {**old["memory"], "admissible": by_plan}}
-        found: str | None = invalid_status(before, 7, "Ready", "InvalidSpec", "spec", NOW_S + 60).get("admissible")
+        found: str | None = invalid_status(before, 7, INVALID, NOW_S + 60).get("admissible")
         return found
 
     assert kept(None) is None
@@ -204,4 +209,5 @@ def test_a_pool_whose_nodes_cannot_be_read_says_so() -> None:
     decided = next(pool for pool in decide(snapshot, Policy()).pools if pool.name == gpu)
     available = condition(pool_status(fleet[gpu], decided, {}, NOW_S), "Available")
     assert (available["status"], available["reason"]) == ("Unknown", "NodesUnreadable")
+    assert available["message"].startswith("cannot list nodes; using the last known state: ")
     assert "403 nodes is forbidden" in available["message"]

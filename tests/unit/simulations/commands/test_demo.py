@@ -13,7 +13,9 @@ from click.testing import CliRunner, Result
 
 from simulations.commands import demo as command
 from simulations.commands.lab import Finished
+from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import Options
+from simulations.results.results import Change, DecisionEntry
 from simulations.scenario.scenario import Scenario
 
 SUMMARY: dict[str, Any] = {
@@ -27,6 +29,7 @@ SUMMARY: dict[str, Any] = {
     "lost": 0,
     "in_flight": 8,
     "sessions_cut": 2,
+    "retries": 1,
     "cost": 0.25,
     "static_peak_cost": 0.5,
     "replica_changes": 14,
@@ -35,29 +38,31 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def a_decision(t_s: float, reason: str, **changes: list[int]) -> dict[str, Any]:
-    return {
-        "t_s": t_s,
-        "pipeline": "speech/captions",
-        "changes": [{"stage": "encoder", "pool": pool, "replicas": replicas} for pool, replicas in changes.items()],
-        "reason": f"encoder ({reason}): demand 300 streams",
-    }
+def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
+    return DecisionEntry(
+        t_s=t_s,
+        pipeline="speech/captions",
+        changes=tuple(
+            Change(stage="encoder", pool=pool, before=before, after=after) for pool, (before, after) in changes.items()
+        ),
+        reason=f"encoder ({reason}): demand 300 streams",
+    )
 
 
 DECISIONS = [
     a_decision(64.0, "demand", inferentia=[1, 3]),
-    a_decision(72.4, "a pool cannot deliver", gpu=[0, 1], inferentia=[3, 1]),
-    a_decision(92.0, "tried again after a failure", inferentia=[1, 2]),
-    a_decision(98.0, "a pool cannot deliver", inferentia=[2, 1]),
-    a_decision(138.0, "tried again after a failure", inferentia=[1, 2]),
-    a_decision(146.0, "cheaper", inferentia=[2, 3]),
-    a_decision(152.0, "cheaper", gpu=[1, 0]),
+    a_decision(72.4, "a pool cannot deliver nodes", gpu=[0, 1], inferentia=[3, 1]),
+    a_decision(92.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(98.0, "a pool cannot deliver nodes", inferentia=[2, 1]),
+    a_decision(138.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(146.0, "lower cost", inferentia=[2, 3]),
+    a_decision(152.0, "lower cost", gpu=[1, 0]),
 ]
 
 
 FALLBACK = (
-    "no room for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s; "
-    "one replica tried again at 92 s, 138 s; work went back from 152 s on"
+    "no capacity for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s; "
+    "one replica tried again at 92 s, 138 s; replicas moved back from 152 s on"
 )
 
 
@@ -75,7 +80,13 @@ class Runs:
         self.asked.append((scenario.file.name, options))
         self.up = True
         finished = Finished(
-            report={"summary": self.summary, "decisions": self.decisions},
+            result=LabResult(
+                scenario="demo",
+                kubernetes="v1.36.3",
+                windows=(),
+                decisions=tuple(self.decisions),
+                summary=LabSummary(**self.summary),
+            ),
             page="<!doctype html>",
             operator_log=Path("no-operator.log"),
         )
@@ -106,21 +117,28 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
         "14 replica changes, 2 sessions cut, 0 cap violations",
         FALLBACK,
-        f"to look at: {tmp_path}/reports/demo-1.html",
+        f"page: {tmp_path}/reports/demo-1.html",
         f"report: {tmp_path}/reports/demo-1.json",
     ]
     report = json.loads((tmp_path / "reports" / "demo-1.json").read_text())
-    assert report == {"summary": SUMMARY, "decisions": DECISIONS}
+    assert report["summary"] == SUMMARY
+    assert report["decisions"][0] == {
+        "t_s": 64.0,
+        "pipeline": "speech/captions",
+        "changes": [{"stage": "encoder", "pool": "inferentia", "replicas": [1, 3]}],
+        "reason": "encoder (demand): demand 300 streams",
+    }
+    assert len(report["decisions"]) == len(DECISIONS)
     assert runs.asked == [("demo", Options(seed=1))]
 
 
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"replica_changes": 0}, "failed: the operator changed nothing\n"),
+        ({"replica_changes": 0}, "failed: the operator changed no replicas\n"),
         ({"lost": 3}, "failed: 3 items were lost\n"),
         ({"cap_violations": 2}, "failed: spend was above the budget 2 times\n"),
-        ({"lost": 1, "replica_changes": 0}, "failed: the operator changed nothing\nfailed: 1 items were lost\n"),
+        ({"lost": 1, "replica_changes": 0}, "failed: the operator changed no replicas\nfailed: 1 items were lost\n"),
     ],
 )
 def test_a_promise_that_was_not_kept_is_status_1(runs: Runs, broken: dict[str, int], message: str) -> None:
@@ -133,13 +151,16 @@ def test_a_promise_that_was_not_kept_is_status_1(runs: Runs, broken: dict[str, i
 def test_a_pool_without_room_that_nothing_goes_around_is_a_broken_promise(runs: Runs) -> None:
     runs.decisions = DECISIONS[:1]
     result = invoke()
-    assert (result.exit_code, result.stderr) == (1, "failed: nothing went around inferentia, which had no room\n")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "failed: no other pool took over from inferentia, which had no capacity\n",
+    )
 
 
 def test_work_that_does_not_come_back_within_the_run_is_not_said_to(runs: Runs) -> None:
     runs.decisions = DECISIONS[:2]
     found = [line for line in invoke().stdout.splitlines() if "inferentia" in line]
-    assert found == ["no room for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s"]
+    assert found == ["no capacity for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s"]
 
 
 def test_a_missed_sla_and_shed_items_are_no_failure(runs: Runs) -> None:
@@ -162,7 +183,7 @@ def test_no_window_to_score_is_a_dash(runs: Runs) -> None:
 
 def test_a_late_load_is_a_warning(runs: Runs) -> None:
     runs.summary["generator_lag_p99_s"] = 0.0123
-    assert "warning: the load was late by 12.3 ms (p99)" in invoke().stdout.splitlines()
+    assert "warning: the load generator was late by 12.3 ms (p99)" in invoke().stdout.splitlines()
 
 
 def test_flags_reach_the_run(runs: Runs) -> None:

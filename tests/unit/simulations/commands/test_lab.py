@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulations.commands import lab as command
-from simulations.lab.cluster.standing import State, occupy
+from simulations.lab.cluster.standing import StandingLab, occupy
 from simulations.lab.host.processes import ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.run import Options
-from simulations.lab.session.view import View
+from simulations.lab.session.view import RunView
 from simulations.scenario.scenario import Scenario
 
 CONTRACT = Path(__file__).parents[3] / "contract"
@@ -49,7 +49,7 @@ class Runs:
         return object()
 
     @contextlib.contextmanager
-    def run(self, _: Scenario, options: Options, folder: Path, __: object, view: View) -> Iterator[tuple[Any, Any]]:
+    def run(self, _: Scenario, options: Options, folder: Path, __: object, view: RunView) -> Iterator[tuple[Any, Any]]:
         assert folder.is_dir()
         self.options.append(options)
         self.folders.append(folder)
@@ -64,7 +64,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     runs = Runs()
     monkeypatch.setattr(command, "ensure", runs.ensure)
     monkeypatch.setattr(command, "run", runs.run)
-    monkeypatch.setattr(command, "build_report", lambda _: {"summary": {"generator_lag_p99_s": runs.lag_s}})
+    monkeypatch.setattr(
+        command,
+        "lab_result",
+        lambda _: SimpleNamespace(
+            summary=SimpleNamespace(generator_lag_p99_s=runs.lag_s),
+            to_json=lambda: {"summary": {"generator_lag_p99_s": runs.lag_s}},
+        ),
+    )
     monkeypatch.setattr(command, "live_page", lambda *_, **__: "<!doctype html>")
     before = signal.getsignal(signal.SIGTERM)
     yield runs
@@ -135,7 +142,7 @@ def test_a_load_that_was_late_makes_the_run_invalid_and_says_what_to_do(runs: Ru
     assert result.stdout.splitlines()[-1].startswith("report: "), "it is there all the same"
     assert result.stderr.splitlines()[-1] == (
         "invalid: the load generator was late by 5.1 ms (p99), more than 5 ms: "
-        "this machine cannot carry the load; use --scale"
+        "this machine is too slow for the load; reduce it with --scale"
     )
 
 
@@ -175,7 +182,7 @@ def test_a_manifest_that_the_lab_cannot_run_is_refused_before_anything_is_built(
     pools.write_text(pools.read_text().replace("capacity:", "# capacity:"))
     result = invoke("run", scenario)
     assert result.exit_code == 1
-    assert "spec.capacity.instances: the lab makes that many nodes, so it must be given" in result.stderr
+    assert "spec.capacity.instances: must be given; the lab creates that many nodes" in result.stderr
     assert "building" not in result.stdout
     assert runs.options == []
 
@@ -243,7 +250,7 @@ def test_down_with_none_up_says_so_and_is_fine() -> None:
 def test_down_ends_nobody_else_when_the_lab_was_killed(scenario: Path) -> None:
     folder = scenario.parent / "cache" / "standing"
     os.close(occupy(folder))
-    State(pid=os.getpid(), kubeconfig="", kubectl="", prometheus_url="", operator_url="").write(folder)
+    StandingLab(pid=os.getpid(), kubeconfig="", kubectl="", prometheus_url="", operator_url="").write(folder)
 
     assert invoke("down").stdout == "no lab is up\n"
 
@@ -262,7 +269,7 @@ def test_up_twice_is_refused(scenario: Path) -> None:
     result = invoke("up", "pools.yaml")
     os.close(lock)
     assert result.exit_code == 1
-    assert result.stderr.splitlines()[-1] == f"Error: a lab is up already in {folder}; end it with: sluice lab down"
+    assert result.stderr.splitlines()[-1] == f"Error: a lab is already up in {folder}; stop it with: sluice lab down"
 
 
 def test_up_checks_the_manifests_first(scenario: Path) -> None:
@@ -277,7 +284,7 @@ def test_up_checks_the_manifests_first(scenario: Path) -> None:
 def test_up_refuses_what_the_lab_cannot_run_before_anything_is_built(scenario: Path) -> None:
     result = invoke("up", "live-captions.yaml")
     assert result.exit_code == 1
-    assert "pool cpu: must be in the manifests" in result.stderr
+    assert "pool cpu: must be among the manifests" in result.stderr
     assert not (scenario.parent / "cache").exists()
 
 

@@ -1,4 +1,4 @@
-"""The lab put together: what is in it when it has started, what a fault does to it, and that nothing stays."""
+"""The lab's cluster: its parts after the start, the effects of faults, and a complete stop."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from kubernetes import client
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import ProcessError
 from simulations.lab.session import fault_actions
@@ -77,10 +77,10 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(binaries: Binaries, manifests: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A lab with the manifests applied, twice, and the operator started."""
+def cluster(binaries: Binaries, manifests: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabCluster]:
+    """A lab with the manifests applied twice, and the operator started."""
     resources = validate_files([manifests])
-    with Cluster(tmp_path_factory.mktemp("lab"), binaries) as cluster:
+    with LabCluster(tmp_path_factory.mktemp("lab"), binaries) as cluster:
         for _ in range(2):
             cluster.apply(
                 yaml.safe_load_all(MANIFESTS),
@@ -92,12 +92,12 @@ def cluster(binaries: Binaries, manifests: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def api(cluster: Cluster) -> Iterator[client.ApiClient]:
+def api(cluster: LabCluster) -> Iterator[client.ApiClient]:
     with cluster.admin() as api:
         yield api
 
 
-def until(cluster: Cluster, holds: Callable[[], object]) -> None:
+def until(cluster: LabCluster, holds: Callable[[], object]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not holds():
         cluster.check()
@@ -126,11 +126,11 @@ def test_the_deployments_that_the_pipeline_targets_are_in_its_namespace(api: cli
     assert {deployment.metadata.name for deployment in found} == {"asr-cpu", "asr-gpu"}
 
 
-def test_the_kubernetes_that_runs_is_asked_for_its_version(cluster: Cluster) -> None:
+def test_the_kubernetes_that_runs_is_asked_for_its_version(cluster: LabCluster) -> None:
     assert cluster.kubernetes_version.startswith("v1.")
 
 
-def test_the_least_replicas_come_up_on_the_pool_and_the_observer_counts_them(cluster: Cluster, manifests: Path) -> None:
+def test_the_minimum_of_replicas_starts_and_the_observer_counts_it(cluster: LabCluster, manifests: Path) -> None:
     specs = tuple(pipeline_spec(resource) for resource in validate_files([manifests]).pipelines)
     with Observer(cluster.kubeconfig, specs) as observer:
         until(cluster, lambda: observer.observe().placements[ON_CPU].ready >= 1)
@@ -143,7 +143,7 @@ def test_the_least_replicas_come_up_on_the_pool_and_the_observer_counts_them(clu
 
 
 def test_the_operator_runs_as_its_own_account_and_tells_about_the_pipeline(
-    cluster: Cluster, api: client.ApiClient
+    cluster: LabCluster, api: client.ApiClient
 ) -> None:
     until(cluster, lambda: pipeline(api).get("status"))
     until(cluster, lambda: _serves_metrics(cluster))
@@ -156,7 +156,7 @@ def test_the_operator_runs_as_its_own_account_and_tells_about_the_pipeline(
     assert "sluice" in writer
 
 
-def _serves_metrics(cluster: Cluster) -> bool:
+def _serves_metrics(cluster: LabCluster) -> bool:
     try:
         with urlopen(f"{cluster.operator_url}/metrics", timeout=5) as answer:
             return b'sluice_pipeline_demand{namespace="speech",pipeline="captions"}' in answer.read()
@@ -164,7 +164,7 @@ def _serves_metrics(cluster: Cluster) -> bool:
         return False
 
 
-def test_a_fault_that_sets_a_field_changes_it_in_the_cluster_and_back(cluster: Cluster, api: client.ApiClient) -> None:
+def test_a_fault_sets_a_field_in_the_cluster_and_restores_it(cluster: LabCluster, api: client.ApiClient) -> None:
     name = "SpeechPipeline/speech/captions"
     undo = fault_actions._patch(cluster, name, {"spec": {"budget": {"perHour": "2.5"}, "priority": 7}})
     assert (pipeline(api)["spec"]["budget"], pipeline(api)["spec"]["priority"]) == ({"perHour": "2.5"}, 7)
@@ -183,7 +183,7 @@ def test_a_fault_that_sets_a_field_changes_it_in_the_cluster_and_back(cluster: C
     ],
 )
 def test_a_fault_that_the_api_server_refuses_is_told(
-    cluster: Cluster, name: str, patch: dict[str, Any], reason: str
+    cluster: LabCluster, name: str, patch: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(fault_actions.FaultRefused, match=f"set {name}: .*{reason}"):
         fault_actions._patch(cluster, name, patch)
@@ -193,7 +193,7 @@ def test_a_part_that_ends_by_itself_is_noticed_and_stopping_leaves_no_process(
     binaries: Binaries, tmp_path: Path
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
-    with Cluster(tmp_path, binaries) as cluster:
+    with LabCluster(tmp_path, binaries) as cluster:
         started = set(psutil.Process().children(recursive=True)) - before
         cluster.check()
         (agent,) = [child for child in started if "simulations.lab.pods.agent" in child.cmdline()]

@@ -167,7 +167,7 @@ from pathlib import Path
 from simulations.lab.host.binaries import ensure
 from simulations.lab.cluster.control_plane import ControlPlane
 control_plane = ControlPlane(Path({str(tmp_path)!r}), ensure(print))
-# From a thread that ends: its children must live on.
+# From a thread that ends: its children must keep running.
 starter = threading.Thread(target=control_plane.start)
 starter.start()
 starter.join()

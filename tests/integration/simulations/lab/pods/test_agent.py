@@ -1,4 +1,4 @@
-"""The node agent on a real control plane: pods become workers, and leave without losing an item."""
+"""The node agent on a real control plane: pods become workers, and end without losing an item."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ SPEC = WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.02, session_sl
 
 
 class Agent:
-    """A running agent and what it has said."""
+    """A running agent and its log."""
 
     def __init__(self, control_plane: ControlPlane, folder: Path) -> None:
         self.processes = Processes(folder)

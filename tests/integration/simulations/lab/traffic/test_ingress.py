@@ -1,4 +1,4 @@
-"""Ingress and generator on a real control plane: endpoints come and go under load, and admission follows the status."""
+"""Ingress and generator on a real control plane: pods change under load, and admission follows the status."""
 
 import contextlib
 import dataclasses
@@ -58,8 +58,8 @@ class Lab:
         self._namespace = namespace
 
     def start(self, replicas: dict[str, int]) -> None:
-        """Wait until as many replicas are ready, and the ingress listens."""
-        self.run("agent", "--kubeconfig", self._kubeconfig)
+        """Start agent and ingress; wait until the replicas are ready and the ingress listens."""
+        self.run("pods.agent", "--kubeconfig", self._kubeconfig)
         for manifest in deployments([self.pipeline], self.nodes, seed=1):
             manifest["spec"]["replicas"] = replicas[manifest["metadata"]["name"]]
             self._apps.create_namespaced_deployment(self._namespace, manifest)
@@ -81,7 +81,8 @@ class Lab:
             pipelines=(topology,),
         )
         (self.folder / "ingress.json").write_text(self.config.to_json())
-        self.ingress = self.run("ingress", "--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
+        flags = ("--config", self.folder / "ingress.json", "--kubeconfig", self._kubeconfig)
+        self.ingress = self.run("traffic.ingress", *flags)
         eventually(lambda: self.said("ingress", "listening"))
 
     def play(self) -> None:
@@ -98,20 +99,21 @@ class Lab:
             duration_s=DURATION_S, drain_s=10, report=self.folder / "generator-report", loads=(load,)
         )
         (self.folder / "generator.json").write_text(config.to_json())
-        self.run("generator", "--config", self.folder / "generator.json")
+        self.run("traffic.generator", "--config", self.folder / "generator.json")
 
     def scale(self, name: str, replicas: int) -> None:
         self._apps.patch_namespaced_deployment_scale(name, self._namespace, {"spec": {"replicas": replicas}})
 
     def finish(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The totals of the ingress and the report of the generator, after the load has ended."""
+        """Return the totals of the ingress and the report of the generator, after the end of the load."""
         eventually(lambda: self.said("generator", "finished"))
         self.ingress.stop()
         (totals,) = json.loads(self.config.summary.read_text())
         return totals, json.loads((self.folder / "generator-report").read_text())
 
-    def run(self, name: str, *arguments: str | Path) -> Any:
-        return self.processes.start(name, [sys.executable, "-m", f"simulations.lab.{name}", *arguments])
+    def run(self, module: str, *arguments: str | Path) -> Any:
+        name = module.rpartition(".")[2]
+        return self.processes.start(name, [sys.executable, "-m", f"simulations.lab.{module}", *arguments])
 
     def said(self, name: str, event: str) -> list[dict[str, Any]]:
         lines = (self.folder / "processes" / f"{name}.log").read_text().splitlines()
@@ -162,7 +164,7 @@ def test_streams_beyond_what_the_status_admits_are_shed(lab: Lab, admin: client.
 
 
 def install(api: client.ApiClient, namespace: str) -> dict[str, Any]:
-    """Have the resources in the cluster; return the demo's pipeline for `namespace`."""
+    """Create the resources in the cluster; return the demo's pipeline for `namespace`."""
     for crd in CRDS:
         with contextlib.suppress(utils.FailToCreateError):  # another test may have been first
             utils.create_from_dict(api, crd.manifest())

@@ -156,4 +156,4 @@ def test_explain_says_until_when(planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER: 6})
     state = a_state(of_streams(), demand=60.0, replicas={VAD: 4, ENCODER: a_target(6, ready=2)})
     words = "\n".join(explain(decide(a_snapshot(state), Policy()), state.spec.key))
-    assert "the ingress admits 20 streams until the replicas that are to come serve" in words
+    assert "until pending replicas are ready, the ingress admits 20 streams" in words

@@ -23,7 +23,9 @@ from builders import (
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import conditions, events, explain
+from controller.core.messages.conditions import conditions
+from controller.core.messages.events import events
+from controller.core.messages.explain import explain
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
@@ -97,10 +99,10 @@ class TestPools:
         assert "encoder on inferentia" in condition.message
         assert "pod-0: 0/3 nodes are available" in condition.message
         warned = [event for event in events(pipeline, {"PoolsAvailable": "True"}) if event.warning]
-        assert [event.reason for event in warned] == ["NotPoolsAvailable"]
+        assert [event.reason for event in warned] == ["PoolsUnavailable"]
         text = "\n".join(explain(decision, pipeline.key))
         assert "encoder on inferentia: the pool cannot deliver" in text
-        assert "for 300 s more" in text
+        assert "; 300 s left" in text
 
 
 class TestTrial:

@@ -6,7 +6,8 @@ from planning import Planner
 
 from controller.core.assess.conflicts import ENOUGH, FORGET_S, TRUCE_S, conflicting, conflicts
 from controller.core.cycle import decide
-from controller.core.messages.explain import conditions, health
+from controller.core.messages.conditions import conditions
+from controller.core.messages.summary import health
 from controller.core.state.carry_over import Conflict, PipelineMemory
 from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy

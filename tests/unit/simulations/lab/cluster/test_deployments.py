@@ -93,12 +93,18 @@ def test_a_pool_has_as_many_nodes_as_its_capacity_allows() -> None:
 
 
 def test_a_pool_without_capacity_is_refused_by_its_field() -> None:
-    with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances: .* must be given"):
+    with pytest.raises(
+        UnsupportedManifest,
+        match=r"ComputePool cpu: spec\.capacity\.instances: must be given; the lab creates that many nodes",
+    ):
         pool_nodes([a_pool("cpu", instances=None).spec])
 
 
 def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
-    with pytest.raises(UnsupportedManifest, match="captions, stage asr: pool gpu: must be in the manifests"):
+    with pytest.raises(
+        UnsupportedManifest,
+        match="captions, stage asr: pool gpu: must be among the manifests; the lab creates its nodes",
+    ):
         deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
 
 
@@ -107,11 +113,11 @@ def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
     [
         (
             with_target(a_placement("cpu"), Target(api_version="ray.io/v1", kind="RayService", name="asr")),
-            ": target ray.io/v1 RayService/asr: the lab runs Deployments of apps/v1",
+            ": target ray.io/v1 RayService/asr: must be a Deployment of apps/v1 in the lab",
         ),
         (
             replace(a_stage("asr", a_placement("cpu")), preset="riva"),
-            ": metrics.preset: 'riva': the lab's workers speak generic, triton, vllm",
+            ": metrics.preset: 'riva': must be one of generic, triton, vllm in the lab",
         ),
         (
             a_stage("asr", a_placement("cpu", per_instance=201)),

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from simulations.lab.cluster.standing import Occupied, State, is_occupied, occupy
+from simulations.lab.cluster.standing import Occupied, StandingLab, is_occupied, occupy
 
 
-def a_state(pid: int) -> State:
-    return State(pid=pid, kubeconfig="/k", kubectl="/kubectl", prometheus_url="http://p", operator_url="http://o")
+def a_state(pid: int) -> StandingLab:
+    return StandingLab(pid=pid, kubeconfig="/k", kubectl="/kubectl", prometheus_url="http://p", operator_url="http://o")
 
 
 def test_where_nothing_ever_was_no_lab_is_up(tmp_path: Path) -> None:
-    assert State.read(tmp_path) is None
-    assert State.read(tmp_path / "never") is None
+    assert StandingLab.read(tmp_path) is None
+    assert StandingLab.read(tmp_path / "never") is None
     assert not is_occupied(tmp_path / "never")
 
 
 def test_a_lab_is_up_when_it_has_said_where_it_is(tmp_path: Path) -> None:
     lock = occupy(tmp_path)
-    assert State.read(tmp_path) is None, "it is starting"
+    assert StandingLab.read(tmp_path) is None, "it is starting"
     assert is_occupied(tmp_path)
 
     a_state(7).write(tmp_path)
-    assert State.read(tmp_path) == a_state(7)
+    assert StandingLab.read(tmp_path) == a_state(7)
     os.close(lock)
 
 
@@ -37,13 +37,13 @@ def test_a_lab_that_was_killed_is_not_up_even_when_its_process_number_is_somebod
     os.close(lock)
 
     assert (tmp_path / "state.json").exists()
-    assert State.read(tmp_path) is None
+    assert StandingLab.read(tmp_path) is None
     assert not is_occupied(tmp_path)
 
 
 def test_a_second_lab_is_refused_while_the_first_is_up_or_starting(tmp_path: Path) -> None:
     lock = occupy(tmp_path)
-    with pytest.raises(Occupied, match=f"a lab is up already in {tmp_path}; end it with: sluice lab down"):
+    with pytest.raises(Occupied, match=f"a lab is already up in {tmp_path}; stop it with: sluice lab down"):
         occupy(tmp_path)
     os.close(lock)
     os.close(occupy(tmp_path))
@@ -53,7 +53,7 @@ def test_a_new_lab_does_not_inherit_what_the_last_one_said(tmp_path: Path) -> No
     os.close(occupy(tmp_path))
     a_state(7).write(tmp_path)
     lock = occupy(tmp_path)
-    assert State.read(tmp_path) is None
+    assert StandingLab.read(tmp_path) is None
     os.close(lock)
 
 

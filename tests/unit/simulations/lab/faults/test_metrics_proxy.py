@@ -1,4 +1,4 @@
-"""The fault proxy, in front of a small HTTP server that answers as Prometheus does."""
+"""The metrics proxy in front of a small HTTP server that answers as Prometheus does."""
 
 import gzip
 import json

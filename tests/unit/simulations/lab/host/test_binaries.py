@@ -112,7 +112,7 @@ def test_a_failed_build_says_what_failed_and_what_to_do_and_leaves_nothing_behin
     message = str(error.value)
     assert message.startswith("building Kubernetes 1.36.3: go build failed after 0:0")
     assert "dial tcp: lookup proxy.example.org: no such host" in message
-    assert "KUBEBUILDER_ASSETS to a folder that holds: etcd, kube-apiserver" in message
+    assert "KUBEBUILDER_ASSETS to a folder with these programs: etcd, kube-apiserver" in message
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
     monkeypatch.delenv("GO_FAILS")
@@ -169,7 +169,7 @@ def test_two_builders_at_once_build_once(journal: Path, tmp_path: Path, monkeypa
         assert second_waits.wait(10)
 
     def tell_second(line: str) -> None:
-        if "waiting for another process" in line:
+        if "waiting for a build by another process" in line:
             second_waits.set()
 
     def build(tell: Callable[[str], None]) -> binaries.Binaries:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from simulations.lab.net.wire import MAX_PAYLOAD_BYTES, NO_SESSION, Client, Connection, Kind, Status
+from simulations.lab.net.wire import MAX_PAYLOAD_BYTES, NO_SESSION, Client, RequestKind, ServerConnection, Status
 
 
 class Recorder:
@@ -16,29 +16,29 @@ class Recorder:
         self.silent = silent
         self.items: list[tuple[int, int, bytes]] = []
         self.ended: asyncio.Queue[int] = asyncio.Queue()
-        self.connections: list[Connection] = []
+        self.connections: list[ServerConnection] = []
 
-    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
         self.items.append((item_id, session_id, payload))
         if item_id not in self.silent:
-            connection.respond(Kind.ITEM, item_id, Status.OK)
+            connection.respond(RequestKind.ITEM, item_id, Status.OK)
 
-    def on_open_session(self, connection: Connection, session_id: int) -> None:
-        connection.respond(Kind.OPEN_SESSION, session_id, Status.REFUSED_SLOT)
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.REFUSED_SLOT)
 
     def on_end_session(self, session_id: int) -> None:
         self.ended.put_nowait(session_id)
 
-    def on_connected(self, connection: Connection) -> None:
+    def on_connected(self, connection: ServerConnection) -> None:
         self.connections.append(connection)
 
-    def on_disconnected(self, connection: Connection) -> None:
+    def on_disconnected(self, connection: ServerConnection) -> None:
         self.connections.remove(connection)
 
 
 def exchange(recorder: Recorder, talk: Callable[[Client], Awaitable[None]]) -> None:
     async def run() -> None:
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(recorder), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(lambda: ServerConnection(recorder), "127.0.0.1", 0)
         client = await Client.connect(*server.sockets[0].getsockname())
         try:
             async with asyncio.timeout(5):
@@ -122,7 +122,7 @@ def test_a_request_that_breaks_the_protocol_is_refused_before_it_is_sent() -> No
 def test_a_malformed_frame_ends_the_connection(frame: bytes) -> None:
     async def run() -> None:
         recorder = Recorder()
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(recorder), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(lambda: ServerConnection(recorder), "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         writer.write(frame)
         async with asyncio.timeout(5):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simulations.lab.net.kube_api import WatchEvent
+from simulations.lab.net.kube_api import ObjectEvent
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.agent import WORKER_ANNOTATION, Agent
 from simulations.lab.pods.worker import WorkerSpec
@@ -33,15 +33,15 @@ class LateWords:
         self._deleted = asyncio.Event()
         self.told = asyncio.Event()
 
-    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[WatchEvent, None]:
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
         if path.endswith("nodes"):
             return
-        yield WatchEvent("ADDED", POD)
+        yield ObjectEvent("ADDED", POD)
         await self._deleted.wait()
         await _others_go_on()  # the task that deleted the pod ends
-        yield WatchEvent("MODIFIED", POD)
+        yield ObjectEvent("MODIFIED", POD)
         await _others_go_on()  # a second life would end as fast as the first
-        yield WatchEvent("DELETED", POD)
+        yield ObjectEvent("DELETED", POD)
         self.told.set()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:

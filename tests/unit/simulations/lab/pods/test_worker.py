@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Connection, Status
+from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 
@@ -52,7 +52,7 @@ def test_every_item_is_served_and_its_batches_are_as_large_as_the_backlog_allows
     async def use(worker: StageWorker, client: Client) -> None:
         answers = await asyncio.gather(*(client.send(item, NO_SESSION, b"x" * 100) for item in range(41)))
         assert set(answers) == {Status.OK}
-        assert worker.served == 41
+        assert worker.counts.served == 41
         metrics = await scrape(worker)
         # The first arrival finds a free server and goes alone; the other forty fill five batches.
         assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 6\n' in metrics
@@ -106,12 +106,12 @@ def test_a_process_that_was_held_up_still_starts_every_batch_when_it_was_due() -
 
 def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_next_one() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        nobody = Connection(worker)
+        nobody = ServerConnection(worker)
         worker.on_item(nobody, 0, NO_SESSION, b"")
         worker.on_item(nobody, 1, NO_SESSION, b"")
         time.sleep(0.05)  # noqa: ASYNC251 - the second batch is due meanwhile
         worker.on_item(nobody, 2, NO_SESSION, b"")
-        await until(lambda: worker.served == 3)
+        await until(lambda: worker.counts.served == 3)
         assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 3\n' in await scrape(worker)
 
     play(spec(fixed_s=0.010, batch_max=4), use)
@@ -182,7 +182,7 @@ def test_a_draining_worker_serves_what_it_holds_and_what_was_on_its_way_then_clo
         late = client.send(20, NO_SESSION)
         assert set(await asyncio.gather(*queued, late)) == {Status.OK}
         await drained
-        assert (worker.served, worker.lost, worker.sessions_cut) == (21, 0, 0)
+        assert (worker.counts.served, worker.counts.lost, worker.counts.sessions_cut) == (21, 0, 0)
         await until(lambda: client.closed)
         with pytest.raises(OSError, match="7000"):
             await Client.connect(worker.host, ITEM_PORT)
@@ -200,7 +200,7 @@ def test_a_draining_worker_keeps_its_sessions_and_takes_no_new_ones() -> None:
         assert await client.send(1, 1) is Status.OK
         client.end_session(1)
         await drained
-        assert worker.sessions_cut == 0
+        assert worker.counts.sessions_cut == 0
 
     play(spec(session_slots=4), use)
 
@@ -212,11 +212,11 @@ def test_sessions_still_there_when_the_drain_ends_are_cut_and_counted_and_lose_n
         drained = asyncio.create_task(worker.drain(0.05))
         await asyncio.sleep(0)
         accepted = client.send(1, 1)
-        await until(lambda: worker.sessions_cut == 2)
+        await until(lambda: worker.counts.sessions_cut == 2)
         assert await client.send(2, 1) is Status.DRAINING
         assert await accepted is Status.OK
         await drained
-        assert worker.lost == 0
+        assert worker.counts.lost == 0
 
     play(spec(session_slots=4, fixed_s=0.4), use)
 
@@ -229,7 +229,7 @@ def test_an_aborted_worker_breaks_its_connections_and_counts_what_it_lost() -> N
         for answer in answers:
             with pytest.raises(ConnectionError):
                 await answer
-        assert worker.lost == 3
+        assert worker.counts.lost == 3
 
     play(spec(fixed_s=60), use)
 

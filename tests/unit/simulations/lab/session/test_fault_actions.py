@@ -10,9 +10,9 @@ from kubernetes import client
 
 from controller.resources.translate import pipeline_spec
 from optimizer.model import PoolName
-from simulations.lab.cluster.cluster import Cluster
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.nodes import FaultyPool, PoolNodes
-from simulations.lab.faults.disturbances import Noise, Partial, Standstill
+from simulations.lab.faults.metric_faults import NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.lab.session import fault_actions
 from simulations.scenario.scenario import Scenario, load_scenario
@@ -70,7 +70,7 @@ class Lab:
     def __init__(self) -> None:
         self.metrics = self
         self.losses: tuple[object, ...] = ()
-        self.disturbances: tuple[object, ...] = ()
+        self.faults: tuple[object, ...] = ()
         self.settled: list[str] = []
         self.slowed: list[tuple[str, float]] = []
         gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
@@ -112,9 +112,9 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def actions(scenario: Scenario, lab: Lab) -> list[fault_actions.Action]:
+def actions(scenario: Scenario, lab: Lab) -> list[fault_actions.FaultAction]:
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
-    return fault_actions.actions(scenario.file, cast("Cluster", lab), pipelines, seed=1)
+    return fault_actions.actions(scenario.file, cast("LabCluster", lab), pipelines, seed=1)
 
 
 def test_of_several_pipelines_one_cannot_have_its_metrics_stand_still(tmp_path: Path) -> None:
@@ -194,18 +194,18 @@ class TestReclaim:
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        ("metricsStale: '*'", Standstill),
-        ('metricsPartial: {share: "0.5"}', Partial),
-        ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', Noise),
+        ("metricsStale: '*'", StaleMetrics),
+        ('metricsPartial: {share: "0.5"}', PartialMetrics),
+        ('metricsNoisy: {cv: "0.3", pipeline: speech/live-captions}', NoisyMetrics),
     ],
 )
 def test_a_disturbance_of_metrics_begins_and_ends(tmp_path: Path, fault: str, kind: type) -> None:
     lab = Lab()
     begin, end = actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab)
     begin.do()
-    assert [type(one) for one in lab.disturbances] == [kind]
+    assert [type(one) for one in lab.faults] == [kind]
     end.do()
-    assert lab.disturbances == ()
+    assert lab.faults == ()
 
 
 def test_metrics_are_lost_and_come_back(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from live_runs import (
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.lab.session.live_result import live_experiment, live_page
-from simulations.lab.session.report import build_report
+from simulations.lab.session.report import lab_result
 from simulations.results.ledger import Observation
 from simulations.results.results import Change, Experiment, Provenance
 from simulations.results.scoring import Outcome
@@ -31,18 +31,18 @@ PROVENANCE = Provenance(command=("sluice", "lab", "run", "x.yaml"), versions={},
 
 def experiment(*pipelines: PipelineSpec, **kwargs: Any) -> Experiment:
     run = a_run(*pipelines, **kwargs)
-    return live_experiment(run, build_report(run), seed=7, policy="sluice", provenance=PROVENANCE)
+    return live_experiment(run, lab_result(run), seed=7, policy="sluice", provenance=PROVENANCE)
 
 
 def test_it_has_the_numbers_of_the_lab_report() -> None:
     run = a_run(decisions=[a_decision(now_s=1_000_003.0, reason="more demand")])
-    report = build_report(run)
+    report = lab_result(run)
     found = live_experiment(run, report, seed=7, policy="sluice", provenance=PROVENANCE)
     (result,) = found.results
     assert found.seeds == (7,)
-    assert result.cost == report["summary"]["cost"] > 0
-    assert result.offered == report["summary"]["offered"] > 0
-    assert [window["offered_rps"] for window in report["windows"]] == list(result.series.pipelines[0].offered_rps)
+    assert result.cost == report.summary.cost > 0
+    assert result.offered == report.summary.offered > 0
+    assert [window.offered_rps for window in report.windows] == list(result.series.pipelines[0].offered_rps)
     assert (result.p50_s, result.p95_s, result.within_sla_share) == (0.1, 0.1, 1.0)
     (decision,) = result.decisions
     assert decision.changes == (Change(stage="asr", pool="cpu", before=1, after=2),)
@@ -74,7 +74,7 @@ def test_it_has_a_page_of_its_own() -> None:
     run = a_run(decisions=[a_decision(now_s=1_000_003.0, reason="more demand")], peak_instances={CPU: 3600.0})
     page = live_page(
         run,
-        build_report(run),
+        lab_result(run),
         a_scenario(),
         seed=7,
         policy="sluice",

@@ -1,6 +1,6 @@
 """The report of a live run."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -18,10 +18,11 @@ from live_runs import (
     observed,
     pipeline,
     replicas,
+    report_of,
 )
 
 from optimizer.model import PipelineKey
-from simulations.lab.session.report import build_report, report_windows
+from simulations.lab.session.report import lab_windows
 from simulations.results.ledger import Observation
 from simulations.results.scoring import Interval, Items, Outcome, Sla
 
@@ -38,7 +39,7 @@ def test_every_item_offered_in_scored_time_has_exactly_one_fate() -> None:
     fates = items(Outcome.SERVED)
     for outcome in (Outcome.FILTERED, Outcome.SHED, Outcome.LOST, Outcome.IN_FLIGHT):
         fates = both(fates, items(outcome, count=40))
-    summary = build_report(a_run(items_of={CAPTIONS: fates}))["summary"]
+    summary = report_of(a_run(items_of={CAPTIONS: fates}))["summary"]
 
     assert summary["offered"] == 420
     assert [summary[fate] for fate in ("served", "filtered", "shed", "lost", "in_flight")] == [300, 30, 30, 30, 30]
@@ -46,9 +47,9 @@ def test_every_item_offered_in_scored_time_has_exactly_one_fate() -> None:
 
 def test_windows_are_scored_by_the_sla_that_the_faults_set() -> None:
     strict = {CAPTIONS: ((20.0, Sla(latency_s=0.05, percentile=95)),)}
-    summary = build_report(replace(a_run(), sla_changes=strict))["summary"]
+    summary = report_of(replace(a_run(), sla_changes=strict))["summary"]
 
-    assert build_report(a_run())["summary"]["sla_windows_met"] == 1
+    assert report_of(a_run())["summary"]["sla_windows_met"] == 1
     assert summary["sla_windows_met"] == pytest.approx(1 / 3)
 
 
@@ -58,10 +59,10 @@ def test_windows_tell_rates_latency_and_what_there_was_at_their_end() -> None:
         placements = {ASR_CPU: replicas(3 if later else 2, ready=2), ASR_GPU: replicas(0)}
         return an_observation(t_s, placements, spend=6.0 if later else 4.0)
 
-    windows = report_windows(a_run(observations=observed(seen)))
+    windows = lab_windows(a_run(observations=observed(seen)))
 
-    assert [window["t_s"] for window in windows] == [10.0, 20.0, 30.0]
-    assert windows[0] == {
+    assert [window.t_s for window in windows] == [10.0, 20.0, 30.0]
+    assert asdict(windows[0]) == {
         "t_s": 10.0,
         "offered_rps": 10.0,
         "served_rps": 10.0,
@@ -73,29 +74,29 @@ def test_windows_tell_rates_latency_and_what_there_was_at_their_end() -> None:
 
 def test_a_last_window_that_is_shorter_has_rates_of_its_own_length() -> None:
     run = replace(a_run(), clock=replace(CLOCK, window_s=20.0))
-    windows = report_windows(run)
+    windows = lab_windows(run)
 
-    assert [(window["t_s"], window["offered_rps"]) for window in windows] == [(10.0, 10.0), (30.0, 10.0)]
+    assert [(window.t_s, window.offered_rps) for window in windows] == [(10.0, 10.0), (30.0, 10.0)]
 
 
 def test_a_window_whose_items_were_mostly_lost_has_no_percentile() -> None:
-    assert report_windows(a_run(items_of={CAPTIONS: items(Outcome.LOST)}))[0]["p95_s"] is None
+    assert lab_windows(a_run(items_of={CAPTIONS: items(Outcome.LOST)}))[0].p95_s is None
 
 
 def test_windows_met_are_a_share_of_those_with_enough_items() -> None:
     late = items(latency_s=0.9)
     late.latency_s[:200] = 0.1  # the SLA of 0.5 s holds in the first half of the run
-    summary = build_report(a_run(items_of={CAPTIONS: late}))["summary"]
+    summary = report_of(a_run(items_of={CAPTIONS: late}))["summary"]
     assert (summary["windows"], summary["sla_windows_met"]) == (3, pytest.approx(1 / 3))
 
-    few = build_report(a_run(items_of={CAPTIONS: items(count=40)}))["summary"]
+    few = report_of(a_run(items_of={CAPTIONS: items(count=40)}))["summary"]
     assert (few["windows"], few["sla_windows_met"], few["sla_windows_met_calm"]) == (0, None, None)
 
 
 def test_calm_windows_are_those_before_a_fault_in_a_short_run() -> None:
     late = items(latency_s=0.9)
     late.latency_s[:200] = 0.1
-    summary = build_report(replace(a_run(items_of={CAPTIONS: late}), faults=(Interval(from_s=20.0, until_s=25.0),)))[
+    summary = report_of(replace(a_run(items_of={CAPTIONS: late}), faults=(Interval(from_s=20.0, until_s=25.0),)))[
         "summary"
     ]
     assert summary["sla_windows_met_calm"] == 1.0
@@ -107,7 +108,7 @@ def test_money_and_changes_are_counted_after_the_warm_up() -> None:
         desired = 1 if t_s < 5 else 2 if t_s < 20 else 1 if t_s < 30 else 4
         return an_observation(t_s, {ASR_CPU: replicas(desired), ASR_GPU: replicas(0)}, spend=36.0, budget=100.0)
 
-    summary = build_report(a_run(observations=observed(seen)))["summary"]
+    summary = report_of(a_run(observations=observed(seen)))["summary"]
 
     assert summary["cost"] == pytest.approx(36.0 * 30 / 3600)
     assert summary["replica_changes"] == 1 + 3
@@ -120,12 +121,12 @@ def test_the_static_peak_is_paid_at_the_prices_that_held() -> None:
     run = a_run(observations=observed(seen), peak_instances={CPU: 1.5, GPU: 2.0})
     expected = (1.5 * 30 + 2.0 * (15 * 2.0 + 15 * 4.0)) / 3600
 
-    assert build_report(run)["summary"]["static_peak_cost"] == pytest.approx(expected)
-    assert build_report(a_run(peak_instances=None))["summary"]["static_peak_cost"] is None
+    assert report_of(run)["summary"]["static_peak_cost"] == pytest.approx(expected)
+    assert report_of(a_run(peak_instances=None))["summary"]["static_peak_cost"] is None
 
 
 def test_decisions_are_told_in_time_of_the_run() -> None:
-    (decision,) = build_report(a_run(decisions=[a_decision(now_s=1_000_012.3456)]))["decisions"]
+    (decision,) = report_of(a_run(decisions=[a_decision(now_s=1_000_012.3456)]))["decisions"]
 
     assert decision == {
         "t_s": 12.346,
@@ -151,7 +152,7 @@ def test_several_pipelines_are_added_up_and_their_stages_told_apart() -> None:
         items_of={CAPTIONS: items(), notes: items(Outcome.LOST, count=200)},
         observations=observed(seen),
     )
-    report = build_report(run)
+    report = report_of(run)
     summary, window = report["summary"], report["windows"][0]
 
     assert (summary["offered"], summary["served"], summary["lost"]) == (450, 300, 150)
@@ -169,7 +170,7 @@ def cap_violations(*steps: tuple[float, float, float], prices: tuple[tuple[float
         *_, (_, price) = (step for step in ((-1.0, 1.0), *prices) if step[0] <= t_s)
         return an_observation(t_s, spend=spend, budget=budget, prices={CPU: price, GPU: 2.0})
 
-    violations: int = build_report(a_run(observations=observed(seen)))["summary"]["cap_violations"]
+    violations: int = report_of(a_run(observations=observed(seen)))["summary"]["cap_violations"]
     return violations
 
 
@@ -204,6 +205,6 @@ def test_taking_over_above_the_cap_is_forgiven_while_it_comes_down() -> None:
 
 
 def test_a_run_that_nobody_observed_is_a_report_all_the_same() -> None:
-    report = build_report(a_run(observations=()))
+    report = report_of(a_run(observations=()))
     assert report["windows"][0]["replicas"] == {}
     assert (report["summary"]["cost"], report["summary"]["replica_changes"]) == (0.0, 0)

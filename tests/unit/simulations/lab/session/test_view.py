@@ -14,7 +14,7 @@ from rich.console import Console
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.lab.host.processes import free_ports
-from simulations.lab.session.report import report_windows
+from simulations.lab.session.report import lab_windows
 from simulations.lab.session.view import LineView, LiveView, Moment, OperatorMetrics, draw, window_line
 from simulations.results.ledger import PlacementKey, Replicas
 
@@ -149,10 +149,10 @@ def test_without_a_terminal_there_is_a_line_per_window_and_per_decision() -> Non
 
 
 def test_a_window_is_told_with_load_latency_money_and_replicas() -> None:
-    window = report_windows(a_run(pipeline()))[0]
+    window = lab_windows(a_run(pipeline()))[0]
 
     assert window_line(window, 10.0) == "  10.0 items/s  p95  100 ms  $5.00/h of $10.00/h  asr 2/2 cpu"
-    assert "p95       -" in window_line({**window, "p95_s": None}, 10.0)
+    assert "p95       -" in window_line(replace(window, p95_s=None), 10.0)
 
 
 def test_the_live_view_draws_each_moment_anew_and_leaves_the_last_one() -> None:

@@ -14,8 +14,8 @@ from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
-from simulations.lab.traffic.backend import Pod
-from simulations.lab.traffic.dataplane import Pipeline, Stream
+from simulations.lab.traffic.backend import PodState
+from simulations.lab.traffic.dataplane import PipelineTraffic, Stream
 from simulations.lab.traffic.topology import PipelineTopology, PlacementTopology, StageTopology
 from simulations.results.scoring import Outcome
 
@@ -35,7 +35,7 @@ class Lab:
         self.timers = Timers()
         self.results: dict[int, Outcome] = {}
         self.latencies_s: dict[float, float] = {}
-        self.pipeline = Pipeline(
+        self.pipeline = PipelineTraffic(
             PipelineTopology(namespace="speech", name="p", unit=unit, sla_s=sla_s, port=1, seed=1, stages=stages),
             self._record,
         )
@@ -52,7 +52,9 @@ class Lab:
         return worker
 
     def tell(self, worker: StageWorker, *, ready: bool) -> None:
-        pod = Pod(uid=worker.host, namespace="speech", labels={"app": worker.spec.stage}, ip=worker.host, ready=ready)
+        pod = PodState(
+            uid=worker.host, namespace="speech", labels={"app": worker.spec.stage}, ip=worker.host, ready=ready
+        )
         self.pipeline.pod_changed(pod)
 
     def offer(self, stream: Stream | None = None) -> int:
@@ -115,8 +117,8 @@ def test_every_item_is_served_and_the_pods_share_the_work(routing: Routing) -> N
             lab.offer()
 
         assert await lab.outcomes(90) == {Outcome.SERVED: 90}
-        assert sum(worker.served for worker in lab.workers) == 90
-        assert min(worker.served for worker in lab.workers) >= 10
+        assert sum(worker.counts.served for worker in lab.workers) == 90
+        assert min(worker.counts.served for worker in lab.workers) >= 10
 
     play(use, stage(routing=routing))
 
@@ -144,7 +146,7 @@ def test_what_a_stage_does_not_pass_on_is_filtered_the_same_items_in_every_run()
 
         assert counts[Outcome.FILTERED] == pytest.approx(220, abs=40)
         assert counts[Outcome.SERVED] == 400 - counts[Outcome.FILTERED]
-        assert (vad.served, asr.served) == (400, counts[Outcome.SERVED])
+        assert (vad.counts.served, asr.counts.served) == (400, counts[Outcome.SERVED])
         filtered.append({number for number, outcome in lab.results.items() if outcome is Outcome.FILTERED})
 
     for _ in range(2):
@@ -159,7 +161,7 @@ def test_a_join_waits_for_its_slower_branch_and_is_served_once() -> None:
 
         assert await lab.outcomes(1) == {Outcome.SERVED: 1}
         assert 0.08 <= lab.latencies_s[1.0] < 0.12  # a, then b beside c, then d
-        assert [worker.served for worker in workers] == [1, 1, 1, 1]
+        assert [worker.counts.served for worker in workers] == [1, 1, 1, 1]
 
     play(use, stage("a"), stage("b", "a"), stage("c", "a"), stage("d", "b", "c"))
 
@@ -188,7 +190,7 @@ def test_an_item_refused_by_a_full_queue_is_tried_on_another_pod() -> None:
 
         await until(lambda: len(lab.results) == 2)
         assert set(lab.results.values()) == {Outcome.SERVED}
-        assert lab.pipeline.recoveries.retries >= 1
+        assert lab.pipeline.tally.recoveries.retries >= 1
 
     play(use, stage(routing=Routing.ROUND_ROBIN))
 
@@ -224,7 +226,7 @@ def test_without_an_answer_for_ten_slas_an_item_is_lost_and_infinitely_late(rout
 
         assert await lab.outcomes(1) == {Outcome.LOST: 1}
         assert lab.latencies_s[1.0] == float("inf")
-        assert lab.pipeline.latency.counts[-1] == 1
+        assert lab.pipeline.tally.latency.counts[-1] == 1
 
     play(use, stage(routing=routing), sla_s=0.01)
 
@@ -235,11 +237,11 @@ def test_a_late_answer_neither_counts_twice_nor_goes_on_to_the_next_stage() -> N
         asr = await lab.add("asr")
         lab.offer()
         assert await lab.outcomes(1) == {Outcome.LOST: 1}
-        await until(lambda: lab.workers[0].served == 1)
+        await until(lambda: lab.workers[0].counts.served == 1)
         await asyncio.sleep(0.02)
 
-        assert asr.served == 0
-        assert sum(lab.pipeline.outcomes.values()) == 1
+        assert asr.counts.served == 0
+        assert sum(lab.pipeline.tally.outcomes.values()) == 1
 
     play(use, stage("vad"), stage("asr", "vad"), sla_s=0.01)
 
@@ -275,7 +277,7 @@ def test_items_of_a_pod_that_vanishes_are_tried_elsewhere() -> None:
         await doomed.abort()
 
         assert await lab.outcomes(1) == {Outcome.SERVED: 1}
-        assert lab.pipeline.recoveries.retries == 1
+        assert lab.pipeline.tally.recoveries.retries == 1
 
     play(use)
 
@@ -308,11 +310,11 @@ def test_a_stream_holds_a_slot_in_every_stage_with_memory_from_its_start_to_its_
         asr = await lab.add("asr", session_slots=4)
         streams = [(await lab.open())[0] for _ in range(3)]
         assert asr.gauges().sessions == 3  # without a single chunk
-        assert lab.pipeline.active_streams == 3
+        assert lab.pipeline.tally.active_streams == 3
 
         lab.pipeline.end_stream(streams[0])
         await until(lambda: asr.gauges().sessions == 2)
-        assert lab.pipeline.active_streams == 2
+        assert lab.pipeline.tally.active_streams == 2
 
     play(use, stage("vad"), MEMORY, unit=DemandUnit.STREAMS)
 
@@ -329,8 +331,8 @@ def test_a_stream_that_finds_no_slot_is_refused_and_all_its_chunks_are_lost() ->
             lab.offer(stream)
 
         assert await lab.outcomes(6) == {Outcome.SERVED: 4, Outcome.LOST: 2}
-        assert lab.workers[0].served == 4  # a refused stream burdens nobody
-        assert lab.pipeline.active_streams == 3  # it is offered load all the same
+        assert lab.workers[0].counts.served == 4  # a refused stream burdens nobody
+        assert lab.pipeline.tally.active_streams == 3  # it is offered load all the same
 
     play(use, stage("vad"), MEMORY, unit=DemandUnit.STREAMS)
 
@@ -357,7 +359,7 @@ def test_all_chunks_of_a_stream_go_to_one_pod() -> None:
             lab.offer(stream)
         await lab.outcomes(30)
 
-        assert sorted(worker.served for worker in lab.workers) == [0, 0, 30]
+        assert sorted(worker.counts.served for worker in lab.workers) == [0, 0, 30]
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
@@ -400,10 +402,10 @@ def test_streams_stay_on_a_draining_pod_while_new_ones_go_elsewhere() -> None:
         lab.offer(newcomer)
 
         assert await lab.outcomes(2) == {Outcome.SERVED: 2}
-        assert (leaving.served, staying.served) == (1, 1)
+        assert (leaving.counts.served, staying.counts.served) == (1, 1)
         lab.pipeline.end_stream(stream)
         await drain  # ends long before its limit, because the last stream has gone
-        assert (leaving.sessions_cut, lab.pipeline.recoveries.sessions_cut) == (0, 0)
+        assert (leaving.counts.sessions_cut, lab.pipeline.tally.recoveries.sessions_cut) == (0, 0)
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
@@ -424,7 +426,7 @@ def test_a_stream_cut_at_the_end_of_the_drain_reattaches_elsewhere_and_loses_no_
 
         assert await lab.outcomes(offered) == {Outcome.SERVED: offered}
         await until(lambda: staying.gauges().sessions == 1)
-        assert lab.pipeline.recoveries.sessions_cut == 1
+        assert lab.pipeline.tally.recoveries.sessions_cut == 1
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
@@ -440,7 +442,7 @@ def test_a_stream_without_state_moves_at_once_from_a_pod_that_does_not_answer() 
         lab.offer(stream)
 
         assert await lab.outcomes(2) == {Outcome.SERVED: 2}
-        assert (lab.pipeline.recoveries.retries, lab.pipeline.recoveries.sessions_cut) == (1, 0)
+        assert (lab.pipeline.tally.recoveries.retries, lab.pipeline.tally.recoveries.sessions_cut) == (1, 0)
 
     play(use, stage(routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
@@ -454,7 +456,7 @@ def test_a_silent_stream_gets_a_new_slot_when_its_pod_is_gone() -> None:
         lab.pipeline.pod_gone(doomed.host)
 
         await until(lambda: staying.gauges().sessions == 1)
-        assert lab.pipeline.recoveries.sessions_cut == 1
+        assert lab.pipeline.tally.recoveries.sessions_cut == 1
         lab.pipeline.end_stream(stream)
         await until(lambda: staying.gauges().sessions == 0)
 
@@ -491,7 +493,7 @@ def test_new_streams_beyond_the_admissible_load_are_shed_and_the_others_go_on() 
         for stream, _ in early[:2]:
             lab.pipeline.end_stream(stream)
         assert (await lab.open())[1]
-        assert lab.pipeline.active_streams == 3
+        assert lab.pipeline.tally.active_streams == 3
 
     play(use, unit=DemandUnit.STREAMS)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import Client, Connection, Kind, Status
-from simulations.lab.traffic.generator import Action, Event, Generator, GeneratorConfig, PipelineLoad, timeline
+from simulations.lab.net.wire import Client, RequestKind, ServerConnection, Status
+from simulations.lab.traffic.generator import Event, Generator, GeneratorConfig, LoadAction, PipelineLoad, timeline
 from simulations.scenario.schedule import Schedule
 
 
@@ -30,18 +30,18 @@ def test_a_stream_opens_offers_its_chunks_and_ends_before_the_run_does() -> None
 
     for number, (start_s, end_s, chunks) in enumerate([(0.5, 1.4, {3, 4}), (1.0, 2.0, {4})], 1):
         own = [event for event in events if event.session == number]
-        assert [own[0].action, own[-1].action] == [Action.OPEN, Action.END]
+        assert [own[0].action, own[-1].action] == [LoadAction.OPEN, LoadAction.END]
         assert (own[0].at_s, own[-1].at_s) == (start_s, end_s)
         assert len(own) - 2 in chunks
     assert [event.at_s for event in events] == sorted(event.at_s for event in events)
-    items = [event.number for event in events if event.action is Action.ITEM]
+    items = [event.number for event in events if event.action is LoadAction.ITEM]
     assert items == list(range(1, len(items) + 1))
 
 
 def test_requests_belong_to_no_session() -> None:
     events = timeline([schedule((0.5, 0.5), (1.0, 1.0))], (load(),), duration_s=2.0)
 
-    assert events == [Event(0.5, Action.ITEM, 0, 1, 0), Event(1.0, Action.ITEM, 0, 2, 0)]
+    assert events == [Event(0.5, LoadAction.ITEM, 0, 1, 0), Event(1.0, LoadAction.ITEM, 0, 2, 0)]
 
 
 def test_the_loads_of_several_pipelines_are_played_side_by_side() -> None:
@@ -60,27 +60,27 @@ class Sink:
         self.opened: list[int] = []
         self.ended: list[int] = []
 
-    def on_item(self, connection: Connection, item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
         arrival_s, arrived_s = struct.unpack("!dd", payload)
         self.received.append((time.monotonic(), session_id, arrival_s, arrived_s))
         if self.answers:
-            connection.respond(Kind.ITEM, item_id, Status.OK)
+            connection.respond(RequestKind.ITEM, item_id, Status.OK)
 
-    def on_open_session(self, connection: Connection, session_id: int) -> None:
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
         self.opened.append(session_id)
 
     def on_end_session(self, session_id: int) -> None:
         self.ended.append(session_id)
 
-    def on_connected(self, connection: Connection) -> None: ...
+    def on_connected(self, connection: ServerConnection) -> None: ...
 
-    def on_disconnected(self, connection: Connection) -> None: ...
+    def on_disconnected(self, connection: ServerConnection) -> None: ...
 
 
 def played(sink: Sink, events: list[Event], *, until_s: float = 0.0) -> Generator:
     async def run() -> Generator:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: Connection(sink), "127.0.0.1", 0)
+        server = await loop.create_server(lambda: ServerConnection(sink), "127.0.0.1", 0)
         client = await Client.connect("127.0.0.1", server.sockets[0].getsockname()[1])
         timers = Timers()
         generator = Generator([client], timers)
@@ -105,7 +105,9 @@ def test_items_carry_the_instant_at_which_they_were_meant_to_arrive() -> None:
     assert sink.opened == [1, 2]
     assert sorted(sink.ended) == [1, 2]
     assert (generator.sent, generator.answered) == (len(sink.received), len(sink.received))
-    assert [arrival_s for _, _, arrival_s, _ in sink.received] == [e.at_s for e in events if e.action is Action.ITEM]
+    assert [arrival_s for _, _, arrival_s, _ in sink.received] == [
+        e.at_s for e in events if e.action is LoadAction.ITEM
+    ]
     starts = [arrived_s - arrival_s for _, _, arrival_s, arrived_s in sink.received]
     assert max(starts) - min(starts) < 1e-6
     assert all(received_s >= arrived_s for received_s, _, _, arrived_s in sink.received)
@@ -113,7 +115,7 @@ def test_items_carry_the_instant_at_which_they_were_meant_to_arrive() -> None:
 
 def test_a_system_that_never_answers_gets_the_whole_load_all_the_same() -> None:
     sink = Sink(answers=False)
-    events = [Event(number * 0.001, Action.ITEM, 0, number, 0) for number in range(1, 201)]
+    events = [Event(number * 0.001, LoadAction.ITEM, 0, number, 0) for number in range(1, 201)]
     generator = played(sink, events)
 
     assert len(sink.received) == 200
@@ -122,7 +124,7 @@ def test_a_system_that_never_answers_gets_the_whole_load_all_the_same() -> None:
 
 def test_a_generator_that_is_late_says_by_how_much_and_sends_at_once_what_is_due() -> None:
     sink = Sink(answers=True)
-    events = [Event(-1.0, Action.ITEM, 0, number, 0) for number in range(1, 301)]
+    events = [Event(-1.0, LoadAction.ITEM, 0, number, 0) for number in range(1, 301)]
     generator = played(sink, events, until_s=5)
 
     assert generator.report()["lag_p50_s"] >= 0.98
@@ -142,7 +144,7 @@ def test_it_ends_cleanly_when_it_is_told_to_and_says_what_it_has_sent(tmp_path: 
     schedule((0.0, 99.0)).save(tmp_path / "load.npz")
 
     async def run() -> tuple[int, str]:
-        server = await asyncio.get_running_loop().create_server(lambda: Connection(sink), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(lambda: ServerConnection(sink), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         part = PipelineLoad(port=port, schedule=tmp_path / "load.npz", chunk_s=0.01, seed=1)
         config = GeneratorConfig(duration_s=99.0, drain_s=9.0, report=tmp_path / "report", loads=(part,))

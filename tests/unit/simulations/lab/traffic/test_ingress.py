@@ -18,7 +18,7 @@ from simulations.lab.host.processes import free_ports
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Status
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
-from simulations.lab.traffic.backend import Pod
+from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.ingress import Ingress, arrival_payload, read_pod
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
@@ -70,7 +70,7 @@ def play(use: Callable[[Lab], Awaitable[None]], folder: Path, unit: DemandUnit, 
         await worker.start()
         ingress = Ingress(config)
         await ingress.start()
-        ingress.pod_changed(Pod(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
+        ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
         client = await Client.connect("127.0.0.1", port)
         try:
             async with asyncio.timeout(10):
@@ -151,9 +151,9 @@ def test_a_stream_without_a_slot_is_told_so_and_its_chunks_are_lost(tmp_path: Pa
 def test_a_client_that_goes_takes_its_streams_along(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
         await lab.client.open_session(1)
-        assert lab.ingress.pipelines[0].active_streams == 1
+        assert lab.ingress.pipelines[0].tally.active_streams == 1
         lab.client.close()
-        await until(lambda: lab.ingress.pipelines[0].active_streams == 0)
+        await until(lambda: lab.ingress.pipelines[0].tally.active_streams == 0)
         await until(lambda: lab.worker.gauges().sessions == 0)
 
     play(use, tmp_path, DemandUnit.STREAMS)
@@ -191,7 +191,7 @@ def test_only_ready_pods_that_stay_get_new_work() -> None:
     unready = pod()
     unready["status"]["conditions"][0]["status"] = "False"
 
-    assert read_pod(pod()) == Pod(uid="u", namespace="speech", labels={"app": "asr"}, ip="127.0.0.9", ready=True)
+    assert read_pod(pod()) == PodState(uid="u", namespace="speech", labels={"app": "asr"}, ip="127.0.0.9", ready=True)
     assert not read_pod(unready).ready
     assert not read_pod(pod(deletionTimestamp="2026-01-01T00:00:00Z")).ready
     assert not read_pod({"metadata": {"uid": "u", "namespace": "speech"}}).ready

@@ -1,4 +1,4 @@
-"""The operator without one of the guards that its promises rest on: to see that the matrix notices."""
+"""Removes one guard of the operator, to show that the matrix notices the broken promise."""
 
 import os
 from collections.abc import Callable
@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 
-def _nothing_is_zero() -> None:
-    """What cannot be read counts as no load, and everything else as known."""
+def _missing_is_zero() -> None:
+    """Read missing metrics as zero load."""
     from controller.core.assess.assessment import Assessment
     from profiler.samples import Absence
     from profiler.sources.prometheus import PrometheusSource
@@ -24,7 +24,7 @@ def _nothing_is_zero() -> None:
 
 
 def _no_budget() -> None:
-    """Nobody looks at what it costs."""
+    """Ignore the budget."""
     from controller.kube import reader as module
 
     reader: Any = module
@@ -33,71 +33,71 @@ def _no_budget() -> None:
 
 
 def _no_lease() -> None:
-    """Every replica takes itself for the only one; the server is not asked either."""
+    """Run without leader election."""
     os.environ["SLUICE_LEADER_ELECT"] = "false"
 
 
-def _pools_deliver() -> None:
-    """A replica that stays pending is waited for."""
+def _no_pending_deadline() -> None:
+    """Wait for pending replicas without a deadline."""
     from controller.core.assess import availability
 
     patient: Any = availability
     patient._next = lambda _spec, memory, _late, **_: memory
 
 
-def _everything_is_news() -> None:
-    """A status is written whether or not it says anything new."""
+def _always_write() -> None:
+    """Write the status in every cycle."""
     from controller.kube import reporter
 
     reporter.worth_writing = lambda *_: True  # type: ignore[attr-defined]
 
 
-def _one_for_all() -> None:
-    """A resource that cannot be used ends the cycle."""
-    from controller.kube.reader import Reader
+def _fail_on_invalid() -> None:
+    """Fail the cycle for an invalid resource."""
+    from controller.kube.reader import Resources
 
-    parsed = Reader._parsed_pipelines
+    parsed = Resources.pipelines
 
-    def strict(self: Reader) -> Any:
+    def strict(self: Resources) -> Any:
         usable, invalid = parsed(self)
         if invalid:
             raise ValueError(invalid[0].problem)
         return usable, invalid
 
-    Reader._parsed_pipelines = strict  # type: ignore[method-assign]
+    Resources.pipelines = strict  # type: ignore[method-assign]
 
 
-def _ever_slower() -> None:
-    """After a cycle that failed, the next one comes much later."""
+def _slow_after_failure() -> None:
+    """Wait 30 intervals after a failed cycle."""
     from controller.loop import ControlLoop
 
     failed = ControlLoop._failed
 
-    def discouraged(self: Any, problem: str, started_s: float) -> None:
+    def slowed(self: Any, problem: str, started_s: float) -> None:
         import time
 
         failed(self, problem, started_s)
         time.sleep(30 * self._policy.interval_s)
 
-    ControlLoop._failed = discouraged  # type: ignore[method-assign]
+    ControlLoop._failed = slowed  # type: ignore[method-assign]
 
 
-def _no_words() -> None:
-    """Statuses are decided on and not written."""
+def _no_status() -> None:
+    """Do not write statuses."""
     from controller.kube.reporter import Reporter
 
     Reporter._write = lambda *_: True  # type: ignore[method-assign]
 
 
 GUARDS: dict[str, Callable[[], None]] = {
-    "never-down": _nothing_is_zero,
+    "never-down": _missing_is_zero,
     "caps": _no_budget,
     "one-writer": _no_lease,
-    "pending": _pools_deliver,
-    "restart": _everything_is_news,
-    "others": _one_for_all,
-    "recovery": _ever_slower,
-    "reason": _no_words,
+    "pending": _no_pending_deadline,
+    "restart": _always_write,
+    "others": _fail_on_invalid,
+    "recovery": _slow_after_failure,
+    "reason": _no_status,
 }
 
 PROOFS: dict[str, str] = {
@@ -110,9 +110,9 @@ PROOFS: dict[str, str] = {
     "recovery": "API: down",
     "reason": "Prometheus: empty",
 }
-"""The row in which each of them is missed."""
+"""The row that shows the missing guard."""
 
 
-def take_away(name: str) -> None:
-    """Take away a guard, before the operator is assembled."""
+def remove_guard(name: str) -> None:
+    """Remove a guard, before the operator is assembled."""
     GUARDS[name]()

@@ -1,7 +1,7 @@
-"""The world of the fault matrix: a whole lab, an operator behind fault proxies, and a record of what was written.
+"""The world of the fault matrix: a whole lab, operators behind fault proxies, and a record of replicas.
 
-Pods are the lab's real workers, without traffic: the offered load is what `World.offered` says, exported in place of
-the ingress and scraped by the real Prometheus. Replicas are read off a watch of the real API server, not of the proxy.
+Pods are the lab's real workers, without traffic: `World.offered` is the offered load, exported in place of the ingress
+and scraped by the real Prometheus. Replicas come from a watch of the real API server, without a proxy.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from typing import Any, Self
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from fault_proxy import FaultProxy, api_server_proxy
 from kubernetes import client
 
 from controller.kube.gateway import PIPELINES
@@ -29,9 +30,7 @@ from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from simulations.lab.cluster.cluster import Cluster
-from simulations.lab.faults.fault_proxy import FaultProxy
-from simulations.lab.faults.metrics_proxy import MetricsProxy
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
@@ -46,7 +45,7 @@ _TIMEOUT_S = (3, 10)
 
 
 def until(holds: Callable[[], object], within_s: float = _PATIENCE_S, what: str = "") -> float:
-    """Wait until `holds`; return how long it took, AssertionError after `within_s`."""
+    """Wait until `holds` is true; return the time it took, AssertionError after `within_s`."""
     began_s = time.monotonic()
     while not holds():
         if time.monotonic() - began_s > within_s:
@@ -57,33 +56,33 @@ def until(holds: Callable[[], object], within_s: float = _PATIENCE_S, what: str 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How fast a matrix runs: the cycle, and the durations of the issue divided by `shorter`."""
+    """The pace of a matrix: the cycle, and the factor by which durations are `shorter` than in production."""
 
     interval_s: float = 1.0
     scrape_s: float = 0.5
     shorter: float = 15.0
     slack_s: float = 2.5
-    """What a busy machine may add to a promised time."""
+    """The tolerance on a promised time, for a busy machine."""
     lease_s: float = 2.0
     hostile: int = 1000
-    """Generated resources that are put beside the pipelines."""
+    """The number of invalid resources beside the pipelines."""
 
     def lasting(self, seconds: float) -> float:
-        """Return a duration of the issue at this pace."""
+        """Return a duration of production at this pace."""
         return seconds / self.shorter
 
     @property
     def takeover_s(self) -> float:
-        """Return how long a lease stands in the way of a successor, after a crash."""
+        """Return the time until a successor can take the lease after a crash."""
         return 1.5 * self.lease_s
 
     def cycles(self, count: float) -> float:
-        """Return the time within which so many cycles have happened, slack included."""
+        """Return the time of `count` cycles, slack included."""
         return count * self.interval_s + self.slack_s
 
 
 def paced(interval_s: float) -> Pace:
-    """Return the pace of CI, with everything as long as the cycle is."""
+    """Return the pace of CI, with all times in proportion to the cycle."""
     return Pace(
         interval_s=interval_s,
         scrape_s=0.5 * interval_s,
@@ -97,7 +96,7 @@ QUICK = paced(1.0)
 FULL = Pace(interval_s=15.0, scrape_s=5.0, shorter=1.0, slack_s=5.0, lease_s=15.0, hostile=10_000)
 
 
-# -- what is served
+# -- resources of the world
 
 
 def pool(name: str, *, price: str, instances: int, pace: Pace) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def pool(name: str, *, price: str, instances: int, pace: Pace) -> dict[str, Any]
 
 
 def pipeline(name: str, *pools: str, budget: str, pace: Pace, per_instance: int = 4, **spec: Any) -> dict[str, Any]:
-    """A SpeechPipeline of one stage, whose replicas carry 20 requests/s each; nothing but its guards holds it back."""
+    """A SpeechPipeline of one stage, whose replicas serve 20 requests/s each, without limits on its steps."""
     at_once = {"stabilization": "0s", "maxStep": {"percent": 100, "replicas": 100}}
     return {
         "apiVersion": PIPELINES.api_version,
@@ -154,7 +153,7 @@ def pipeline(name: str, *pools: str, budget: str, pace: Pace, per_instance: int 
 
 
 def beyond_cel() -> dict[str, Any]:
-    """A pipeline that the API server takes and the operator cannot use: a branch that joins drops items."""
+    """A pipeline that the API server accepts and the operator refuses: a branch before a join drops items."""
     resource = pipeline("bad", "plenty", budget="5", pace=QUICK)
     (stage,) = resource["spec"]["stages"]
 
@@ -177,8 +176,8 @@ def beyond_cel() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Books:
-    """What existed `at_s`: for each Deployment the replicas asked for, and its pods, those on their way out too."""
+class ReplicaCounts:
+    """The desired replicas and the pods, terminating ones included, of each Deployment at `at_s`."""
 
     at_s: float
     desired: Mapping[str, int]
@@ -186,10 +185,10 @@ class Books:
 
 
 class Recorder:
-    """Follows Deployments and pods of the namespace at the real API server, from `with` to its end."""
+    """Records Deployments and pods of the namespace from the real API server, inside its `with` block."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        self.books: list[Books] = []
+        self.books: list[ReplicaCounts] = []
         self.managers: list[tuple[float, str, int, str]] = []
         """(when, Deployment, replicas, field manager of the last scale) for every change of replicas."""
         self._kubeconfig = kubeconfig
@@ -207,8 +206,8 @@ class Recorder:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_PATIENCE_S)
 
-    def since(self, at_s: float) -> list[Books]:
-        """Return the books from `at_s` on, beginning with how they were then."""
+    def since(self, at_s: float) -> list[ReplicaCounts]:
+        """Return the counts from `at_s` on, beginning with those at `at_s`."""
         books = tuple(self.books)
         before = [entry for entry in books if entry.at_s <= at_s]
         return [*before[-1:], *(entry for entry in books if entry.at_s > at_s)]
@@ -227,7 +226,7 @@ class Recorder:
 
     async def _deployments(self, api: KubeApi) -> None:
         while True:
-            with contextlib.suppress(KubeApiError):  # the API server is away: the row does that
+            with contextlib.suppress(KubeApiError):  # the row has stopped the API server
                 async for kind, item in api.watch(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"):
                     name = item["metadata"]["name"]
                     if kind == "DELETED":
@@ -254,11 +253,11 @@ class Recorder:
         pods: dict[str, int] = {}
         for app in self._pods.values():
             pods[app] = pods.get(app, 0) + 1
-        self.books.append(Books(at_s=time.monotonic(), desired=dict(self._desired), pods=pods))
+        self.books.append(ReplicaCounts(at_s=time.monotonic(), desired=dict(self._desired), pods=pods))
 
 
 def _manager(deployment: Mapping[str, Any]) -> str:
-    """Return who last changed the scale, by the fields the server keeps."""
+    """Return the field manager of the last change of the replicas."""
     entries = [
         entry
         for entry in deployment["metadata"].get("managedFields", [])
@@ -271,7 +270,7 @@ def _manager(deployment: Mapping[str, Any]) -> str:
 
 
 class _Exporter:
-    """The place of the ingress: exports the offered load of every pipeline."""
+    """Exports the offered load of every pipeline, in place of the ingress."""
 
     def __init__(self, port: int) -> None:
         self.offered: dict[str, float] = {}
@@ -285,7 +284,7 @@ class _Exporter:
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with contextlib.suppress(ConnectionError):  # who asked has been killed
+                with contextlib.suppress(ConnectionError):  # the client has been killed
                     self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
@@ -310,21 +309,21 @@ class _Exporter:
 
 @dataclass
 class Operator:
-    """An operator's process and the two proxies that it speaks through."""
+    """An operator's process and its two proxies."""
 
     name: str
     api: FaultProxy
-    metrics: MetricsProxy
+    metrics: FaultProxy
     log_file: Path
     child: Child
     flags: Mapping[str, str] = field(default_factory=dict)
 
     def log(self) -> str:
-        """Return what it has logged so far."""
+        """Return its log so far."""
         return self.log_file.read_text(errors="replace")
 
     def get(self, path: str) -> tuple[int, str]:
-        """Return status and text of one of its own endpoints; status 0 when nobody answers."""
+        """Return status and text of one of its endpoints; status 0 without an answer."""
         address = re.findall(r"metrics and probes at (http://[0-9.:]+)", self.log())
         if not address:
             return 0, ""
@@ -342,7 +341,7 @@ class Operator:
         return self.get("/readyz")[0] == HTTPStatus.OK
 
     def cycles(self) -> int:
-        """Return how many cycles have succeeded."""
+        """Return the number of successful cycles."""
         found = re.search(r'sluice_cycles_total\{outcome="success"\} ([0-9.]+)', self.get("/metrics")[1])
         return 0 if found is None else int(float(found[1]))
 
@@ -360,7 +359,7 @@ class Operator:
             os.kill(self.child.pid, number)
 
     def kill(self) -> None:
-        """End it as the kernel would."""
+        """Kill the process (SIGKILL)."""
         self.signal(signal.SIGKILL)
         self.child.stop()
 
@@ -369,15 +368,15 @@ class Operator:
         return re.search(r"^sluice_leader 1", self.get("/metrics")[1], re.MULTILINE) is not None
 
     def stop(self) -> int:
-        """End it cleanly; return its exit status."""
+        """Stop the process (SIGTERM); return its exit status."""
         return self.child.stop(20.0)
 
 
 class World:
-    """A lab with three pipelines that can be used and one that cannot.
+    """A lab with three valid pipelines and an invalid one.
 
-    `main` runs on pool `plenty` and would like more than its budget; `other` wants what it has; `spare` has one replica
-    more on pool `scarce` than on `plenty` and must move when `scarce` cannot deliver; `bad` is beyond repair.
+    `main` runs on pool `plenty`, and its budget limits it; the load of `other` stays; `spare` runs on pool `scarce` and
+    must move to `plenty` when `scarce` cannot place replicas; `bad` is invalid.
     """
 
     BUDGETS: Mapping[str, float] = {"main": 1.6, "other": 1.0, "spare": 2.0}
@@ -387,14 +386,14 @@ class World:
     BASE: Mapping[str, float] = {"main": 50.0, "other": 30.0, "spare": 30.0}
     MUCH, LITTLE = 2000.0, 1.0
     CAPPED = 8
-    """Replicas of `main` that its budget pays for."""
+    """Replicas of `main` that its budget allows."""
 
     def __init__(self, folder: Path, binaries: Binaries, pace: Pace = QUICK, *, broken: str | None = None) -> None:
-        """`broken` is the guard that operators are without."""
+        """`broken` is the guard to remove from all operators."""
         self.folder = folder
         self._broken = broken
         self.pace = pace
-        self.cluster = Cluster(folder, binaries, scrape_interval_s=pace.scrape_s)
+        self.cluster = LabCluster(folder, binaries, scrape_interval_s=pace.scrape_s)
         self._exit = contextlib.ExitStack()
         self._operators: list[Operator] = []
         self._standing: Operator | None = None
@@ -413,7 +412,7 @@ class World:
             self.offered.update(self.BASE)
             self.install()
             if self._broken == "one-writer":
-                self._ask_nobody()
+                self._accept_every_writer()
             self.recorder = enter(Recorder(self.cluster.kubeconfig))
         except BaseException:
             self._exit.close()
@@ -433,7 +432,7 @@ class World:
         ]
 
     def pipelines(self) -> list[dict[str, Any]]:
-        """Return the pipelines that can be used."""
+        """Return the valid pipelines."""
         return [
             pipeline("main", "plenty", budget="1.6", pace=self.pace),
             pipeline("other", "plenty", budget="1", pace=self.pace),
@@ -441,7 +440,7 @@ class World:
         ]
 
     def install(self) -> None:
-        """Make the nodes and Deployments that are not there; the resources come with `begin`."""
+        """Create missing nodes and Deployments; `begin` creates the resources."""
         documents = [*self.pools(), *self.pipelines()]
         self.cluster.apply(
             [],
@@ -449,15 +448,15 @@ class World:
             [pool_spec(parse(ComputePool, _served(d))) for d in documents if d["kind"] == "ComputePool"],
         )
 
-    def _ask_nobody(self) -> None:
-        """Have the server take the writes of whoever does not hold the lease."""
+    def _accept_every_writer(self) -> None:
+        """Make the server accept writes of operators without the lease."""
         audited = {"spec": {"validationActions": ["Audit"]}}
         client.AdmissionregistrationV1Api(self._api).patch_validating_admission_policy_binding(
             "sluice-one-writer", audited
         )
 
     def begin(self) -> None:
-        """Make the resources anew, with no memory, over replicas that serve the base load."""
+        """Create the resources without a status, over replicas that serve the base load."""
         self.offered.update(self.BASE)
         for document in self.pools():
             self.objects.create_cluster_custom_object(GROUP, VERSION, "computepools", document)
@@ -469,7 +468,7 @@ class World:
         self.objects.create_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines", document)
 
     def end(self) -> None:
-        """Delete the resources and let the replicas of the base load serve again; a plain operator may go on."""
+        """Delete the resources and restore the replicas of the base load; a healthy plain operator goes on."""
         for operator in self._operators:
             if operator is self._standing and operator.alive() and operator.ready():
                 continue
@@ -483,17 +482,17 @@ class World:
         self.core.delete_collection_namespaced_event("default")
         for node in self.core.list_node().items:
             self.core.patch_node(node.metadata.name, {"spec": {"unschedulable": False}})
-        self.install()  # what a row has deleted
+        self.install()  # a row may have deleted some
         for name, replicas in self.base_replicas().items():
             self.scale(name, replicas)
         until(lambda: self.serving(self.base_replicas()), what="the replicas of the base load")
 
     def base_replicas(self) -> dict[str, int]:
-        """Return what serves the base load, by Deployment."""
+        """Return the replicas for the base load, by Deployment."""
         return {"main-plenty": 3, "other-plenty": 2, "spare-scarce": 2, "spare-plenty": 0}
 
     def serving(self, replicas: Mapping[str, int]) -> bool:
-        """Whether exactly these replicas are asked for, there and ready."""
+        """Whether exactly these replicas are desired and ready."""
         for name, count in replicas.items():
             deployment = self.apps.read_namespaced_deployment(name, NAMESPACE, _request_timeout=_TIMEOUT_S)
             status = deployment.status
@@ -506,16 +505,16 @@ class World:
         return sum(replicas.values()) == len(self.core.list_namespaced_pod(NAMESPACE).items)
 
     def settled(self) -> bool:
-        """Whether every Deployment has the pods it asks for, and no other pod is there."""
-        asked = 0
+        """Whether every Deployment has its desired pods, and there are no other pods."""
+        desired = 0
         for deployment in self.apps.list_namespaced_deployment(NAMESPACE).items:
-            asked += deployment.spec.replicas
+            desired += deployment.spec.replicas
             if (deployment.status.ready_replicas or 0) != deployment.spec.replicas:
                 return False
-        return asked == len(self.core.list_namespaced_pod(NAMESPACE).items)
+        return desired == len(self.core.list_namespaced_pod(NAMESPACE).items)
 
     def scale(self, name: str, replicas: int, manager: str = "test") -> None:
-        """Set the replicas of a Deployment, by hand."""
+        """Set the replicas of a Deployment."""
         self.apps.patch_namespaced_deployment_scale(
             name, NAMESPACE, {"spec": {"replicas": replicas}}, field_manager=manager
         )
@@ -525,16 +524,16 @@ class World:
         self.objects.patch_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines", name, patch)
 
     def restart_api_server(self) -> None:
-        """Kill the real API server and start it again at the same address; what had happened is not to be watched."""
+        """Kill the real API server and start it again at the same address, without its history for watches."""
         self.cluster._control_plane.restart_api_server()
 
     def replicas(self, name: str) -> int:
-        """Return the replicas that a Deployment asks for."""
+        """Return the desired replicas of a Deployment."""
         found: int = self.apps.read_namespaced_deployment(name, NAMESPACE, _request_timeout=_TIMEOUT_S).spec.replicas
         return found
 
     def status(self, name: str = "main") -> dict[str, Any]:
-        """Return the status of a pipeline, as the real API server has it."""
+        """Return the status of a pipeline on the real API server."""
         resource = self.objects.get_namespaced_custom_object(
             GROUP, VERSION, NAMESPACE, "speechpipelines", name, _request_timeout=_TIMEOUT_S
         )
@@ -542,12 +541,12 @@ class World:
         return found
 
     def names(self) -> list[str]:
-        """Return the names of the pipelines there are."""
+        """Return the names of all pipelines."""
         found = self.objects.list_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines")
         return [item["metadata"]["name"] for item in found["items"]]
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
-        """Return a condition of a pipeline, empty when it is not there."""
+        """Return a condition of a pipeline, empty if it is missing."""
         return next((c for c in self.status(name).get("conditions", []) if c["type"] == kind), {})
 
     def pool_status(self, name: str) -> dict[str, Any]:
@@ -565,7 +564,7 @@ class World:
         ]
 
     def versions(self) -> dict[str, dict[str, str]]:
-        """Return everything that the operator could have written: what it is, and what it has of which value."""
+        """Return all objects that the operator writes, with versions and fields."""
         found: dict[str, dict[str, str]] = {"events": {"count": f"{len(self.events())}"}}
         for plural in ("speechpipelines", "computepools"):
             for item in self.objects.list_cluster_custom_object(GROUP, VERSION, plural)["items"]:
@@ -579,26 +578,26 @@ class World:
         return found
 
     def cordon(self, pool_name: str) -> None:
-        """Let no new pod on the nodes of a pool."""
+        """Cordon the nodes of a pool."""
         selector = f"sluice.dev/pool={pool_name}"
         for node in self.core.list_node(label_selector=selector).items:
             self.core.patch_node(node.metadata.name, {"spec": {"unschedulable": True}})
 
     def lose_a_pod(self, name: str) -> None:
-        """Delete one pod of a Deployment at once; another one is made in its place."""
+        """Delete one pod of a Deployment at once; the Deployment replaces it."""
         pod = self.core.list_namespaced_pod(NAMESPACE, label_selector=f"app={name}").items[0]
         self.core.delete_namespaced_pod(pod.metadata.name, NAMESPACE, grace_period_seconds=0)
 
     # -- operators
 
     def operator(self) -> Operator:
-        """Return the plain operator, which goes on from row to row as long as it is well."""
+        """Return the plain operator, which runs across rows while it is healthy."""
         if self._standing is None:
             self._standing = self.another_operator()
         return self._standing
 
     def alone(self) -> None:
-        """End the plain operator: the row has operators of its own."""
+        """Stop the plain operator, for a row with operators of its own."""
         if self._standing is not None:
             self._standing.kill()
             self._operators.remove(self._standing)
@@ -609,13 +608,13 @@ class World:
     ) -> Operator:
         """Start an operator behind proxies of its own.
 
-        `wrapped` are arguments of the wrapper, `before` is a command that runs it, `flags` are more of its settings.
+        `wrapped` are arguments of the wrapper, `before` is a command to run it with, `flags` are further settings.
         """
         self._count += 1
         label = f"{name}-{self._count}"
         control_plane = self.cluster._control_plane
-        api = self._exit.enter_context(control_plane.fault_proxy())
-        metrics = self._exit.enter_context(MetricsProxy(self.cluster.prometheus_url, free_ports(1)[0]))
+        api = self._exit.enter_context(api_server_proxy(control_plane))
+        metrics = self._exit.enter_context(FaultProxy(self.cluster.prometheus_url, free_ports(1)[0]))
         kubeconfig = self.folder / "operators" / f"{label}.kubeconfig"
         control_plane.service_account_kubeconfig("sluice-system", "sluice", kubeconfig, pod=label, server=api.url)
         operator = Operator(
@@ -630,7 +629,7 @@ class World:
         return operator
 
     def again(self, operator: Operator, *, wrapped: Sequence[str] = ()) -> Operator:
-        """Start the same operator again, behind the same proxies, after it has ended."""
+        """Restart an operator that has ended, behind the same proxies."""
         self._count += 1
         label = f"{operator.name}.{self._count}"
         kubeconfig = self.folder / "operators" / f"{operator.name}.kubeconfig"
@@ -642,7 +641,7 @@ class World:
         self,
         label: str,
         kubeconfig: Path,
-        metrics: MetricsProxy,
+        metrics: FaultProxy,
         wrapped: Sequence[str],
         before: Sequence[str],
         flags: Mapping[str, str],
@@ -664,12 +663,12 @@ class World:
 
 
 def _served(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with what the API server adds to it."""
+    """Return a document with the fields that the API server adds."""
     return {**document, "metadata": {**document["metadata"], "uid": "0", "generation": 1}}
 
 
-def spend(books: Books, name: str) -> float:
-    """Return USD per hour that a pipeline costs by its books: what is asked for or there, whichever is more."""
+def spend(books: ReplicaCounts, name: str) -> float:
+    """Return the spend of a pipeline in USD per hour: the larger of desired replicas and pods."""
     return sum(
         max(books.desired.get(deployment, 0), books.pods.get(deployment, 0)) * price / World.PER_INSTANCE
         for pool_name, price in World.PRICES.items()
@@ -677,8 +676,8 @@ def spend(books: Books, name: str) -> float:
     )
 
 
-def instances(books: Books, pool_name: str) -> float:
-    """Return the instances of a pool that are asked for."""
+def instances(books: ReplicaCounts, pool_name: str) -> float:
+    """Return the desired instances of a pool."""
     return (
         sum(count for deployment, count in books.desired.items() if deployment.endswith(f"-{pool_name}"))
         / World.PER_INSTANCE

@@ -11,9 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from http_upstream import serving
-
-from simulations.lab.faults.fault_proxy import (
+from fault_proxy import (
     SCALES,
     Asked,
     Call,
@@ -28,6 +26,8 @@ from simulations.lab.faults.fault_proxy import (
     Truncate,
     Where,
 )
+from http_upstream import serving
+
 from simulations.lab.host.processes import free_ports
 
 DEADLINE_S = 10.0

@@ -1,4 +1,4 @@
-"""Resources that no schema lets pass, put beside the pipelines past the schema, as an older one would have let them."""
+"""Invalid resources beside the pipelines, created past the schema, as an older schema would have accepted them."""
 
 import contextlib
 import copy
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from corpus import PIPELINE, mutations
-from fault_world import GROUP, VERSION, World, until
 from kubernetes import client
+from world import GROUP, VERSION, World, until
 
-from controller.kube.reporter import TELLING_SHARE
+from controller.kube.reporter import INVALID_SHARE
 
 PLACE = (GROUP, VERSION, "hostile", "speechpipelines")
 _CRD = f"speechpipelines.{GROUP}"
@@ -28,10 +28,10 @@ _OPEN = {
     },
 }
 DEEP = "nested deeply"
-"""Stands for 8,000 levels, which no encoder here would make; the API server takes 10,000."""
+"""A placeholder for 8,000 levels, too many for the JSON encoder; the API server accepts 10,000."""
 _LEVELS = 4_000
 _NESTED = '{"deeper": [' * _LEVELS + '"end"' + "]}" * _LEVELS
-sys.setrecursionlimit(20 * _LEVELS)  # for what is read back here
+sys.setrecursionlimit(20 * _LEVELS)  # to decode what the server returns
 _STRANGE: tuple[Any, ...] = (
     None,
     -1,
@@ -55,21 +55,21 @@ _STRANGE: tuple[Any, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What has been made: how many, which have not been told what is wrong, and how long telling may take."""
+    """The created resources: their count, a look-up of those without a condition, and the longest time for all."""
 
     count: int
-    untold: Callable[[], list[str]]
+    without_condition: Callable[[], list[str]]
     longest_s: float
 
 
 @contextlib.contextmanager
 def beside(world: World) -> Iterator[Made]:
-    """Open the schema, put the resources there, and take all back at the end."""
+    """Open the schema and create the resources; undo both at the end."""
     extensions = client.ApiextensionsV1Api(world.core.api_client)
     crd = client.ApiClient().sanitize_for_serialization(extensions.read_custom_resource_definition(_CRD))
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     _set_schema(extensions, _OPEN)
-    _set_policy(world, "Audit")  # it could not read them, and would refuse them
+    _set_policy(world, "Audit")  # it could not evaluate them, and would refuse them
     with contextlib.suppress(client.ApiException):
         world.core.create_namespace({"metadata": {"name": PLACE[2]}})
     try:
@@ -77,12 +77,16 @@ def beside(world: World) -> Iterator[Made]:
         bodies = list(generated(world.pace.hostile))
         with ThreadPoolExecutor(4) as threads:
             made = sum(threads.map(lambda body: _accepted(world, body), bodies))
-        assert made > 0.9 * len(bodies), f"the API server took {made} of {len(bodies)}"
-        yield Made(count=made, untold=lambda: _untold(world), longest_s=made / (_WRITES_PER_S * TELLING_SHARE))
+        assert made > 0.9 * len(bodies), f"the API server accepted {made} of {len(bodies)}"
+        yield Made(
+            count=made,
+            without_condition=lambda: _without_condition(world),
+            longest_s=made / (_WRITES_PER_S * INVALID_SHARE),
+        )
     finally:
         world.objects.delete_collection_namespaced_custom_object(*PLACE)
         until(
-            lambda: not world.objects.list_namespaced_custom_object(*PLACE, limit=1)["items"], 120.0, "an end of them"
+            lambda: not world.objects.list_namespaced_custom_object(*PLACE, limit=1)["items"], 120.0, "their deletion"
         )
         _set_policy(world, "Deny")
         _set_schema(extensions, schema)
@@ -109,7 +113,7 @@ def generated(count: int) -> Iterator[dict[str, Any]]:
 
 
 def _spoil(node: Any, rng: random.Random) -> None:
-    """Replace something inside `node` by something strange."""
+    """Replace a random value inside `node` by a strange one."""
     while True:
         keys = list(node) if isinstance(node, dict) else list(range(len(node)))
         if not keys:
@@ -147,10 +151,10 @@ def _accepted(world: World, body: dict[str, Any], *, dry_run: bool = False) -> b
     return bool(answer.status < 300 or answer.status == 409)
 
 
-def _untold(world: World) -> list[str]:
-    """Return the first few resources without a verdict; some mutations do no harm, and are served like any other.
+def _without_condition(world: World) -> list[str]:
+    """Return the first resources without a condition; some mutations are harmless, and are served as usual.
 
-    Those behind them are not read: to read megabytes again and again would be a fault of its own.
+    The following pages are not read: reading megabytes again and again would be a fault of its own.
     """
     after = ""
     while True:
@@ -158,14 +162,16 @@ def _untold(world: World) -> list[str]:
             *PLACE, limit=_PAGE, _continue=after, _preload_content=False
         )
         page = json.loads((answer[0] if isinstance(answer, tuple) else answer).data)
-        untold = [each["metadata"]["name"] for each in page["items"] if not each.get("status", {}).get("conditions")]
+        without_condition = [
+            each["metadata"]["name"] for each in page["items"] if not each.get("status", {}).get("conditions")
+        ]
         after = page["metadata"].get("continue", "")
-        if untold or not after:
-            return untold
+        if without_condition or not after:
+            return without_condition
 
 
 def _set_policy(world: World, action: str) -> None:
-    """Have what the policy about the targets of pipelines refuses denied, or only written down."""
+    """Set the policy about the targets of pipelines to deny, or only to audit."""
     client.AdmissionregistrationV1Api(world.core.api_client).patch_validating_admission_policy_binding(
         "sluice-own-targets", {"spec": {"validationActions": [action]}}
     )

@@ -1,4 +1,4 @@
-"""The rows of the fault matrix, in the order in which they are run and printed."""
+"""The rows of the fault matrix, in order."""
 
 import contextlib
 import shlex
@@ -11,9 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-import fault_hostile
+import hostile_resources
 import psutil
-from fault_story import (
+from fault_proxy import (
+    EVERY_WRITE,
+    Asked,
+    Call,
+    Delay,
+    Effect,
+    Expire,
+    Refuse,
+    Reset,
+    Stall,
+    Truncate,
+    Where,
+)
+from kubernetes import client
+from prometheus_faults import clock_ahead, duplicated, empty, not_a_number, partial, stale
+from story import (
     LOOK_S,
     Column,
     Fault,
@@ -28,31 +43,15 @@ from fault_story import (
     wait_until,
     within_caps,
 )
-from fault_world import GROUP, NAMESPACE, VERSION, Operator, World, until
-from kubernetes import client
-
-from simulations.lab.faults.fault_proxy import (
-    EVERY_WRITE,
-    Asked,
-    Call,
-    Delay,
-    Effect,
-    Expire,
-    Refuse,
-    Reset,
-    Stall,
-    Truncate,
-    Where,
-)
-from simulations.lab.faults.metrics_proxy import TotalLoss, clock_ahead, duplicated, not_a_number, partial, stale
+from world import GROUP, NAMESPACE, VERSION, Operator, World, until
 
 WATCHES = Where(watch=True)
 NOT_OF_LEASES = Where(path="(?!.*/leases).*")
 ROLE = "sluice"
 MAIN = "main-plenty"
 _PROBES = 3
-"""Failures in a row of which a kubelet restarts."""
-# The root is mounted read-only in a name space of its own, which needs no rights of the caller where users may have it.
+"""Failed probes in a row after which a kubelet restarts a container."""
+# Mounts the root read-only in a new namespace; needs no rights where users may create user namespaces.
 READ_ONLY = (
     shutil.which("unshare") or "unshare",
     "-rm",
@@ -97,18 +96,8 @@ def bursts(_: World, operator: Operator) -> Iterator[None]:
         thread.join()
 
 
-@contextlib.contextmanager
-def empty(_: World, operator: Operator) -> Iterator[None]:
-    """Prometheus answers, and knows of nothing."""
-    operator.metrics.losses = (TotalLoss(),)
-    try:
-        yield
-    finally:
-        operator.metrics.losses = ()
-
-
 def without(*, group: str, resource: str) -> Fault:
-    """The operator's right to a kind is taken from its real role and given back; watches must ask for it anew."""
+    """Remove the operator's right to a kind from its role, and restore it; watches are cut, so that they reconnect."""
 
     @contextlib.contextmanager
     def removed(world: World, operator: Operator) -> Iterator[None]:
@@ -132,7 +121,7 @@ def without(*, group: str, resource: str) -> Fault:
 
 
 def says(name: str, kind: str, *words: str) -> Callable[[World], bool]:
-    """Return whether a condition that is not as it should be has these words."""
+    """Return a check whether a condition in its bad state has these words."""
 
     def look(world: World) -> bool:
         condition = world.condition(name, kind)
@@ -148,7 +137,7 @@ def no_metrics(world: World) -> bool:
 
 
 def up_to_date(world: World, judge: Judge) -> None:
-    """Hold that the status is that of now within a cycle."""
+    """Check that the status is up to date within a cycle."""
     judge.in_time(
         Column.REASON, "up to date", lambda: world.status().get("limitedBy") == "Budget", world.pace.cycles(1)
     )
@@ -158,14 +147,14 @@ def up_to_date(world: World, judge: Judge) -> None:
 
 
 def deleted_in_the_gap(world: World, judge: Judge) -> None:
-    """`other` is deleted while watches are cut, its load rises, and what the watches have missed has expired."""
+    """`other` is deleted while watches are cut, its load rises, and the missed events have expired."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
     began_s = time.monotonic()
     with operator.api.fault(Refuse(status=503), WATCHES):
         with operator.api.fault(Reset(), WATCHES):
-            time.sleep(0.2)  # what runs is cut, what comes after is refused
+            time.sleep(0.2)  # running watches are cut, new ones refused
         world.objects.delete_namespaced_custom_object(GROUP, VERSION, NAMESPACE, "speechpipelines", "other")
         world.offered["other"] = world.offered["main"] = world.MUCH
         time.sleep(world.pace.lasting(60))
@@ -175,7 +164,7 @@ def deleted_in_the_gap(world: World, judge: Judge) -> None:
 
 
 def compacted(world: World, judge: Judge) -> None:
-    """The same with the real server: it is killed, and its successor knows no history for the watches to go on from."""
+    """The same with the real server: it is killed, and the new one has no history for watches to resume from."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
@@ -209,7 +198,7 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
 def interrupted(
     stop: Callable[[World, Operator], None], resume: Callable[[World, Operator], None], *, takes_over: bool = False
 ) -> Callable[[World, Judge], None]:
-    """The process stops, goes on or is started anew; meanwhile the load has risen and a pool was lost."""
+    """The process stops, resumes or restarts; meanwhile the load rises and a pool is lost."""
 
     def run(world: World, judge: Judge) -> None:
         world.begin()
@@ -232,16 +221,16 @@ def interrupted(
 
 
 def started_again(world: World, operator: Operator) -> None:
-    """Start the process again, as a kubelet does, and wait until its endpoint is up."""
+    """Restart the process, as a kubelet does, and wait for its endpoint."""
     operator.kill()
     world.again(operator)
     until(lambda: operator.get("/livez")[0], what="the operator to be up again")
 
 
 def _goes_on(operator: Operator) -> bool:
-    """Whether the process has another cycle, and neither ends nor fails its liveness probe, as a kubelet asks for it.
+    """Whether the process completes another cycle, and neither ends nor fails its liveness probe.
 
-    A thread that gets no memory as it starts can leave the one that started it waiting for ever.
+    A thread that gets no memory at its start can block the thread that started it for ever.
     """
     cycles, failures = operator.cycles(), 0
     while operator.alive() and failures < _PROBES:
@@ -253,7 +242,7 @@ def _goes_on(operator: Operator) -> bool:
 
 
 def killed_at_every_write(world: World, judge: Judge) -> None:
-    """The process is killed right before and right after the server has each write of a cycle that scales.
+    """The process is killed before and after the server receives each write of a cycle that scales.
 
     Each time the budget changes, so that there is a cycle with writes; started again, the operator must come to what
     that budget pays for.
@@ -286,7 +275,7 @@ def killed_at_every_write(world: World, judge: Judge) -> None:
 
 
 _SCANT, _SCANT_REPLICAS = 1.0, 5
-"""A smaller budget of `main`, and the replicas that it pays for."""
+"""A smaller budget of `main`, and the replicas that it allows."""
 
 
 def _budget(per_hour: float) -> dict[str, Any]:
@@ -297,7 +286,7 @@ _IN_A_CYCLE = Where(path="(?!.*/leases/).*", methods=EVERY_WRITE.methods)
 
 
 def _writes_of_a_cycle(world: World, operator: Operator) -> int:
-    """Return how many writes it takes to scale up once, statuses and Events included."""
+    """Return the number of writes to scale up once, statuses and Events included."""
     since_s = time.monotonic()
     world.offered["main"] = world.MUCH
     until(lambda: world.replicas(MAIN) == world.CAPPED, what="main at its cap")
@@ -306,7 +295,7 @@ def _writes_of_a_cycle(world: World, operator: Operator) -> int:
 
 
 def _kill_at(world: World, operator: Operator, number: int, moment: str, *, up: bool) -> int:
-    """Kill the operator at its next write of that number after a change of the budget; 0 if it did not come to that."""
+    """Kill the operator at the given write after a change of the budget; return 0 if that write did not happen."""
     seen, killed = 0, threading.Event()
 
     def count(_: Asked) -> None:
@@ -364,7 +353,7 @@ def replicas(count: int) -> Callable[[World, Judge], None]:
         _one_after_the_other(judge, operators, began_s)
         last = _leader(left)
         for operator in left:
-            if operator is not last:  # the restart is to be the only thing that happens
+            if operator is not last:  # nothing else may happen besides the restart
                 operator.kill()
         conclude(world, judge, last, began_s)
 
@@ -377,7 +366,7 @@ def _leader(operators: Sequence[Operator]) -> Operator:
 
 
 def _one_after_the_other(judge: Judge, operators: Sequence[Operator], since_s: float) -> None:
-    """Hold that no write of an operator was accepted once another's had been."""
+    """Check that no write of an operator was accepted after one of its successor."""
     order = sorted((write.at_s, o.name) for o in operators for write in o.api.writes(NOT_OF_LEASES, since_s=since_s))
     writers = [name for index, (_, name) in enumerate(order) if index == 0 or order[index - 1][1] != name]
     judge.hold(
@@ -388,7 +377,7 @@ def _one_after_the_other(judge: Judge, operators: Sequence[Operator], since_s: f
 
 
 def clock_jumps(world: World, judge: Judge) -> None:
-    """The wall clock jumps an hour ahead, later an hour back; nothing else happens at first."""
+    """The wall clock jumps an hour ahead, later an hour back; at first nothing else changes."""
     world.alone()
     clock = world.folder / "clock"
     clock.write_text("0")
@@ -415,7 +404,7 @@ def clock_jumps(world: World, judge: Judge) -> None:
 
 @contextlib.contextmanager
 def disk_full(_: World, operator: Operator) -> Iterator[None]:
-    """No file of the process may grow, not even its log."""
+    """No file of the process can grow, not even its log."""
     process, unlimited = psutil.Process(operator.child.pid), psutil.RLIM_INFINITY
     process.rlimit(psutil.RLIMIT_FSIZE, (0, unlimited))
     try:
@@ -425,7 +414,7 @@ def disk_full(_: World, operator: Operator) -> Iterator[None]:
 
 
 def read_only(world: World, judge: Judge) -> None:
-    """The operator never sees a file system that it could write to."""
+    """The operator runs on a read-only file system."""
     command = ["sh", "-c", f"{' '.join(map(shlex.quote, READ_ONLY))} sh -c '! touch /tmp/probe'"]
     probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
@@ -447,7 +436,7 @@ def read_only(world: World, judge: Judge) -> None:
 
 
 def out_of_memory(world: World, judge: Judge) -> None:
-    """No memory can be had for a while; a process that ends of it is started again, as a kubelet does."""
+    """No memory can be allocated for a while; a process that ends is restarted, as by a kubelet."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
@@ -469,7 +458,7 @@ def out_of_memory(world: World, judge: Judge) -> None:
 
 
 def autoscaler(kind: str) -> Callable[[World, Judge], None]:
-    """Another autoscaler has the workload of `main` as its target, and the load of all rises."""
+    """Another autoscaler targets the workload of `main`, and all loads rise."""
 
     def run(world: World, judge: Judge) -> None:
         world.begin()
@@ -489,7 +478,7 @@ def autoscaler(kind: str) -> Callable[[World, Judge], None]:
             )
             time.sleep(3 * world.pace.interval_s)
             ours = _written_by(world, MAIN, "sluice", known_s)
-            judge.hold(Column.ONE_WRITER, not ours, f"{len(ours)} writes of Sluice once the other was known")
+            judge.hold(Column.ONE_WRITER, not ours, f"{len(ours)} writes of Sluice after the conflict was reported")
         finally:
             remove()
         recovered(world, judge, operator)
@@ -535,9 +524,9 @@ KEDA = {
 
 
 def _scaled_object(world: World) -> Callable[[], None]:
-    """KEDA's kind, without its operator: what Sluice can see of it is the object."""
+    """Install KEDA's kind without its operator: Sluice reads the objects only."""
     extensions = client.ApiextensionsV1Api(world.core.api_client)
-    with contextlib.suppress(client.ApiException):  # there from an earlier row
+    with contextlib.suppress(client.ApiException):  # it exists from an earlier row
         extensions.create_custom_resource_definition(KEDA)
     body = {
         "apiVersion": "keda.sh/v1alpha1",
@@ -559,7 +548,7 @@ def _scaled_object(world: World) -> Callable[[], None]:
 
 
 def git_ops(world: World, judge: Judge) -> None:
-    """A tool sets the replicas of `main` back as soon as they are not what it has in its repository."""
+    """A tool resets the replicas of `main` whenever they differ from its repository."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
@@ -576,14 +565,14 @@ def git_ops(world: World, judge: Judge) -> None:
     tool.start()
     try:
         world.offered["main"] = world.offered["other"] = world.MUCH
-        # Nobody announces it, so it has to be seen a few times: three writes, one a cycle, and the cycle that tells.
+        # No object announces the tool: it takes three writes, one per cycle, and the cycle that reports it.
         told = says("main", "Conflict", "another controller")
         judge.in_time(Column.REASON, "told", lambda: told(world), world.pace.cycles(8))
         known_s = time.monotonic()
         time.sleep(4 * world.pace.interval_s)
         fought = _written_by(world, MAIN, "sluice", began_s)
         ours = [at_s for at_s in fought if at_s > known_s]
-        judge.hold(Column.ONE_WRITER, not ours, f"{len(fought)} writes until it was known, {len(ours)} since")
+        judge.hold(Column.ONE_WRITER, not ours, f"{len(fought)} writes until it was reported, {len(ours)} after")
         judge.in_time(
             Column.OTHERS,
             "other is served",
@@ -594,7 +583,7 @@ def git_ops(world: World, judge: Judge) -> None:
         done.set()
         tool.join()
     judge.not_applicable(Column.RECOVERY, "after a contest nothing is written for ten minutes, then it is tried again")
-    # Whoever takes replicas away while Sluice adds some leaves both there for a moment, whatever Sluice does.
+    # When another controller removes replicas while Sluice adds some, both exist for a moment.
     conclude(world, judge, operator, began_s, others_remove=True)
 
 
@@ -607,12 +596,12 @@ def _written_by(world: World, deployment: str, manager: str, since_s: float) -> 
 
 
 def hostile(world: World, judge: Judge) -> None:
-    """Resources that no schema would let pass, put there past the schema: many, huge, deep and strange."""
+    """Many huge, deep and strange resources, created past the schema that would refuse them."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
     began_s = time.monotonic()
-    with fault_hostile.beside(world) as made:
+    with hostile_resources.beside(world) as made:
         world.cordon("scarce")
         world.lose_a_pod("spare-scarce")
         lost_s = time.monotonic()
@@ -623,11 +612,11 @@ def hostile(world: World, judge: Judge) -> None:
         told_s = judge.in_time(
             Column.REASON,
             f"{made.count} resources are told what is wrong with them",
-            lambda: not made.untold(),
+            lambda: not made.without_condition(),
             made.longest_s + world.pace.cycles(2),
         )
         if told_s is None:
-            judge.explain(Column.REASON, f"not told: {', '.join(made.untold()[:5])}")
+            judge.explain(Column.REASON, f"without a condition: {', '.join(made.without_condition()[:5])}")
         judge.hold(Column.OTHERS, operator.alive(), f"beside {made.count} hostile resources")
         within_caps(world, judge, began_s)
     judge.not_applicable(Column.RESTART, "shown without them")
@@ -637,7 +626,7 @@ def hostile(world: World, judge: Judge) -> None:
 
 
 def target_deleted(world: World, judge: Judge) -> None:
-    """The Deployment of `main` is deleted while it should grow, and made again."""
+    """The Deployment of `main` is deleted while it should grow, and created again."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
@@ -658,7 +647,7 @@ def target_deleted(world: World, judge: Judge) -> None:
 
 
 def paused_meanwhile(world: World, judge: Judge) -> None:
-    """The roll-out of `main`'s Deployment is paused, which is no reason not to scale it; then the pipeline is."""
+    """The roll-out of `main`'s Deployment is paused, which must not prevent scaling; then the pipeline is paused."""
     world.begin()
     operator = world.operator()
     settle(world, operator)
@@ -675,7 +664,7 @@ def paused_meanwhile(world: World, judge: Judge) -> None:
     )
     world.offered["main"] = world.LITTLE
     time.sleep(3 * world.pace.interval_s)
-    judge.hold(Column.NEVER_DOWN, world.replicas(MAIN) == world.CAPPED, "a paused pipeline stays as it is")
+    judge.hold(Column.NEVER_DOWN, world.replicas(MAIN) == world.CAPPED, "a paused pipeline keeps its replicas")
     world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"paused": False}})
     conclude(world, judge, operator, began_s)
 
@@ -693,7 +682,7 @@ def rolled_out(world: World, judge: Judge) -> None:
     up_to_date(world, judge)
     never_down(world, judge, began_s, time.monotonic())
     until(world.settled, what="the roll-out to end")
-    within_caps(world, judge, began_s, asked_for=True)
+    within_caps(world, judge, began_s, desired_only=True)
     judge.not_applicable(Column.RESTART, "shown without a roll-out")
 
 
@@ -724,7 +713,7 @@ ROWS: tuple[Row, ...] = (
         lasts_s=120,
         load="rises",
         reason=says("main", "TargetsFound", "403"),
-        told_after_s=3.0,
+        noticed_after_s=3.0,
     ),
     story(
         "API: 403 on pods",
@@ -732,7 +721,7 @@ ROWS: tuple[Row, ...] = (
         lasts_s=120,
         load="rises",
         reason=says("main", "TargetsFound", "403"),
-        told_after_s=3.0,
+        noticed_after_s=3.0,
     ),
     story(
         "API: 403 on nodes",
@@ -740,7 +729,7 @@ ROWS: tuple[Row, ...] = (
         lasts_s=120,
         load="rises",
         reason=lambda world: "403" in str(world.pool_status("plenty").get("conditions")),
-        told_after_s=3.0,
+        noticed_after_s=3.0,
     ),
     story("API: 409 storm", api(Refuse(status=409), Where(methods=["PATCH"])), lasts_s=60, load="rises"),
     story("API: down for 2 min", lambda _, operator: operator.api.down(), lasts_s=120, load="rises"),
@@ -760,7 +749,7 @@ ROWS: tuple[Row, ...] = (
         reason=no_metrics,
         acts_meanwhile=True,
     ),
-    story("Prometheus: empty", empty, lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True),
+    story("Prometheus: empty", metrics(empty()), lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True),
     story(
         "Prometheus: NaN", metrics(not_a_number()), lasts_s=120, load="falls", reason=no_metrics, acts_meanwhile=True
     ),

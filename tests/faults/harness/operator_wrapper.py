@@ -1,7 +1,7 @@
-"""Run the operator with something changed before it begins: `operator_wrapper.py [CHANGE]… -- FLAG…`.
+"""Runs the operator with changes: `operator_wrapper.py [CHANGE]… -- FLAG…`.
 
-`--clock FILE` adds the seconds that stand in FILE to the wall clock, read anew whenever the time is asked for.
-`--break PROMISE` takes away the guard that a promise of the fault matrix rests on.
+`--clock FILE` adds the seconds in FILE, read at every call, to the wall clock.
+`--break PROMISE` removes the guard behind a promise of the fault matrix.
 """
 
 import sys
@@ -25,9 +25,9 @@ def main() -> None:
         if name == "--clock":
             _shift_clock(Path(value))
         else:
-            from broken_guards import take_away
+            from broken_guards import remove_guard
 
-            take_away(value)
+            remove_guard(value)
     from controller.__main__ import main as sluice
 
     sys.argv = ["sluice", "operator", *flags]

@@ -1,10 +1,10 @@
-"""`sluice operator` that can be stopped where it hurts, and robbed of its own guard.
+"""`sluice operator` that stops around its last check of the lease, with or without that check.
 
     stoppable_operator.py FOLDER clock|no-clock FLAG…
 
 A file `before-check` or `after-check` in FOLDER stops the process (SIGSTOP) at its next scale write, right before or
-right after the last look at its lease; the file goes, and `stopped` has the name of the workload. `no-clock` lets every
-write pass, whatever the lease.
+right after the last check of its lease; the file is removed, and `stopped` has the name of the workload. `no-clock`
+removes the check of the lease.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Rounds of faults against three operators, and who wrote when, by the API server's own record.
+"""Rounds of faults against three operators, with all writes from the audit log of the API server.
 
-The world always has a write due: two pipelines whose bounds and budgets are changed as soon as their replicas follow.
+A write is always due: the bounds and budgets of two pipelines change as soon as their replicas follow.
 """
 
 import contextlib
@@ -45,21 +45,21 @@ _POD_KEY = "authentication.kubernetes.io/pod-name"
 
 
 class Fault(Enum):
-    """What befalls the leader."""
+    """The faults of the leader."""
 
     KILL = "killed"
     PAUSE = "paused anywhere"
     PAUSE_BEFORE_CHECK = "paused before its last check"
     PAUSE_AFTER_CHECK = "paused after its last check"
-    PAUSE_AFTER_CHECK_UNTOUCHED = "the same, nobody else writes there"
-    """The workload that it was about to write is left alone: the version that it decided on stays the newest."""
+    PAUSE_AFTER_CHECK_UNTOUCHED = "the same, without another write there"
+    """No other operator writes to the workload: the version that the leader has read stays the newest."""
     CUT = "partition, connections reset"
     HOLD = "partition, bytes arrive late"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One write of a scale, or of a status, as the API server saw it; times are of its clock."""
+    """One write of a scale or a status in the audit log; times are of the API server's clock."""
 
     pod: str
     of: str
@@ -75,7 +75,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenure:
-    """The lease taken by a pod, or released (""), between when the request came and when it was answered."""
+    """The lease taken by a pod, or released (""), with the times of request and answer."""
 
     pod: str
     received_s: float
@@ -83,7 +83,7 @@ class Tenure:
 
 
 class AuditLog:
-    """What the API server recorded of the operators: who took the lease when, and what was written by whom."""
+    """The audit log: tenures of the lease, and writes with their pods."""
 
     def __init__(self, path: Path) -> None:
         self.tenures: list[Tenure] = []
@@ -94,7 +94,7 @@ class AuditLog:
         self._holder = ""
 
     def read(self) -> Self:
-        """Take up what was recorded since."""
+        """Read the entries since the last call."""
         with self._path.open() as log:
             log.seek(self._offset)
             text = self._rest + log.read()
@@ -106,7 +106,7 @@ class AuditLog:
         return self
 
     def former_leaders(self) -> list[Write]:
-        """Return the writes that were accepted from a pod other than the holder of the lease.
+        """Return the accepted writes of pods that did not hold the lease.
 
         Those count too during which the lease changed hands, and those that the server gave up on, which may have been
         made.
@@ -114,11 +114,11 @@ class AuditLog:
         return [write for write in self.writes if not 400 <= write.code < 500 and self._holders(write) != {write.pod}]
 
     def refused_leaders(self) -> list[Write]:
-        """Return the writes that the policy refused although the pod held the lease."""
+        """Return the writes of lease holders that the policy refused."""
         return [write for write in self.writes if write.code == 403 and write.pod in self._holders(write)]
 
     def _holders(self, write: Write) -> set[str]:
-        """Return the pods that held the lease, or may have, while the write was served."""
+        """Return the pods that may have held the lease during the write."""
         before = [tenure for tenure in self.tenures if tenure.answered_s <= write.received_s]
         during = [
             tenure
@@ -155,12 +155,12 @@ class AuditLog:
 
 
 class Replica:
-    """One of the operators: its pod's token, its own way to the API server, and its process."""
+    """One operator: the token of its pod, its relay to the API server, and its process."""
 
     def __init__(
         self, folder: Path, pod: str, control_plane: ControlPlane, relay: TcpRelay, flags: Sequence[str]
     ) -> None:
-        """`flags` come after those of every replica; the first is for `stoppable_operator`."""
+        """`flags` follow those of every replica; the first is for `stoppable_operator`."""
         self.pod = pod
         self.relay = relay
         self.folder = folder / pod
@@ -175,7 +175,7 @@ class Replica:
         )
 
     def start(self) -> None:
-        """Start a process; its log replaces that of the one before."""
+        """Start a process; its log replaces the previous one."""
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         self._starts += 1
@@ -189,7 +189,7 @@ class Replica:
         )
 
     def stop(self) -> None:
-        """End the process, whatever state it is in, and forget what it was to do."""
+        """End the process in any state, and remove its stop files."""
         for name in (stoppable_operator.BEFORE, stoppable_operator.AFTER):
             (self.folder / name).unlink(missing_ok=True)
         with contextlib.suppress(ProcessLookupError):
@@ -197,7 +197,7 @@ class Replica:
         self._processes.stop()
 
     def readiness(self) -> str:
-        """Return what /readyz says, nothing when it is not ready."""
+        """Return the text of /readyz, empty when it is not ready."""
         try:
             with urlopen(f"{self._url}/readyz", timeout=2) as answer:
                 text: str = answer.read().decode()
@@ -221,7 +221,7 @@ class Replica:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the rounds of one fault."""
+    """The results of the rounds of one fault."""
 
     rounds: int = 0
     takeover_s: list[float] = field(default_factory=list)
@@ -229,19 +229,19 @@ class Tally:
     first_write_s: list[float] = field(default_factory=list)
     """From the fault until its first write was accepted."""
     held_back: int = 0
-    """Former leaders that did not even send a write that was due."""
+    """Former leaders that did not send the write that was due."""
     by_policy: int = 0
     by_conflict: int = 0
     accepted: int = 0
 
 
 class World:
-    """A cluster with three operators and always something to write, from `with` to its end."""
+    """A cluster with three operators and a write always due, inside its `with` block."""
 
     def __init__(
         self, folder: Path, binaries: Binaries, *, lease: str = "2s", clock: bool = True, policy: bool = True
     ) -> None:
-        """`clock` and `policy` are the two guards against a former leader; a test may take either away."""
+        """`clock` and `policy` are the two guards against writes of a former leader; each can be removed."""
         self._folder = folder
         self._binaries = binaries
         self._flags = ("clock" if clock else "no-clock", "--lease-duration", lease)
@@ -252,7 +252,7 @@ class World:
         self.replicas: dict[str, Replica] = {}
         self.tallies = {fault: Tally() for fault in Fault}
         self.void = 0
-        """Faults that befell a replica which had just lost the lease by itself: not counted as rounds."""
+        """Faults of a replica that had just lost the lease for another reason; they do not count as rounds."""
         self.audit: AuditLog
 
     def __enter__(self) -> Self:
@@ -285,7 +285,7 @@ class World:
         self._exit.close()
 
     def play(self, fault: Fault) -> None:
-        """Let `fault` befall the leader, wait until another writes, let the former one come back, and note it all.
+        """Inject `fault` into the leader, wait until another operator writes, restore the former leader, record all.
 
         Raises:
             AssertionError: no other replica took over, or the former leader went on.
@@ -293,7 +293,7 @@ class World:
         leader = self._leader_at_work()
         writes_before = len(self.audit.read().writes)
         since_s = self._strike(fault, leader)
-        if self._holder(since_s) != leader.pod:  # this machine was too busy for it to renew, just then
+        if self._holder(since_s) != leader.pod:  # the machine was too busy for a renewal
             self.void += 1
             leader.stop()
             leader.relay.set(Link.OPEN)
@@ -319,7 +319,7 @@ class World:
         tally.held_back += "nothing is written until" in leader.log() or "has given up the lease" in leader.log()
 
     def figures(self) -> dict[str, Any]:
-        """Return what came of the rounds played, and of all writes since the beginning."""
+        """Return the results of the rounds, and of all writes since the beginning."""
         audit = self.audit.read()
         former = Counter(write.of for write in audit.former_leaders())
         accepted = Counter(write.of for write in audit.writes if write.accepted)
@@ -365,7 +365,7 @@ class World:
         )
 
     def _strike(self, fault: Fault, leader: Replica) -> float:
-        """Let the fault befall the leader, and return when it did, by this machine's wall clock."""
+        """Inject the fault into the leader; return its time on the wall clock."""
         match fault:
             case Fault.KILL:
                 os.kill(leader.child.pid, signal.SIGKILL)
@@ -393,7 +393,7 @@ class World:
         return until(found, "another replica leads and writes")
 
     def _recover(self, fault: Fault, leader: Replica) -> None:
-        """Let the former leader go on, and see it end by itself."""
+        """Resume the former leader, and wait for it to end on its own."""
         if fault is not Fault.KILL:
             if fault in {Fault.CUT, Fault.HOLD}:
                 leader.relay.set(Link.OPEN)
@@ -406,7 +406,7 @@ class World:
         self._leave_alone(None)
 
     def _leave_alone(self, name: str | None) -> None:
-        """Have nobody write to one of the workloads, or all written to again."""
+        """Exclude one workload from the changes, or none."""
         if self._untouched is not None:
             self._patch(self._untouched, {"mode": "Auto"})
         self._untouched = name
@@ -421,7 +421,7 @@ class World:
                 work(api)
 
     def _change(self, api: client.ApiClient) -> None:
-        """Want something else of every workload that is as it was wanted."""
+        """Change the wanted replicas of every workload that has reached them."""
         apps = client.AppsV1Api(api)
         for name in PIPELINE_NAMES:
             if name == self._untouched:
@@ -432,7 +432,7 @@ class World:
                 self._patch(name, _bounds(name, self._wanted[name]))
 
     def _run_pods(self, api: client.ApiClient) -> None:
-        """Play kubelet: pods that have a node run, those that are to go are gone."""
+        """Act as the kubelet: pods with a node become ready, pods being deleted are removed."""
         core = client.CoreV1Api(api)
         for pod in core.list_namespaced_pod(SPEECH).items:
             with _gone_is_fine():
@@ -462,7 +462,7 @@ class World:
 
 
 def until(found: Callable[[], T | None], what: str) -> T:
-    """Return what is found, once it is true; AssertionError after two minutes."""
+    """Return the first true result; AssertionError after two minutes."""
     deadline = time.monotonic() + PATIENCE_S
     while not (result := found()):
         assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what}"
@@ -471,7 +471,7 @@ def until(found: Callable[[], T | None], what: str) -> T:
 
 
 def _bounds(name: str, replicas: int) -> dict[str, Any]:
-    """Return the part of a pipeline's spec that makes `replicas` of its only stage the only answer.
+    """Return a patch of a pipeline's spec for which exactly `replicas` of its only stage are feasible.
 
     Without data nothing scales down, except under a cap: the budget pays for no more.
     """
@@ -505,7 +505,7 @@ def _create(objects: client.CustomObjectsApi, kind: str, name: str, spec: Mappin
 
 
 def _install(api: client.ApiClient, *, policy: bool) -> None:
-    """Install the resources, the rights, and the policies, if there is to be one."""
+    """Install the resources, the rights and, with `policy`, the admission policies."""
     install(api, policies=policy)
     objects = client.CustomObjectsApi(api)
 

@@ -1,9 +1,9 @@
-"""The fault matrix: rows are faults, columns are promises, a cell is what real servers have shown.
+"""The fault matrix: a row per fault, a column per promise, and in each cell the result on real servers.
 
-Most rows tell one story. Three pipelines serve their base load, and a fourth cannot be used. At once a fault begins,
-one pool stops delivering and takes a replica along, and the load does what tempts a careless operator: it falls where
-metrics are at fault, so that no data and no load look alike, else it rises far above what the budget pays for. The
-fault ends; then the operator is started anew with nothing changed.
+Most rows have the same story. Three pipelines serve their base load, and a fourth is invalid. At the same moment a
+fault begins, one pool stops placing replicas and loses one, and the load changes. Under metrics faults it falls, so
+that missing data and no load look alike; under others it rises far above the budget. The fault ends, and finally the
+operator restarts with nothing changed.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from enum import Enum
 from itertools import pairwise
 from typing import Any, Literal
 
-from fault_world import Operator, World, instances, spend, until
+from world import Operator, World, instances, spend, until
 
 Fault = Callable[[World, Operator], contextlib.AbstractContextManager[None]]
 
 _SOON_S = 45.0
 LOOK_S = 1.0
-"""What one look takes on a busy machine, at something that may have been there for long."""
+"""The time of one read on a busy machine, of a state that may have been there for long."""
 _EPSILON = 1e-6
 _ATTEMPTS = 3
 _METRICS_PROBLEM = '"message": "metrics: '
@@ -34,7 +34,7 @@ class Column(Enum):
     ONE_WRITER = "never two writers"
     PENDING = "pending leads to a new plan"
     RESTART = "a restart writes nothing"
-    OTHERS = "one bad stops no other"
+    OTHERS = "faults are isolated per resource"
     RECOVERY = "recovery within 2 cycles"
     REASON = "the reason is in the status"
 
@@ -44,7 +44,7 @@ Verdict = Literal["held", "violated", "n/a"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What became of a promise under a fault, and the figures or the reason."""
+    """The verdict on a promise under a fault, with figures or the reason."""
 
     verdict: Verdict
     why: str
@@ -52,34 +52,34 @@ class Cell:
 
 @dataclass(slots=True)
 class Judge:
-    """Fills a row's cells. A promise that is looked at more than once is violated when it is so once."""
+    """Fills the cells of a row. A promise that is checked several times is violated if one check fails."""
 
     cells: dict[Column, Cell] = field(default_factory=dict)
 
     def hold(self, column: Column, ok: object, why: str) -> None:
-        """Say whether a promise was held, and by which figures."""
+        """Record whether a promise was held, with figures."""
         before = self.cells.get(column)
         if before is not None and before.verdict == "violated":
             return
-        told = why if before is None or not ok or before.verdict != "held" else f"{before.why}; {why}"
-        self.cells[column] = Cell(verdict="held" if ok else "violated", why=told)
+        reason = why if before is None or not ok or before.verdict != "held" else f"{before.why}; {why}"
+        self.cells[column] = Cell(verdict="held" if ok else "violated", why=reason)
 
     def shorten(self, column: Column, why: str) -> None:
-        """Tell in fewer words why a promise was held, if it was."""
+        """Replace the reason of a promise that was held."""
         if self.cells[column].verdict == "held":
             self.cells[column] = Cell(verdict="held", why=why)
 
     def explain(self, column: Column, why: str) -> None:
-        """Add what is known about a promise."""
+        """Add to the reason of a promise."""
         cell = self.cells[column]
         self.cells[column] = replace(cell, why=f"{cell.why}; {why}")
 
     def not_applicable(self, column: Column, why: str) -> None:
-        """Say why a promise is not touched, unless something is known about it."""
+        """Record why a promise is not affected, unless it has a verdict."""
         self.cells.setdefault(column, Cell(verdict="n/a", why=why))
 
     def in_time(self, column: Column, what: str, holds: Callable[[], object], within_s: float) -> float | None:
-        """Hold a promise that something happens within a time; return how long it took, None when it did not."""
+        """Check that `holds` becomes true within a time; return the time it took, None if it did not."""
         began_s = time.monotonic()
         try:
             until(holds, max(_SOON_S, 1.5 * within_s), what)
@@ -93,7 +93,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A fault. `run` gets a world at rest and leaves it in any state; the cells it does not fill are not applicable."""
+    """A fault. `run` gets a settled world and may leave it in any state; cells without a verdict are not applicable."""
 
     name: str
     run: Callable[[World, Judge], None]
@@ -103,7 +103,7 @@ class Row:
 
 
 def settle(world: World, *operators: Operator) -> None:
-    """Wait until the base load is served, everything has a status, and cycles change nothing."""
+    """Wait until the base load is served, every pipeline has a status, and cycles change nothing."""
     base = world.base_replicas()
     until(
         lambda: all(world.status(name).get("stages") for name in world.BASE) and world.condition("bad", "Ready"),
@@ -131,14 +131,14 @@ def story(
     lasts_s: float,
     load: Literal["falls", "rises", "stays"],
     reason: Callable[[World], object] | None = None,
-    told_after_s: float = 0.0,
+    noticed_after_s: float = 0.0,
     acts_meanwhile: bool = False,
 ) -> Row:
     """Return the row of a fault in the usual story.
 
-    `reason` looks for the fault's name in the status while it lasts; without one, the status must be that of now within
-    a cycle of the fault's end; `told_after_s` is how long what was read before counts. `acts_meanwhile` says that the
-    API server can be read and written while it lasts.
+    `reason` looks for the fault in the status while it lasts; without one, the status must be up to date within a cycle
+    of the fault's end. `noticed_after_s` is the time for which earlier readings stay valid. With `acts_meanwhile`, the
+    operator can use the API server while the fault lasts.
     """
 
     def run(world: World, judge: Judge) -> None:
@@ -152,7 +152,7 @@ def story(
             if load != "stays":
                 world.offered["main"] = world.MUCH if load == "rises" else world.LITTLE
             if reason is not None:
-                judge.in_time(Column.REASON, "named", lambda: reason(world), world.pace.cycles(1) + told_after_s)
+                judge.in_time(Column.REASON, "named", lambda: reason(world), world.pace.cycles(1) + noticed_after_s)
             if acts_meanwhile:
                 replanned(world, judge, began_s)
             wait_until(began_s + world.pace.lasting(lasts_s))
@@ -175,9 +175,9 @@ def story(
 
 
 def recovered(world: World, judge: Judge, operator: Operator, *, more_s: float = 0.0) -> None:
-    """Hold that what is due is done: `main` has all that its budget pays for, and `bad` is told why it has nothing.
+    """Check the recovery: `main` has all replicas that its budget allows, and the status of `bad` has the reason.
 
-    `more_s` is what the two cycles have to wait for.
+    `more_s` is allowed in addition to two cycles.
     """
     took_s = judge.in_time(
         Column.RECOVERY,
@@ -189,29 +189,29 @@ def recovered(world: World, judge: Judge, operator: Operator, *, more_s: float =
     judge.hold(
         Column.OTHERS,
         took_s is not None and bad.get("reason") == "InvalidSpec" and operator.alive(),
-        f"main was served beside a pipeline that is {bad.get('reason', 'not told of')}",
+        f"main was served beside a pipeline that is {bad.get('reason', 'without a reason')}",
     )
 
 
 def conclude(world: World, judge: Judge, operator: Operator, began_s: float, *, others_remove: bool = False) -> None:
-    """Hold what is true of the whole row, and that a restart with nothing changed writes nothing.
+    """Check the promises about the whole row, and that a restart with nothing changed writes nothing.
 
-    `others_remove` says that somebody else takes replicas away.
+    With `others_remove`, another controller removes replicas.
     """
-    within_caps(world, judge, began_s, asked_for=others_remove)
+    within_caps(world, judge, began_s, desired_only=others_remove)
     judge.not_applicable(Column.ONE_WRITER, "one operator")
     restarted(world, judge, operator)
 
 
-def within_caps(world: World, judge: Judge, began_s: float, *, asked_for: bool = False) -> None:
-    """Hold that neither a pipeline's budget nor a pool's capacity was ever exceeded.
+def within_caps(world: World, judge: Judge, began_s: float, *, desired_only: bool = False) -> None:
+    """Check that no budget of a pipeline and no capacity of a pool was ever exceeded.
 
-    With `asked_for` pods beyond the replicas asked for are not counted: others make them, whatever Sluice does, as the
-    surge of a roll-out.
+    With `desired_only`, pods beyond the desired replicas are not counted: other controllers create them, as the surge
+    of a roll-out.
     """
     books = world.recorder.since(began_s)
     for name, budget in world.BUDGETS.items():
-        most = max(spend(replace(entry, pods={}) if asked_for else entry, name) for entry in books)
+        most = max(spend(replace(entry, pods={}) if desired_only else entry, name) for entry in books)
         judge.hold(Column.CAPS, most <= budget + _EPSILON, f"{name} ${most:.2f} of ${budget:.2f}/h")
     for name, capacity in world.INSTANCES.items():
         most = max(instances(entry, name) for entry in books)
@@ -219,14 +219,13 @@ def within_caps(world: World, judge: Judge, began_s: float, *, asked_for: bool =
 
 
 def restarted(world: World, judge: Judge, operator: Operator) -> None:
-    """Hold that an operator that is started anew with nothing changed writes nothing in three cycles.
+    """Check that a restarted operator writes nothing in three cycles when nothing has changed.
 
-    Something has changed where the new one could not read the metrics in time, which happens on a busy machine: then it
-    is started once more.
+    If the new process could not read the metrics in time, as on a busy machine, it is restarted once more.
     """
     for _ in range(_ATTEMPTS):
-        until(world.settled, what="everything to be at rest")
-        cycles = operator.cycles()  # it may have been started only now
+        until(world.settled, what="all Deployments to have their pods")
+        cycles = operator.cycles()  # it may have started just now
         until(lambda: operator.cycles() >= cycles + 2, what="two cycles")  # noqa: B023
         before = _at_rest(world)
         operator.stop()
@@ -236,31 +235,28 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
         if not changed or _METRICS_PROBLEM not in operator.log():
             judge.hold(Column.RESTART, not changed, changed or f"nothing in {operator.cycles()} cycles")
             return
-    judge.not_applicable(Column.RESTART, f"metrics came and went on this busy machine in {_ATTEMPTS} attempts")
+    judge.not_applicable(Column.RESTART, f"metrics were missing at times in {_ATTEMPTS} attempts: the machine is busy")
 
 
 def _at_rest(world: World) -> dict[str, dict[str, str]]:
-    """Wait until the operator has written nothing for two cycles, and all pods are heard of, new ones too.
-
-    Return all it could write.
-    """
+    """Wait until the operator has written nothing for two cycles, with metrics of all pods; return all versions."""
     calm_s = 2 * world.pace.interval_s + 0.5
     before, since_s, last = world.versions(), time.monotonic(), ""
     deadline_s = since_s + _SOON_S + 3 * calm_s
     while time.monotonic() < deadline_s:
-        heard = _metrics_of_all(world)  # looked at first: what is written after it is in the versions
+        complete = _metrics_of_all(world)  # read first: later writes are in the versions
         now = world.versions()
         if now != before:
             last = _changed(before, now)
             before, since_s = now, time.monotonic()
-        elif heard and time.monotonic() - since_s > calm_s:
+        elif complete and time.monotonic() - since_s > calm_s:
             return before
         time.sleep(0.2)
-    raise AssertionError(f"the operator is not at rest: {last or 'metrics are missing'}")
+    raise AssertionError(f"the operator still writes: {last or 'metrics are missing'}")
 
 
 def _changed(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]) -> str:
-    """Return what was written, with the fields that changed by it; nothing where nothing was."""
+    """Return the fields that changed, as text; empty without a change."""
     return "; ".join(
         f"{name} {field}: {before.get(name, {}).get(field)} -> {value}"
         for name, fields in after.items()
@@ -270,7 +266,7 @@ def _changed(before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mappin
 
 
 def replanned(world: World, judge: Judge, since_s: float) -> None:
-    """Hold that `spare` goes on without the pool that does not deliver: after its deadline, within two cycles."""
+    """Check that `spare` moves to the other pool within two cycles after the pending deadline."""
     within_s = world.pace.lasting(60) + world.pace.cycles(2) - (time.monotonic() - since_s)
     judge.in_time(
         Column.PENDING,
@@ -281,7 +277,7 @@ def replanned(world: World, judge: Judge, since_s: float) -> None:
 
 
 def never_down(world: World, judge: Judge, began_s: float, ended_s: float) -> None:
-    """Hold that nothing but the replica that cannot be placed was taken away."""
+    """Check that no replica was removed except the one that cannot be placed."""
     for name in ("main-plenty", "other-plenty"):
         counts = [entry.desired[name] for entry in world.recorder.since(began_s) if entry.at_s <= ended_s]
         down = any(after < before for before, after in pairwise(counts))
@@ -296,25 +292,25 @@ def wait_until(at_s: float) -> None:
 
 
 def run_row(world: World, row: Row) -> dict[Column, Cell]:
-    """Run a row on a world at rest; leave it at rest. A story that breaks off violates what it did not come to."""
+    """Run a row and restore the base load. An exception violates all promises without a verdict."""
     judge = Judge()
     try:
         row.run(world, judge)
-    except Exception as error:  # noqa: BLE001 -- the table has a place for it, and the other rows go on
-        why = f"the story broke off: {type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 -- it becomes a verdict, and the other rows run
+        why = f"the row failed: {type(error).__name__}: {error}"
         for column in Column:
             if column not in judge.cells:
                 judge.cells[column] = Cell(verdict="violated", why=why)
-                why = "the story broke off"
+                why = "the row failed"
     finally:
         world.end()
     for column in Column:
-        judge.not_applicable(column, "not touched by this fault")
+        judge.not_applicable(column, "not affected by this fault")
     return {column: judge.cells[column] for column in Column}
 
 
 def table(cells: Mapping[str, Mapping[Column, Cell]]) -> str:
-    """Return the matrix as text: a line per fault, a column per promise, and below it what is not held."""
+    """Return the matrix as text: a line per fault, a column per promise, and below it the reasons."""
     marks = {"held": "held", "violated": "VIOLATED", "n/a": "-"}
     width = max(len(name) for name in cells) + 2
     lines = [f"  {number}  {column.value}" for number, column in enumerate(Column, 1)]
@@ -335,7 +331,7 @@ def table(cells: Mapping[str, Mapping[Column, Cell]]) -> str:
 
 
 def violated(row: Mapping[Column, Cell]) -> dict[str, str]:
-    """Return, by promise, by what a row violates it."""
+    """Return the reason of each violated promise of a row."""
     return {column.value: cell.why for column, cell in row.items() if cell.verdict == "violated"}
 
 

@@ -1,0 +1,168 @@
+"""Texts for the parts of a pipeline's decision: changes, holds, demand, latency, spend and replicas."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from controller.core.messages.phrases import (
+    count_of,
+    demand_words,
+    duration,
+    latency_words,
+    money,
+    number,
+    reading_words,
+)
+from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from optimizer.plan import PipelinePlan
+from profiler.samples import Absence, MetricsTier
+from profiler.stages import LatencySource
+
+HOLDS: Mapping[HoldReason, str] = {
+    HoldReason.PAUSED: "mode is Paused; replicas left unchanged",
+    HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
+    HoldReason.METRICS_MISSING: "metrics are missing; no replica is removed",
+    HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
+    HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.down.stabilization",
+    HoldReason.WITHIN_TOLERANCE: "current replicas meet the SLA and the saving is below scaling.tolerance",
+    HoldReason.STEP_LIMITED: "limited by maxStep",
+    HoldReason.AWAITING_TURN: "not planned yet: a large fleet is planned over several cycles",
+    HoldReason.AWAITING_CAPACITY: "change postponed",
+    HoldReason.CONFLICT: "another controller scales this workload; Sluice will not change this pipeline",
+    HoldReason.SCALE_REFUSED: "the API server refused the last change; it is retried in every cycle",
+    HoldReason.POOL_NOT_FOUND: "the ComputePool does not exist; replicas on it stay, and their cost is unknown",
+    HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver nodes; planned without it",
+    HoldReason.FRAGMENTED: "the pool has free capacity, but no node can schedule this pod; planned without it",
+    HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
+    HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
+    HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; current replicas are kept",
+    HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
+}
+OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
+"""Why a placement is left out of the plan, the most severe reason first."""
+CHANGES: Mapping[ChangeReason, str] = {
+    ChangeReason.DEMAND: "demand",
+    ChangeReason.SLA: "SLA at risk",
+    ChangeReason.COST: "lower cost",
+    ChangeReason.RULE: "threshold rule",
+    ChangeReason.BUDGET: "above the budget",
+    ChangeReason.POOL: "a pool cannot deliver nodes",
+    ChangeReason.PLACEMENT: "replicas cannot be placed, or do not start, on a pool",
+    ChangeReason.TRIAL: "retry after a failure",
+    ChangeReason.NODES_LEAVING: "nodes are being removed",
+    ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
+}
+
+
+def change_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the replica changes, one text for all changes of the same reason."""
+    by_reason: dict[ChangeReason, list[ReplicaChange]] = {}
+    for change in decision.changes:
+        by_reason.setdefault(change.reason, []).append(change)
+    for reason, changes in by_reason.items():
+        moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.pool}" for change in changes)
+        yield f"{moves} ({CHANGES[reason]})"
+
+
+def hold_words(hold: Hold) -> str:
+    """Return the reason of a hold, with the stage, the pool and the detail that it has."""
+    return _located(hold) + (f" ({hold.detail})" if hold.detail else "")
+
+
+def brief_hold_words(hold: Hold) -> str:
+    """Return the reason of a hold for one line: without the names of missing metrics and failed pods."""
+    if hold.reason is HoldReason.METRICS_MISSING:
+        return HOLDS[hold.reason]
+    return _located(hold) if hold.reason in OUTAGES else hold_words(hold)
+
+
+def hold_details(decision: PipelineDecision, reasons: Iterable[HoldReason]) -> list[str]:
+    """Return the texts of the holds with one of `reasons`, in the order of `reasons`."""
+    return [hold_words(hold) for reason in reasons for hold in decision.holds if hold.reason is reason]
+
+
+def _located(hold: Hold) -> str:
+    where = "" if hold.stage is None else hold.stage if hold.pool is None else f"{hold.stage} on {hold.pool}"
+    return f"{where}: {HOLDS[hold.reason]}" if where else HOLDS[hold.reason]
+
+
+def metrics_words(decision: PipelineDecision) -> str:
+    """Return the source of the metrics and what is planned for without them; empty while Prometheus has them all."""
+    use = decision.metrics
+    why = f" ({use.because})" if use.because else ""
+    match use.tier:
+        case MetricsTier.PROMETHEUS:
+            return ""
+        case MetricsTier.DIRECT_SCRAPE:
+            return f"metrics are read from the pods directly{why}"
+        case MetricsTier.HOLDING:
+            missing = "; ".join(filter(None, [reading_words(decision.observed), use.because]))
+            since = f"demand has been missing for {duration(use.lost_for_s)} ({missing})"
+            if decision.demand is None:
+                return f"{since}; replicas left unchanged"
+            margin = f" plus a safety margin of {use.margin - 1:.0%}" if use.margin >= 1.005 else ""
+            last = demand_words(decision.spec, decision.demand / use.margin)
+            return f"{since}; planned for the last known {last}{margin}; no replica is removed"
+
+
+def silent_rule(rule: RuleState) -> str:
+    """Return the text about a threshold rule without data."""
+    return f"rule {rule.name} of stage {rule.stage} has no data ({reading_words(rule.reading)}); it does not fire"
+
+
+def demand_change(decision: PipelineDecision) -> str:
+    """Return the planned demand, and that of the cycle before where it differs."""
+    if decision.demand is None:
+        return "demand not observed yet"
+    now = demand_words(decision.spec, decision.demand)
+    before = decision.demand_before
+    if before is None or number(before) == number(decision.demand):
+        return f"demand {now}"
+    return f"demand {number(before)} → {now}"
+
+
+def observed_latency(decision: PipelineDecision) -> str:
+    """Return the end-to-end latency, labelled where it is composed of the stages' latencies; - where it is absent."""
+    latency_s = decision.profile.latency_s
+    if isinstance(latency_s, Absence):
+        return "-"
+    label = " (composed)" if decision.profile.latency_source is LatencySource.COMPOSED else ""
+    return f"{duration(latency_s)}{label}"
+
+
+def latency_of_sla(decision: PipelineDecision) -> str:
+    """Return the latency at the SLA's percentile, and the SLA."""
+    sla = decision.spec.sla
+    if isinstance(decision.profile.latency_s, Absence):
+        return f"p{sla.percentile:g} unknown (SLA {duration(sla.latency_s)})"
+    return f"p{sla.percentile:g} {observed_latency(decision)} of {duration(sla.latency_s)}"
+
+
+def spend_of_budget(decision: PipelineDecision) -> str:
+    """Return the present spend, and the budget."""
+    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+
+
+def replicas_words(decision: PipelineDecision) -> str:
+    """Return the replicas of every stage before and after the changes."""
+    totals: dict[str, tuple[int, int]] = {}
+    for (stage, pool), after in decision.desired.items():
+        before = next(
+            (change.before for change in decision.changes if (change.stage, change.pool) == (stage, pool)), after
+        )
+        total = totals.get(stage, (0, 0))
+        totals[stage] = (total[0] + before, total[1] + after)
+    return " ".join(
+        f"{stage}:{before}" if before == after else f"{stage}:{before}→{after}"
+        for stage, (before, after) in totals.items()
+    )
+
+
+def planned_words(plan: PipelinePlan) -> str:
+    """Return the predicted latency of a plan with its error bar, its cost and the replicas that it changes."""
+    latency = "not served" if plan.latency_s is None else latency_words(plan.latency_s, plan.latency_error)
+    replayed = "" if plan.replayed_latency_s is None else f" (replayed: {duration(plan.replayed_latency_s)})"
+    words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"
+    if plan.moved_replicas:
+        weight = f"weighed as {money(plan.switching_cost_per_hour)} in the search"
+        words += f", changing {count_of(plan.moved_replicas, 'replica')} ({weight})"
+    return words

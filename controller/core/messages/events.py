@@ -1,0 +1,63 @@
+"""The Events of a pipeline in one cycle."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from controller.core.messages.conditions import ConditionValue, conditions
+from controller.core.messages.explain import reason_sentence
+from controller.core.messages.reasons import TRANSITIONS, ConditionReason, ConditionType, EventReason
+from controller.core.state.decision import PipelineDecision
+from profiler.samples import MetricsTier
+
+_METRICS = ConditionType.METRICS_AVAILABLE.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventValue:
+    """An Event to write; `warning` selects its type."""
+
+    warning: bool
+    reason: str
+    message: str
+
+
+def events(
+    decision: PipelineDecision, before: Mapping[str, str], reasons: Mapping[str, str] = MappingProxyType({})
+) -> tuple[EventValue, ...]:
+    """Return the Events of this cycle: for its changes, for conditions that became bad or recovered, and for a change
+    of the source of the metrics.
+
+    `before` and `reasons` map the types of the last cycle's conditions to their status and reason. There is an Event
+    for a condition that is bad from the start, or bad again after Unknown; there is none for one that is good from the
+    start.
+    """
+    found: list[EventValue] = []
+    if decision.changes:
+        found.append(EventValue(warning=False, reason=EventReason.SCALED.value, message=reason_sentence(decision)))
+    for condition in conditions(decision):
+        transition = TRANSITIONS[ConditionType(condition.type)]
+        is_bad = condition.status == transition.bad_status
+        was_bad = before.get(condition.type) == transition.bad_status
+        if condition.type == _METRICS and condition.status == before.get(_METRICS):
+            found.extend(_metrics_event(condition, reasons.get(_METRICS, condition.reason)))
+            continue
+        if is_bad == was_bad or (was_bad and condition.status == "Unknown"):
+            continue
+        reason = transition.bad if is_bad else transition.good
+        message = condition.message or f"condition {condition.type} is {condition.status} again"
+        found.append(EventValue(warning=is_bad, reason=reason.value, message=message))
+    return tuple(found)
+
+
+def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[EventValue]:
+    """Yield the Event for another source of the metrics, or for a loss that has become long."""
+    if condition.reason == reason_before:
+        return
+    if condition.status == "True":
+        fallback = condition.reason != MetricsTier.PROMETHEUS.value
+        message = condition.message or f"metrics come from {condition.reason} again"
+        reason = EventReason(f"MetricsFrom{condition.reason}")
+        yield EventValue(warning=fallback, reason=reason.value, message=message)
+    elif condition.reason == ConditionReason.METRICS_LOST.value:
+        yield EventValue(warning=True, reason=EventReason.METRICS_LOST.value, message=condition.message)

@@ -1,0 +1,76 @@
+"""The health of a pipeline and the columns of `kubectl get`."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from controller.core.messages.decisions import observed_latency, replicas_words
+from controller.core.messages.phrases import demand_words, duration, money
+from controller.core.state.decision import HoldReason, PipelineDecision
+
+
+class Health(Enum):
+    """The most severe problem of a pipeline, in this order; OK without one. The values are reasons of `Ready`."""
+
+    POOL_NOT_FOUND = HoldReason.POOL_NOT_FOUND.value
+    TARGET_MISSING = HoldReason.TARGET_MISSING.value
+    CONFLICT = HoldReason.CONFLICT.value
+    SCALE_REFUSED = HoldReason.SCALE_REFUSED.value
+    METRICS_MISSING = HoldReason.METRICS_MISSING.value
+    PAUSED = HoldReason.PAUSED.value
+    OVERLOADED = "Overloaded"
+    SLA_MISSED = HoldReason.SLA_MISSED.value
+    SCALING = "Scaling"
+    OK = "OK"
+
+
+READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED})
+"""A pipeline of this health has the condition Ready."""
+_BY_HOLD = (
+    (HoldReason.POOL_NOT_FOUND, Health.POOL_NOT_FOUND),
+    (HoldReason.TARGET_MISSING, Health.TARGET_MISSING),
+    (HoldReason.CONFLICT, Health.CONFLICT),
+    (HoldReason.SCALE_REFUSED, Health.SCALE_REFUSED),
+    (HoldReason.METRICS_MISSING, Health.METRICS_MISSING),
+    (HoldReason.PAUSED, Health.PAUSED),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The texts of the printer columns."""
+
+    health: str
+    demand: str
+    latency: str
+    bottleneck: str
+    limited_by: str
+    cost: str
+    replicas: str
+
+
+def summary(decision: PipelineDecision) -> Summary:
+    """Return the texts of the printer columns."""
+    plan = decision.plan
+    return Summary(
+        health=health(decision).value,
+        demand="-" if decision.demand is None else demand_words(decision.spec, decision.demand),
+        latency=f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
+        bottleneck=decision.profile.bottleneck or "-",
+        limited_by="-" if plan is None or plan.limited_by is None else str(plan.limited_by),
+        cost=f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
+        replicas=replicas_words(decision),
+    )
+
+
+def health(decision: PipelineDecision) -> Health:
+    """Return the most severe problem of the pipeline, or that there is none."""
+    reasons = {hold.reason for hold in decision.holds}
+    for reason, verdict in _BY_HOLD:
+        if reason in reasons:
+            return verdict
+    if decision.plan is not None and not decision.plan.feasible:
+        return Health.OVERLOADED
+    measured_s = decision.profile.latency_s
+    if isinstance(measured_s, float) and measured_s > decision.spec.sla.latency_s:
+        return Health.SLA_MISSED
+    return Health.SCALING if decision.changes else Health.OK

@@ -1,0 +1,101 @@
+"""The conditions of a pipeline."""
+
+from dataclasses import replace
+
+import pytest
+from builders import (
+    ENCODER,
+    VAD,
+    a_placement,
+    a_rule,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    default_stages,
+    seen,
+)
+from explained import DIRECT, MISSING, blind_for, by_type, decision_of, measured_by, section
+from planning import Planner
+
+from controller.core.cycle import decide
+from controller.core.messages.explain import explain
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, TargetMissing
+from controller.core.state.spec import Mode
+from profiler.samples import Origin
+
+
+def test_all_is_well(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    found = by_type(decision_of(state).pipelines[0])
+    assert {name: condition.status for name, condition in found.items()} == {
+        "Ready": "True",
+        "SLAMet": "True",
+        "MetricsAvailable": "True",
+        "TargetsFound": "True",
+        "PoolsAvailable": "True",
+        "WithinBudget": "True",
+        "RuleMetricMissing": "False",
+        "ScalesAccepted": "True",
+        "Conflict": "False",
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "condition", "status", "reason"),
+    [
+        (a_state(demand=MISSING, replicas={VAD: 1, ENCODER: 1}), "MetricsAvailable", "False", "MetricsMissing"),
+        (a_state(demand=MISSING, replicas={VAD: 1, ENCODER: 1}), "Ready", "False", "MetricsMissing"),
+        (a_state(replicas={VAD: TargetMissing(reason="gone")}), "TargetsFound", "False", "TargetMissing"),
+        (replace(a_state(), latency_s=0.7), "SLAMet", "False", "Measured"),
+        (replace(a_state(), latency_s=MISSING), "SLAMet", "Unknown", "Missing"),
+        (a_state(a_spec(budget=1.0), replicas={VAD: 1, ENCODER: 4}), "WithinBudget", "False", "Draining"),
+        (a_state(a_spec(a_stage("vad", a_placement("trainium")))), "Ready", "False", "PoolNotFound"),
+        (
+            a_state(a_spec(*default_stages(vad_rules=[a_rule()])), samples={VAD: seen(rx_queue_pressure=MISSING)}),
+            "RuleMetricMissing",
+            "True",
+            "MetricsMissing",
+        ),
+        (a_state(a_spec(mode=Mode.PAUSED)), "Ready", "True", "Paused"),
+    ],
+)
+def test_what_is_wrong_is_a_condition(
+    planner: Planner, state: PipelineState, condition: str, status: str, reason: str
+) -> None:
+    found = by_type(decision_of(state).pipelines[0])[condition]
+    assert (found.status, found.reason) == (status, reason)
+
+
+def test_where_the_metrics_come_from_is_told_where_it_is_not_the_best_place(planner: Planner) -> None:
+    steady = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    found = by_type(measured_by(steady, Origin()))["MetricsAvailable"]
+    assert (found.status, found.reason, found.message) == ("True", "Prometheus", "")
+    found = by_type(measured_by(steady, DIRECT))["MetricsAvailable"]
+    assert (found.status, found.reason) == ("True", "DirectScrape")
+    assert "metrics are read from the pods directly (Unavailable: Prometheus: refused)" in found.message
+    decision = decide(a_snapshot(replace(steady, metrics=DIRECT)), Policy())
+    assert "metrics are read from the pods directly" in section(explain(decision, steady.spec.key), "Why")
+
+
+def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4}, runs_well=True)
+    decision = measured_by(blind_for(120.0), DIRECT)
+    found = by_type(decision)["MetricsAvailable"]
+    assert (found.status, found.reason) == ("False", "MetricsMissing")
+    assert (
+        "demand has been missing for 120 s (Stale: newest sample 90 s old; Unavailable: Prometheus: refused)"
+        in found.message
+    )
+    assert (
+        "planned for the last known 200 requests/s plus a safety margin of 2%; no replica is removed" in found.message
+    )
+    lost = by_type(decision_of(blind_for(600.0)).pipelines[0])["MetricsAvailable"]
+    assert (lost.status, lost.reason) == ("False", "MetricsLost")
+
+
+def test_a_latency_that_is_unknown_is_said_to_be_so_with_the_reason(planner: Planner) -> None:
+    found = by_type(decision_of(replace(a_state(), latency_s=MISSING)).pipelines[0])["SLAMet"]
+    assert found.message.startswith("p95 unknown (SLA 500 ms): ")

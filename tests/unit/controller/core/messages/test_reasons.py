@@ -1,0 +1,160 @@
+"""The list of reasons, the reasons that the code emits, and the document are the same."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from corpus import ROOT
+from planning import Planner
+from reasons_document import kinds, renewed, tables
+
+from controller.core.cycle import decide
+from controller.core.messages.conditions import (
+    ConditionValue,
+    conditions,
+    pool_condition,
+    unusable_condition,
+)
+from controller.core.messages.decisions import CHANGES, HOLDS
+from controller.core.messages.events import events
+from controller.core.messages.reasons import ConditionReason, ConditionType, ListedReason, listed_reasons
+from controller.core.state.carry_over import PoolMemory
+from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
+from controller.core.state.policy import Policy
+from controller.kube.actuator import WriteOutcome
+from controller.resources.schema import CRDS, Crd, structural_schema
+from optimizer.model import StageName
+from profiler.samples import Absence, AbsenceReason, MetricsTier
+from profiler.stages import LatencySource
+
+DOCUMENT = ROOT / "docs" / "reasons.md"
+ABSENT = Absence(reason=AbsenceReason.STALE)
+
+
+@pytest.fixture
+def decision(planner: Planner) -> PipelineDecision:
+    """A decision without changes, holds or problems."""
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
+    return decide(a_snapshot(state), Policy()).pipelines[0]
+
+
+def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
+    """Yield decisions with every hold, reading, source, outcome of the plan, and spend."""
+    assert decision.plan is not None
+    yield decision
+    yield replace(decision, plan=replace(decision.plan, feasible=False))
+    yield from (replace(decision, holds=(Hold(reason=reason),)) for reason in HoldReason)
+    for reason in AbsenceReason:
+        yield replace(decision, profile=replace(decision.profile, latency_s=Absence(reason=reason)))
+    for source in LatencySource:
+        for latency_s in (0.2, 2.0):
+            yield replace(decision, profile=replace(decision.profile, latency_s=latency_s, latency_source=source))
+    for tier in MetricsTier:
+        for lost_for_s in (None, 10.0, 1000.0):
+            use = MetricsUse(tier=tier, lost_for_s=lost_for_s)
+            yield replace(decision, metrics=use)
+            yield replace(decision, metrics=use, holds=(Hold(reason=HoldReason.METRICS_MISSING),))
+    for until_s in (None, NOW_S):
+        memory = replace(decision.memory, excess_excused_until_s=until_s)
+        yield replace(decision, spend_per_hour=1e6, memory=memory)
+    silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
+    yield replace(decision, rules=(silent,))
+
+
+def of_pools() -> Iterator[ConditionValue]:
+    failed = PoolMemory(unavailable_until_s=NOW_S, backoff_s=60.0, reason="pod-0: no nodes")
+    yield pool_condition(PoolMemory(), "", NOW_S)
+    yield pool_condition(PoolMemory(), "403", NOW_S)
+    yield pool_condition(failed, "", NOW_S - 1)
+    yield pool_condition(failed, "", NOW_S + 1)
+    yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
+
+
+def unusable_pipelines() -> Iterator[ConditionValue]:
+    for reason in (ConditionReason.INVALID_SPEC, ConditionReason.INTERNAL_ERROR):
+        yield unusable_condition(ConditionType.READY, reason, "spec")
+
+
+def listed() -> Mapping[str | None, list[ListedReason]]:
+    found: dict[str | None, list[ListedReason]] = {}
+    for each in listed_reasons():
+        found.setdefault(each.type and each.type.value, []).append(each)
+    return found
+
+
+def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineDecision, planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 8})
+    growing = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4})), Policy()).pipelines[0]
+    emitted = {
+        (condition.type, condition.reason, condition.status)
+        for variant in (growing, *variants(decision))
+        for condition in conditions(variant)
+    }
+    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *unusable_pipelines())}
+    assert emitted == {
+        (each.type.value, each.reason, status)
+        for each in listed_reasons()
+        if each.type is not None
+        for status in each.state.split(", ")
+    }
+
+
+def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision, planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 8})
+    growing = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4})), Policy()).pipelines[0]
+    types = [condition.type for condition in conditions(decision)]
+    emitted: set[tuple[str, str]] = set()
+    for variant in (growing, *variants(decision)):
+        for before in ({}, dict.fromkeys(types, "True"), dict.fromkeys(types, "False")):
+            for event in events(variant, before, {"MetricsAvailable": "Another"}):
+                assert event.message
+                emitted.add((event.reason, "Warning" if event.warning else "Normal"))
+    emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
+    assert (WriteOutcome.APPLIED.value, "Normal") in emitted
+    for condition in (*of_pools(), *unusable_pipelines()):
+        emitted.add((condition.reason, "Normal" if condition.status == "True" else "Warning"))
+    assert emitted == {(each.reason, each.state) for each in listed()[None]}
+
+
+def test_a_reason_is_one_camel_case_word_and_is_listed_once() -> None:
+    for reasons in listed().values():
+        names = [each.reason for each in reasons]
+        assert len(names) == len(set(names))
+        assert all(re.fullmatch(r"([A-Z]+[a-z]*)+", name) for name in names)
+    assert all(each.meaning.endswith(".") and each.remedy.endswith(".") for each in listed_reasons())
+
+
+def test_no_other_module_names_a_reason_in_a_text_of_its_own() -> None:
+    literal = re.compile(r"""\breason\s*(?::\s*str\s*)?=\s*f?["'][A-Z]""")
+    for folder in ("controller/core", "controller/kube"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not literal.search(path.read_text()), path
+
+
+def test_every_change_and_every_hold_has_a_text() -> None:
+    assert CHANGES.keys() == set(ChangeReason)
+    assert HOLDS.keys() == set(HoldReason)
+
+
+def test_the_document_has_the_reasons_of_the_code() -> None:
+    text = DOCUMENT.read_text()
+    assert kinds(text) == list(tables())
+    assert text == renewed(text), "make docs"
+
+
+def test_a_table_that_is_out_of_date_is_renewed() -> None:
+    stale = "a\n<!-- reasons of Conflict -->\n| old |\n<!-- end -->\nb\n"
+    assert renewed(stale) == f"a\n<!-- reasons of Conflict -->\n{tables()['Conflict']}<!-- end -->\nb\n"
+
+
+@pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd.kind)
+def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
+    status: Any = structural_schema(crd.model)["properties"]["status"]
+    text = status["properties"]["conditions"]["description"]
+    pool = crd.kind == "ComputePool"
+    types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
+    assert types <= set(re.findall(r"\w+", text))
