@@ -4,7 +4,27 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from typing_extensions import override
+
 V = TypeVar("V")
+
+
+class _Key:
+    """A key that is hashed once: keys are large values, and their hash is most of the time of a look-up."""
+
+    __slots__ = ("digest", "value")
+
+    def __init__(self, value: Hashable) -> None:
+        self.value = value
+        self.digest = hash(value)
+
+    @override
+    def __hash__(self) -> int:
+        return self.digest
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.value == other.value
 
 
 class BoundedCache(Generic[V]):
@@ -18,27 +38,28 @@ class BoundedCache(Generic[V]):
         self._most = most
         self._size = size
         self._kept = 0
-        self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._values: OrderedDict[_Key, tuple[_Key, V]] = OrderedDict()
 
     def get(self, key: Hashable) -> V | None:
         """Return the value kept for `key`, or None."""
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
+        entry = self._values.get(_Key(key))
+        if entry is None:
+            return None
+        self._values.move_to_end(entry[0])
+        return entry[1]
 
     def put(self, key: Hashable, value: V) -> V:
         """Keep `value` for `key` and return it; drop the least recently used values above the bound."""
-        size = self._size(value)
-        old = self._values.pop(key, None)
+        hashed, size = _Key(key), self._size(value)
+        old = self._values.pop(hashed, None)
         if old is not None:
-            self._kept -= self._size(old)
+            self._kept -= self._size(old[1])
         if size > self._most:
             return value
-        self._values[key] = value
+        self._values[hashed] = hashed, value
         self._kept += size
         while self._kept > self._most:
-            _, dropped = self._values.popitem(last=False)
+            _, (_, dropped) = self._values.popitem(last=False)
             self._kept -= self._size(dropped)
         return value
 
