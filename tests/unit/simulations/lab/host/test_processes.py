@@ -208,7 +208,7 @@ def test_readiness_is_polled_until_it_holds(processes: Processes) -> None:
 
 
 class Stack(Service):
-    """A service with a part below its process; it writes down in which order they stop."""
+    """A service with a part below its process; `stopped` has the order in which they stop."""
 
     def __init__(self, folder: Path, *, fails: bool = False) -> None:
         super().__init__(folder)
