@@ -1,4 +1,4 @@
-"""`sluice demo`, without a lab: its verdict and its exit status."""
+"""`sluice demo` without a lab: its verdict and its exit status."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ FALLBACK = (
 
 
 class Runs:
-    """Stands for runs on the lab."""
+    """Replaces runs on the lab."""
 
     def __init__(self) -> None:
         self.summary = dict(SUMMARY)

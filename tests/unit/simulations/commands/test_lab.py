@@ -1,4 +1,4 @@
-"""`sluice lab`, without a lab: what it accepts, prints and returns."""
+"""`sluice lab` without a lab: arguments, output and exit status."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ load:
 
 
 class Runs:
-    """Stands for runs on the lab: `options` are those asked for; `failure` is raised instead of giving a report."""
+    """Replaces runs on the lab: `options` are those of the calls; `failure` is raised instead of a report."""
 
     def __init__(self) -> None:
         self.options: list[Options] = []
@@ -80,7 +80,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 
 @pytest.fixture
 def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A scenario in the current folder, and nothing of the machine's own lab in sight."""
+    """A scenario in the current folder, apart from the lab of this machine."""
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, "intranet")
     monkeypatch.setenv("SLUICE_LAB_CACHE", str(tmp_path / "cache"))
@@ -306,4 +306,4 @@ def test_a_lab_that_does_not_come_up_is_told_with_the_end_of_its_log(
     assert result.exit_code == 1
     assert "the lab did not come up" in result.stderr
     assert result.stderr.endswith("no etcd here\n")
-    os.close(occupy(scenario.parent / "cache" / "standing"))  # and the next may try
+    os.close(occupy(scenario.parent / "cache" / "standing"))  # and the next call may start one

@@ -1,4 +1,4 @@
-"""Deployments and nodes made from manifests."""
+"""Deployments and nodes of manifests."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Nodes of the lab's pools, and the share of one that a replica asks for."""
+"""Nodes of the lab's pools, and the share of a node that a replica requests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a standing lab is found, and told from what an earlier one has left behind."""
+"""Finding a standing lab, and ignoring the files of an earlier one."""
 
 import json
 import os

@@ -37,7 +37,7 @@ esac
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with nothing but a Go on the PATH; the file has a line per build."""
+    """A machine with only a Go on the PATH; the file has a line per build."""
     fake = executable(tmp_path / "bin" / "go", FAKE_GO)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")

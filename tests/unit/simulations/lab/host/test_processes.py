@@ -12,8 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from typing_extensions import override
 
-from simulations.lab.host.processes import LOOPBACK, Child, ProcessError, Processes, free_ports
+from simulations.lab.host.processes import LOOPBACK, Child, ProcessError, Processes, Service, free_ports
 
 FOREVER = "import signal; print('up', flush=True); signal.pause()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOREVER}"
@@ -204,3 +205,37 @@ def test_readiness_is_polled_until_it_holds(processes: Processes) -> None:
     answers = iter([False, False, True])
     child.wait_until(lambda: next(answers), timeout_s=10)
     assert next(answers, None) is None
+
+
+class Stack(Service):
+    """A service with a part below its process; `stopped` has the order in which they stop."""
+
+    def __init__(self, folder: Path, *, fails: bool = False) -> None:
+        super().__init__(folder)
+        self.stopped: list[str] = []
+        self.child: Child
+        self._fails = fails
+
+    @override
+    def _start(self) -> None:
+        self._parts.callback(lambda: self.stopped.append("first part"))
+        self._parts.callback(lambda: self.stopped.append("second part"))
+        self.child = self._processes.start("part", [sys.executable, "-c", FOREVER])
+        self._parts.callback(lambda: self.stopped.append(f"process up: {psutil.pid_exists(self.child.pid)}"))
+        if self._fails:
+            raise ProcessError("part was not ready")
+
+
+def test_a_service_stops_its_processes_and_then_its_parts_in_reverse_order(tmp_path: Path) -> None:
+    with Stack(tmp_path) as stack:
+        stack.check()
+        assert stack.stopped == []
+    stack.stop()
+    assert stack.stopped == ["process up: False", "second part", "first part"]
+
+
+def test_a_service_that_fails_to_start_stops_what_it_has_started(tmp_path: Path) -> None:
+    stack = Stack(tmp_path, fails=True)
+    with pytest.raises(ProcessError, match="not ready"):
+        stack.start()
+    assert stack.stopped == ["process up: False", "second part", "first part"]

@@ -1,4 +1,4 @@
-"""What the kubelet of the lab makes of what it is told. Its life on a real API server is in the integration tests."""
+"""The node agent and the events it gets; the integration tests run it on a real API server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -26,7 +26,7 @@ POD: dict[str, Any] = {
 
 
 class LateWords:
-    """Tells of a pod once more after the agent has deleted it, as an API server does that had more to say before."""
+    """Sends one more event for a pod that the agent has deleted, as an API server may."""
 
     def __init__(self) -> None:
         self.deletions = 0
@@ -40,7 +40,7 @@ class LateWords:
         await self._deleted.wait()
         await _others_go_on()  # the task that deleted the pod ends
         yield ObjectEvent("MODIFIED", POD)
-        await _others_go_on()  # a second life would end as fast as the first
+        await _others_go_on()  # a second worker would end as fast as the first
         yield ObjectEvent("DELETED", POD)
         self.told.set()
 

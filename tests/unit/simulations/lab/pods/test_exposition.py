@@ -1,4 +1,4 @@
-"""What workers show at /metrics, read by a parser of the format and by the formulas that users apply to it."""
+"""The /metrics of workers, checked with a parser of the format and with the formulas of users."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -26,13 +26,13 @@ def exposition(preset: Preset) -> Exposition:
 def samples(text: str) -> Iterator[Sample]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            # The parser appends to every counter the suffix that Triton's have not.
+            # The parser appends a suffix to every counter, which Triton's counters do not have.
             name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
             yield name, sample.labels, sample.value
 
 
 def values(preset: Preset, gauges: Gauges = GAUGES, now_s: float = 101.0) -> dict[str, float]:
-    """Sample values by name; those with `le` or `quantile` by name and that label."""
+    """Return sample values by name; those with `le` or `quantile` by name and that label."""
     found = {}
     for name, labels, value in samples(exposition(preset).render(now_s, gauges)):
         mark = labels.get("le") or labels.get("quantile") or labels.get("finished_reason")

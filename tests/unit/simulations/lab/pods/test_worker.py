@@ -54,7 +54,7 @@ def test_every_item_is_served_and_its_batches_are_as_large_as_the_backlog_allows
         assert set(answers) == {Status.OK}
         assert worker.counts.served == 41
         metrics = await scrape(worker)
-        # The first arrival finds a free server and goes alone; the other forty fill five batches.
+        # The first item is served alone at once; the other forty fill five batches.
         assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 6\n' in metrics
 
     play(spec(fixed_s=0.03, batch_max=8), use)

@@ -1,4 +1,4 @@
-"""Decisions read from the operator's log while it is written."""
+"""Decisions in the operator's log, read while the operator writes it."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the faults of a scenario do, and undo. That the API server takes their patches is tested on the lab."""
+"""The actions of a scenario's faults; their patches are tested on the lab."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def scenario(folder: Path, *lines: str) -> Scenario:
 
 
 class Custom:
-    """One custom resource; `patches` are those it was given."""
+    """One custom resource; `patches` are the received ones."""
 
     def __init__(self, resource: dict[str, Any]) -> None:
         self.resource = resource
@@ -65,7 +65,7 @@ class Custom:
 
 
 class Lab:
-    """What faults need of a cluster."""
+    """The parts of a cluster that faults use."""
 
     def __init__(self) -> None:
         self.metrics = self
@@ -100,7 +100,7 @@ def custom(monkeypatch: pytest.MonkeyPatch) -> Custom:
 
 
 def merged(target: Any, patch: Any) -> Any:
-    """RFC 7396, as its own pseudo-code has it."""
+    """Apply a merge patch by the pseudo-code of RFC 7396."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""How replicas and money are counted from what the API server lists."""
+"""Counts of replicas and spend from the lists of the API server."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ def pod(app: str, *, node: str | None = "n", ready: bool = True, leaving: bool =
 
 
 class World:
-    """What the API server has; `failure` is raised by the next list of pods."""
+    """The objects of the API server; the next list of pods raises `failure`."""
 
     def __init__(self) -> None:
         self.pods: list[dict[str, Any]] = []
@@ -133,7 +133,7 @@ def test_a_change_of_price_is_seen(world: World, observer: Observer) -> None:
 
 
 def wait_until(holds: Callable[[], bool], world: World) -> None:
-    """Poll as often as the observer looks."""
+    """Poll as often as the observer."""
     while not holds():
         assert world.asked.acquire(timeout=5)
 

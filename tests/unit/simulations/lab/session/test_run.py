@@ -1,4 +1,4 @@
-"""What of a run is decided without a lab; the rest is tested on one."""
+"""The parts of a run that need no lab; the others are tested on one."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a person sees of a run."""
+"""The live table and the lines of a run."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Items and streams on their way through real workers, on loopback sockets."""
+"""Items and streams through real workers, on loopback sockets."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ def stage(name: str = "asr", *after: str, **fields: Any) -> StageTopology:
 
 
 class Lab:
-    """A pipeline with workers in the same process; `results` has what became of each item, by its number."""
+    """A pipeline with workers in the same process; `results` has the outcome of each item, by its number."""
 
     def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, sla_s: float) -> None:
         self.timers = Timers()
@@ -69,7 +69,7 @@ class Lab:
         return number
 
     async def outcomes(self, items: int) -> Counter[Outcome]:
-        """What has become of all items, once there are as many as expected."""
+        """Return the outcomes of all items, once there are as many as expected."""
         await until(lambda: len(self.results) >= items)
         return Counter(self.results.values())
 
@@ -254,7 +254,7 @@ def test_no_item_is_lost_when_a_pod_drains_under_load(routing: Routing) -> None:
         for _ in range(60):
             lab.offer()
         drain = asyncio.get_running_loop().create_task(leaving.drain(0.1))
-        for _ in range(60):  # the ingress does not know yet that the pod leaves
+        for _ in range(60):  # the ingress does not know yet that the pod is leaving
             await asyncio.sleep(0.004)
             lab.offer()
         lab.tell(leaving, ready=False)
@@ -331,7 +331,7 @@ def test_a_stream_that_finds_no_slot_is_refused_and_all_its_chunks_are_lost() ->
             lab.offer(stream)
 
         assert await lab.outcomes(6) == {Outcome.SERVED: 4, Outcome.LOST: 2}
-        assert lab.workers[0].counts.served == 4  # a refused stream burdens nobody
+        assert lab.workers[0].counts.served == 4  # a refused stream reaches no worker
         assert lab.pipeline.tally.active_streams == 3  # it is offered load all the same
 
     play(use, stage("vad"), MEMORY, unit=DemandUnit.STREAMS)
@@ -404,7 +404,7 @@ def test_streams_stay_on_a_draining_pod_while_new_ones_go_elsewhere() -> None:
         assert await lab.outcomes(2) == {Outcome.SERVED: 2}
         assert (leaving.counts.served, staying.counts.served) == (1, 1)
         lab.pipeline.end_stream(stream)
-        await drain  # ends long before its limit, because the last stream has gone
+        await drain  # ends long before its limit, with the last stream
         assert (leaving.counts.sessions_cut, lab.pipeline.tally.recoveries.sessions_cut) == (0, 0)
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
@@ -502,7 +502,7 @@ def test_requests_beyond_the_admissible_rate_are_shed() -> None:
     async def use(lab: Lab) -> None:
         await lab.add()
         lab.pipeline.admissible = 0.0
-        lab.offer()  # what had been saved up
+        lab.offer()  # the token saved meanwhile
         lab.offer()
 
         assert await lab.outcomes(2) == {Outcome.SERVED: 1, Outcome.SHED: 1}

@@ -1,4 +1,4 @@
-"""The load generator: what it sends, when, and that nothing slows it down."""
+"""The load generator: its items, their times, and its independence of the answers."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def test_the_loads_of_several_pipelines_are_played_side_by_side() -> None:
 
 
 class Sink:
-    """Receives everything and answers nothing, or everything."""
+    """Receives all items and answers all or none."""
 
     def __init__(self, *, answers: bool) -> None:
         self.answers = answers

@@ -33,7 +33,7 @@ class Lab:
         return arrival_payload(arrival_s, time.monotonic())
 
     async def metrics(self) -> dict[str, float]:
-        """Samples by name, with the outcome or the bound in brackets."""
+        """Return samples by name, with the outcome or the bound in brackets."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://127.0.0.1:{self.config.metrics_port}/metrics") as answer,
@@ -141,7 +141,7 @@ def test_a_stream_without_a_slot_is_told_so_and_its_chunks_are_lost(tmp_path: Pa
         assert await lab.client.send(1, 3, lab.payload()) is Status.REFUSED_QUEUE
         metrics = await lab.metrics()
         assert metrics["sluice_ingress_items_total[lost]"] == 1
-        # Lost items are later than every bound, so that a measured percentile does not forget them.
+        # Lost items are in the +Inf bucket, so that a measured percentile includes them.
         assert metrics["sluice_ingress_latency_seconds_bucket[+Inf]"] == 1
         assert max(v for k, v in metrics.items() if "bucket" in k and "Inf" not in k) == 0
 

@@ -1,4 +1,4 @@
-"""Which replica gets the next item."""
+"""The choice of the replica for the next item."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ def fleet(*weights: float, limit: int = 1) -> list[Replica]:
 
 
 def shares(router: Router, replicas: list[Replica], items: int, *, keep: bool = False) -> list[int]:
-    """How many items each replica gets; they stay outstanding with `keep`."""
+    """Return the number of items of each replica; they stay outstanding with `keep`."""
     got: Counter[int] = Counter()
     for _ in range(items):
         chosen = router.for_item(replicas)

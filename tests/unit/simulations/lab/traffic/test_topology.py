@@ -1,4 +1,4 @@
-"""What the ingress is told of a pipeline."""
+"""The topology of a pipeline for the ingress."""
 
 from pathlib import Path
 
