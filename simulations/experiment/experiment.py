@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from controller.core.messages.explain import reason_sentence
-from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.record import decision_key
+from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
@@ -324,15 +325,15 @@ class _DecisionLog:
 
     def __init__(self) -> None:
         self.entries: list[DecisionEntry] = []
-        self._gists: dict[PipelineKey, object] = {}
+        self._keys: dict[PipelineKey, object] = {}
 
     def add(self, decision: Decision) -> None:
         """Note what is new."""
         for pipeline in decision.pipelines:
-            gist = _gist(pipeline)
-            if self._gists.get(pipeline.key) == gist:
+            key = decision_key(pipeline)
+            if self._keys.get(pipeline.key) == key:
                 continue
-            self._gists[pipeline.key] = gist
+            self._keys[pipeline.key] = key
             if decision.now_s >= 0:
                 self.entries.append(
                     DecisionEntry(
@@ -347,12 +348,6 @@ class _DecisionLog:
                         else reason_sentence(pipeline),
                     )
                 )
-
-
-def _gist(decision: PipelineDecision) -> object:
-    """What makes a decision another one; readings and instants move all the time."""
-    changes = [(change.stage, change.pool, change.before, change.after) for change in decision.changes]
-    return changes, dict(decision.desired), {(hold.reason, hold.stage) for hold in decision.holds}
 
 
 def _result(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.core.record import SCHEMA
+from controller.core.record import SCHEMA, recorded_decision_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class DecisionLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
-        self._gists: dict[str, object] = {}
+        self._keys: dict[str, object] = {}
 
     def latest(self) -> list[LoggedDecision]:
         """Return the decisions logged since the last call, in order."""
@@ -55,9 +55,9 @@ class DecisionLog:
         if record is None:
             return
         for key, decision in record["decision"]["pipelines"].items():
-            gist = _gist(decision)
-            if self._gists.get(key) != gist:
-                self._gists[key] = gist
+            decision_key = recorded_decision_key(decision)
+            if self._keys.get(key) != decision_key:
+                self._keys[key] = decision_key
                 yield _decision(record["decision"]["now_s"], key, decision)
 
 
@@ -67,12 +67,6 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
         return None  # the log has other lines, too
     return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
-
-
-def _gist(decision: Mapping[str, Any]) -> object:
-    """What makes a decision another one; readings and instants move all the time."""
-    holds = sorted((hold["reason"], hold["stage"] or "") for hold in decision["holds"])
-    return decision["outcome"], decision["changes"], decision["desired"], holds
 
 
 def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDecision:
