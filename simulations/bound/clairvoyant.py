@@ -46,7 +46,7 @@ from scipy.special import gammainc
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, ServiceLaw
 from simulations.bound.arrivals import Arrivals, count_arrivals
-from simulations.bound.program import Limit, Need, Program, Supply, solve
+from simulations.bound.program import CapacityLimit, Need, Program, ReplicaSupply, solve
 from simulations.results.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, REQUIRED_SHARE, Clock, Interval
 from simulations.scenario.scenario import Fault
 from simulations.scenario.schedule import Schedule
@@ -60,7 +60,7 @@ _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Epoch:
     """What `set` makes of the resources from `at_s` on."""
 
     at_s: float
@@ -90,7 +90,7 @@ def clairvoyant_bound(
     *,
     seeds: Mapping[PipelineKey, int],
     faults: Iterable[Fault] = (),
-    changes: Iterable[Change] = (),
+    changes: Iterable[Epoch] = (),
     required_share: float = REQUIRED_SHARE,
 ) -> Bound:
     """Return the bound for one load; see the module for what it says.
@@ -109,7 +109,7 @@ def clairvoyant_bound(
         BoundNotFound: the solver failed.
     """
     world = _World(
-        epochs=(Change(at_s=0.0, pipelines=tuple(pipelines), pools=tuple(pools)), *changes),
+        epochs=(Epoch(at_s=0.0, pipelines=tuple(pipelines), pools=tuple(pools)), *changes),
         faults=tuple(faults),
         clock=clock,
     )
@@ -145,7 +145,7 @@ def clairvoyant_bound(
 class _World:
     """Resources and faults over time, on the segments of the program; in doubt in favour of less cost."""
 
-    def __init__(self, *, epochs: tuple[Change, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
+    def __init__(self, *, epochs: tuple[Epoch, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
         self.epochs = epochs
         self.faults = faults
         self.clock = clock
@@ -175,7 +175,7 @@ class _World:
         count = math.ceil(round((clock.duration_s - clock.warmup_s) / length_s, 9))
         return np.asarray(np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s))
 
-    def supplies(self) -> Iterable[Supply]:
+    def supplies(self) -> Iterable[ReplicaSupply]:
         """Yield what is to be had of every placement."""
         for pipeline, stage, placement in self.placements:
             prior = placement.prior
@@ -191,7 +191,7 @@ class _World:
             )
             room = np.floor(self._room(placement.pool) * prior.per_instance + _WHOLE)
             most = np.where(lost, 0.0, np.minimum(most, room))
-            yield Supply(
+            yield ReplicaSupply(
                 startup_s=placement.startup_s * min([1.0, *self._start_factors(placement.pool)]),
                 price_per_hour=self._price_per_hour(placement, 0.0),
                 at_least=np.where(self._minimum_holds(pipeline, placement.pool), np.minimum(least, most), 0.0),
@@ -199,18 +199,18 @@ class _World:
                 may_grow=~(held & np.concatenate([[False], held[:-1]])),
             )
 
-    def limits(self) -> Iterable[Limit]:
+    def limits(self) -> Iterable[CapacityLimit]:
         """Yield the pools' instances and the pipelines' budgets."""
         for pool in self.epochs[0].pools:
             on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
             most = self._room(pool.name)
             if on_it and np.all(np.isfinite(most)):
                 share = np.array([[1 / self.placements[k][2].prior.per_instance] for k in on_it])
-                yield Limit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
+                yield CapacityLimit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
         for pipeline in self.pipelines:
             own = [k for k, (owner, *_) in enumerate(self.placements) if owner is pipeline]
             budgets = [(epoch.at_s, _pipeline(epoch, pipeline).budget_per_hour) for epoch in self.epochs]
-            yield Limit(
+            yield CapacityLimit(
                 supplies=tuple(own),
                 weights=np.array([self._price_per_hour(self.placements[k][2], self._lag_s) for k in own]),
                 most=self._steps(budgets, max, self._lag_s),
@@ -459,21 +459,21 @@ def _least_service_s(placement: PlacementSpec) -> float:
     return placement.prior.service.mean_s(1) if placement.prior.service.cv == 0 else 0.0
 
 
-def _pipeline(epoch: Change, pipeline: PipelineSpec) -> PipelineSpec:
+def _pipeline(epoch: Epoch, pipeline: PipelineSpec) -> PipelineSpec:
     return next((found for found in epoch.pipelines if found.key == pipeline.key), pipeline)
 
 
-def _placement(epoch: Change, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
+def _placement(epoch: Epoch, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
     for found in _pipeline(epoch, pipeline).stages:
         if found.name == stage.name:
             return next((other for other in found.placements if other.pool == placement.pool), placement)
     return placement
 
 
-def _pool(epoch: Change, name: PoolName) -> PoolSpec:
+def _pool(epoch: Epoch, name: PoolName) -> PoolSpec:
     return next(pool for pool in epoch.pools if pool.name == name)
 
 
-def _instances(epoch: Change, name: PoolName) -> float:
+def _instances(epoch: Epoch, name: PoolName) -> float:
     instances = _pool(epoch, name).instances
     return math.inf if instances is None else float(instances)

@@ -14,7 +14,7 @@ _NEAR = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CostLine:
     """Any mix that carries the rate asked for less `slack` costs at least `cost` − `slope` · `slack` per hour."""
 
     cost: float
@@ -28,7 +28,7 @@ class Mixes:
     rate: Array
     cost_per_hour: Array
 
-    def lines(self, rate: float, count: int) -> list[Line]:
+    def lines(self, rate: float, count: int) -> list[CostLine]:
         """Up to `count` lines below the cost of carrying up to `rate`, the tightest at `rate` first.
 
         They are the last edges of the lower convex hull of the cost, which is a step function. Empty where no mix
@@ -45,14 +45,14 @@ class Mixes:
             return []
         slack = np.concatenate([[0.0], (rate - self.rate[:at])[::-1]])
         cost = np.concatenate([[self.cost_per_hour[at]], self.cost_per_hour[:at][::-1]])
-        found: list[Line] = []
+        found: list[CostLine] = []
         here = 0
         while here < len(slack) - 1 and len(found) < count:
             # From a corner of the hull its next edge is the steepest way down.
             slopes = (cost[here] - cost[here + 1 :]) / (slack[here + 1 :] - slack[here])
             best = int(np.argmax(slopes))
             slope = float(slopes[best])
-            found.append(Line(cost=float(cost[here] + slope * slack[here]), slope=slope))
+            found.append(CostLine(cost=float(cost[here] + slope * slack[here]), slope=slope))
             here += best + 1
         return found
 

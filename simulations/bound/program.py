@@ -28,7 +28,7 @@ class BoundNotFound(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Supply:
+class ReplicaSupply:
     """The replicas of one placement. Arrays have shape (segments,).
 
     Attributes:
@@ -67,7 +67,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Limit:
+class CapacityLimit:
     """In no segment may Σ `weights` · paid replicas be above `most`; shapes (supplies, segments) and (segments,)."""
 
     supplies: tuple[int, ...]
@@ -87,9 +87,9 @@ class Program:
     window_of: NDArray[np.int64]
     windows: int
     given_up: float
-    supplies: tuple[Supply, ...]
+    supplies: tuple[ReplicaSupply, ...]
     needs: tuple[Need, ...]
-    limits: tuple[Limit, ...]
+    limits: tuple[CapacityLimit, ...]
 
     @property
     def lengths_s(self) -> Array:
@@ -98,14 +98,14 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
+class ProgramSolution:
     """The cheapest point. `cost` (USD) has shape (segments,), `given_up` (shares of windows) shape (windows,)."""
 
     cost: Array
     given_up: Array
 
 
-def solve(program: Program) -> Solution | None:
+def solve(program: Program) -> ProgramSolution | None:
     """Return the cheapest point of the program; None when there is none.
 
     Raises:
@@ -133,7 +133,7 @@ class _Assembly:
         self._count = 0
         self._mixes: dict[tuple[bytes, ...], Mixes] = {}
 
-    def solve(self) -> Solution | None:
+    def solve(self) -> ProgramSolution | None:
         program, segments = self._program, self._segments
         self._starts()
         for limit in program.limits:
@@ -167,7 +167,7 @@ class _Assembly:
         if found.status:
             raise BoundNotFound(f"bound: {found.message}")
         paid = found.x[self._paid : self._undone]
-        return Solution(
+        return ProgramSolution(
             cost=(hourly * paid).reshape(-1, segments).sum(axis=0), given_up=np.asarray(found.x[self._given_up :])
         )
 

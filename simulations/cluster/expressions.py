@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from profiler.samples import Quantity
-from simulations.cluster.scrapes import Floats, Window, quantiles
+from simulations.cluster.scrapes import Floats, ScrapeWindow, quantiles
 from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 _HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
@@ -40,14 +40,14 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pods:
+class PodSamples:
     """The pods of one placement: their samples over the stage's window, and what their server was started with.
 
     `summary` are their samples over TRITON_SUMMARY_S; `bounds_s` are those of the latency buckets.
     """
 
-    window: Window
-    summary: Window
+    window: ScrapeWindow
+    summary: ScrapeWindow
     bounds_s: Floats
     concurrency: int
     batch_limit: int
@@ -78,20 +78,20 @@ class Expression:
     NaN stands for a series that is not there, unless the server itself tells NaN (`tells_nan`).
     """
 
-    value: Callable[[Pods], Floats]
-    over: Callable[[Pods], Floats] | None = None
+    value: Callable[[PodSamples], Floats]
+    over: Callable[[PodSamples], Floats] | None = None
     tells_nan: bool = False
 
 
-def _rate(counter: Counter) -> Callable[[Pods], Floats]:
+def _rate(counter: Counter) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.rate(counter)
 
 
-def _mean(level: Level) -> Callable[[Pods], Floats]:
+def _mean(level: Level) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.window.means[:, level]
 
 
-def _last(level: Level) -> Callable[[Pods], Floats]:
+def _last(level: Level) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.window.last[:, level]
 
 
@@ -100,14 +100,14 @@ def upper_bounds_s(preset: str) -> Floats:
     return np.append(_HISTOGRAMS_S[preset], np.inf)
 
 
-def _buckets(preset: str) -> Callable[[Pods], Floats]:
+def _buckets(preset: str) -> Callable[[PodSamples], Floats]:
     """Cumulative rates by a server's own bounds: between those that are counted by, items are taken to be even.
 
     What is above all of those is taken to be below the server's next.
     """
     bounds_s = upper_bounds_s(preset)
 
-    def buckets(pods: Pods) -> Floats:
+    def buckets(pods: PodSamples) -> Floats:
         counted = pods.buckets()
         below = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
         edges = np.concatenate([[0.0], pods.bounds_s])
@@ -122,25 +122,25 @@ def _buckets(preset: str) -> Callable[[Pods], Floats]:
     return buckets
 
 
-def _summary(quantile: float) -> Callable[[Pods], Floats]:
+def _summary(quantile: float) -> Callable[[PodSamples], Floats]:
     return lambda pods: quantiles(quantile, pods.bounds_s, pods.summary.increases[:, len(Counter) :])
 
 
-def _triton_served_batch(pods: Pods) -> Floats:
+def _triton_served_batch(pods: PodSamples) -> Floats:
     items, batches = pods.rate(Counter.COMPLETED), pods.rate(Counter.BATCHES)
     return items * items / np.maximum(batches, 1e-9) + items - batches
 
 
-def _triton_busy(pods: Pods) -> Floats:
+def _triton_busy(pods: PodSamples) -> Floats:
     return pods.rate(Counter.SERVICE_S) * pods.rate(Counter.BATCHES) / np.maximum(pods.rate(Counter.COMPLETED), 1e-9)
 
 
-def _vllm_arrivals(pods: Pods) -> Floats:
+def _vllm_arrivals(pods: PodSamples) -> Floats:
     growth = pods.window.slopes[:, Level.QUEUED] + pods.window.slopes[:, Level.IN_SERVICE]
     return pods.rate(Counter.COMPLETED) + growth
 
 
-def _vllm_cache_use(pods: Pods) -> Floats:
+def _vllm_cache_use(pods: PodSamples) -> Floats:
     if pods.session_slots is None:
         return np.minimum(1.0, pods.window.last[:, Level.IN_SERVICE] / (pods.concurrency * pods.batch_limit))
     return np.minimum(1.0, pods.window.last[:, Level.SESSIONS] / pods.session_slots)
@@ -148,7 +148,7 @@ def _vllm_cache_use(pods: Pods) -> Floats:
 
 _SESSIONS: Mapping[Quantity, Expression] = {
     Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
-    Quantity.MEMORY_USE: Expression(value=_last(Level.SESSIONS), over=Pods.slots),
+    Quantity.MEMORY_USE: Expression(value=_last(Level.SESSIONS), over=PodSamples.slots),
 }
 _WORKER_BUCKETS, _VLLM_BUCKETS = _buckets("generic"), _buckets("vllm")
 _NOT_EXPORTED = Expression(value=lambda pods: np.full(len(pods.window.ages_s), np.nan))

@@ -9,15 +9,15 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
-from simulations.cluster.disturbances import Disturbances, Noise
-from simulations.cluster.expressions import Counter, Pods
-from simulations.cluster.queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
+from simulations.cluster.expressions import Counter, PodSamples
+from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
+from simulations.cluster.metric_faults import MetricFaults, ReadingNoise
+from simulations.cluster.pods import Pod, Workload
 from simulations.cluster.readings import OnDemand, placement_readings
-from simulations.cluster.scrapes import Window, quantiles
+from simulations.cluster.scrapes import ScrapeWindow, quantiles
 from simulations.cluster.serving import OFFERED, Serving
-from simulations.cluster.workloads import Pod, Workload
 from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
-from simulations.policies.base import IngressReading, ReplicaReading
+from simulations.policies.autoscaler import IngressReading, ReplicaReading
 from simulations.results.histogram import TRITON_SUMMARY_S
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
@@ -26,11 +26,11 @@ _SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
 _NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query finds no series")
 
 
-class Metrics:
+class SimulatedMetrics:
     """The answers at `now_s`, which stay the same whatever happens later. Most are made when somebody asks for them."""
 
     def __init__(
-        self, servings: Mapping[PipelineKey, Serving], disturbances: Disturbances, *, now_s: float, grace_s: float
+        self, servings: Mapping[PipelineKey, Serving], disturbances: MetricFaults, *, now_s: float, grace_s: float
     ) -> None:
         """A pod need not report before it has been ready for `grace_s`."""
         self._now_s = now_s
@@ -80,7 +80,7 @@ class Metrics:
             lost = self._disturbances.lost(pipeline.key)
             hidden = frozenset(name for name in names if lost or self._disturbances.hides(pipeline.key, name[1]))
             prior = placement.prior
-            pods = Pods(
+            pods = PodSamples(
                 window=told.window(reporting, stage.metrics_window_s),
                 summary=told.window(reporting, TRITON_SUMMARY_S),
                 bounds_s=_BOUNDS_S,
@@ -152,7 +152,7 @@ class _Told:
         self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
         self._each: dict[float, dict[int | None, tuple[float, ...]]] = {}
 
-    def window(self, pods: Sequence[Pod], window_s: float) -> Window:
+    def window(self, pods: Sequence[Pod], window_s: float) -> ScrapeWindow:
         """Return what these pods, which serve, say."""
         numbers = [pod.number for pod in pods if pod.number is not None]
         return self._replicas.window(numbers, self._now_s, window_s)
@@ -166,12 +166,12 @@ class _Told:
             self._each[window_s] = dict(zip(self._numbers, map(tuple, columns.tolist()), strict=True))
         return self._each[window_s]
 
-    def ingress_window(self, window_s: float) -> Window:
+    def ingress_window(self, window_s: float) -> ScrapeWindow:
         """Return what the ingress says, in one row."""
         return self._ingress.window([0], self._now_s, window_s)
 
 
-def _noisy(reading: ReplicaReading, noise: Noise) -> ReplicaReading:
+def _noisy(reading: ReplicaReading, noise: ReadingNoise) -> ReplicaReading:
     ready_since_s, *values, p95_s = reading
     told = [value * noise.factor() for value in values]
     factor = noise.factor()  # with or without a latency

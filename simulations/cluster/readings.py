@@ -18,7 +18,7 @@ from profiler.sources.combine import (
     summed_buckets,
 )
 from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
-from simulations.cluster.expressions import EXPRESSIONS, Expression, Pods, upper_bounds_s
+from simulations.cluster.expressions import EXPRESSIONS, Expression, PodSamples, upper_bounds_s
 from simulations.cluster.scrapes import LOOKBACK_S, Floats
 
 Key = TypeVar("Key")
@@ -57,7 +57,7 @@ class OnDemand(Mapping[Key, Value]):
 
 
 def placement_readings(
-    stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: Pods, hidden: frozenset[Pod]
+    stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: PodSamples, hidden: frozenset[Pod]
 ) -> dict[Quantity, Reading]:
     """Return every quantity of the pods that ought to report, `names`, in the order of the rows of `pods`.
 
@@ -86,7 +86,7 @@ def placement_readings(
         return {name: kept[row] for row, name in shown if expression.tells_nan or kept[row] == kept[row]}
 
     @cache  # a preset has several quantiles of the same histogram
-    def summed(value: Callable[[Pods], Floats]) -> Buckets | Absence:
+    def summed(value: Callable[[PodSamples], Floats]) -> Buckets | Absence:
         bounds, values = upper_bounds_s(stage.preset).tolist(), value(pods)
         buckets = {
             name: dict(zip(bounds, values[row].tolist(), strict=True))

@@ -10,7 +10,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
 from optimizer.model import PipelineKey
 from simulations.cluster.expressions import EXPRESSIONS
-from simulations.cluster.queries import UnansweredQuery, parse_query
+from simulations.cluster.ingress_queries import UnansweredQuery, parse_query
 from simulations.scenario.load import refused_loads
 from simulations.scenario.scenario import Scenario, invalid, resource_changes, resource_name, with_what_if
 

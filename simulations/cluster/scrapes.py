@@ -86,13 +86,13 @@ class Scrapes:
     first: Mapping[int, int]
     columns: tuple[int, int]
 
-    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "Window":
+    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "ScrapeWindow":
         """Return what these targets say about (now_s − window_s, now_s]; now is not before the newest scrape."""
-        return Window(self, numbers, now_s, window_s)
+        return ScrapeWindow(self, numbers, now_s, window_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
+class _TargetGroup:
     """Targets of a window, by their places in it and their numbers, that have the same samples in it.
 
     `first` is the oldest of these; `earlier` is the scrape before it.
@@ -119,7 +119,7 @@ class _Part:
         return within
 
 
-class Window:
+class ScrapeWindow:
     """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN where one has none.
 
     Each is made when it is asked for first: nobody looks at all of them.
@@ -152,7 +152,7 @@ class Window:
     def rates(self) -> Floats:
         """PromQL's, of counters."""
 
-        def rates(part: _Part) -> Floats:
+        def rates(part: _TargetGroup) -> Floats:
             return rate(
                 part.first.counters[part.numbers],
                 part.newest.counters[part.numbers],
@@ -169,7 +169,7 @@ class Window:
     def increases(self) -> Floats:
         """The counters' own."""
 
-        def increases(part: _Part) -> Floats:
+        def increases(part: _TargetGroup) -> Floats:
             start: Floats = part.first.counters[part.numbers]
             end: Floats = part.newest.counters[part.numbers]
             return end - start
@@ -195,7 +195,7 @@ class Window:
     def slopes(self) -> Floats:
         """Of levels, per second, by least squares."""
 
-        def slopes(part: _Part) -> Floats:
+        def slopes(part: _TargetGroup) -> Floats:
             before = (0.0, 0.0) if part.earlier is None else part.earlier.times
             t_sum, t_squares = part.newest.times[0] - before[0], part.newest.times[1] - before[1]
             samples = part.samples
@@ -212,7 +212,7 @@ class Window:
         return [place for place, number in enumerate(self._numbers) if scrapes.first.get(number, never) <= newest]
 
     @cached_property
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> list[_TargetGroup]:
         rows, first = self._scrapes.rows, self._scrapes.first
         inside = bisect_right(rows, self._now_s - self._window_s, key=lambda row: row.t_s)
         places: dict[int, list[int]] = {}
@@ -221,7 +221,7 @@ class Window:
             if begin < len(rows):
                 places.setdefault(begin, []).append(place)
         return [
-            _Part(
+            _TargetGroup(
                 places=own,
                 numbers=np.array([self._numbers[place] for place in own], dtype=np.intp),
                 earlier=rows[begin - 1] if begin else None,
@@ -231,7 +231,7 @@ class Window:
             for begin, own in places.items()
         ]
 
-    def _of_each(self, value: Callable[[_Part], Floats], columns: int, *, at_least: int = 1) -> Floats:
+    def _of_each(self, value: Callable[[_TargetGroup], Floats], columns: int, *, at_least: int = 1) -> Floats:
         """Return a value of the targets that have so many samples."""
         made = self._nothing(columns)
         for part in self._parts:

@@ -5,9 +5,9 @@ import numpy as np
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.cluster.expressions import Counter, Level
+from simulations.cluster.pods import Pod
 from simulations.cluster.scrapes import ScrapeHistory, Scrapes
-from simulations.cluster.workloads import Pod
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 
 OFFERED = 0

@@ -21,20 +21,20 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.disturbances import Disturbances
-from simulations.cluster.metrics import Metrics
-from simulations.cluster.nodes import Pool, reclaimed_nodes
-from simulations.cluster.queries import ActiveStreams, parse_query
+from simulations.cluster.ingress_queries import ActiveStreams, parse_query
+from simulations.cluster.metric_faults import MetricFaults
+from simulations.cluster.metrics import SimulatedMetrics
+from simulations.cluster.node_pool import NodePool, reclaimed_nodes
+from simulations.cluster.pods import Pod, Workload, Workloads, initial_replicas
 from simulations.cluster.readings import OnDemand
 from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.serving import Serving
-from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
-from simulations.engine.pipeline import PipelineEngine
-from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
-from simulations.results import ledger
+from simulations.engine.pipeline_engine import PipelineEngine
+from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
+from simulations.results import spending
 from simulations.results.histogram import TRITON_SUMMARY_S
-from simulations.results.ledger import Observation
 from simulations.results.scoring import Tally
+from simulations.results.spending import Observation
 from simulations.scenario.load import item_seed, pipeline_schedules
 from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
 from simulations.scenario.schedule import Schedule
@@ -95,7 +95,7 @@ class SimulatedCluster:
         self._pool_specs: dict[PoolName, PoolSpec] = {pool.name: pool for pool in pools}
         self._memories: dict[PipelineKey, PipelineMemory] = {}
         self._pool_memories: dict[PoolName, PoolMemory] = {}
-        self._disturbances = Disturbances(seed=seed)
+        self._disturbances = MetricFaults(seed=seed)
         changes = resource_changes(scenario)
         patched = [pipeline_spec(c.resource) for c in changes if isinstance(c.resource, SpeechPipeline)]
         keys = [pipeline.key for pipeline in self.pipelines]
@@ -147,7 +147,7 @@ class SimulatedCluster:
 
     def snapshot(self) -> DetailedSnapshot:
         """Return the world as a policy sees it now."""
-        metrics = Metrics(
+        metrics = SimulatedMetrics(
             self._serving,
             self._disturbances,
             now_s=self.now_s,
@@ -263,7 +263,7 @@ class SimulatedCluster:
         if state == self._observed:
             return
         self._observed = state
-        seen = ledger.observation(
+        seen = spending.observation(
             max(0.0, self.now_s),
             self.pipelines,
             {(key, *placement): w.replicas() for (key, placement), w in self._workloads.workloads.items()},
@@ -324,7 +324,7 @@ class SimulatedCluster:
             case "spike" | "set":
                 pass  # in the load's schedule; in the changes of resources
 
-    def _reclaim(self, index: int, fault: Fault, pool: Pool, *, begins: bool) -> None:
+    def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
         """Announce that a share of a pool's nodes goes, and take it; without an end, each is replaced after a while."""
         reclaim = fault.spot_reclaim
         assert reclaim is not None
@@ -344,7 +344,7 @@ class SimulatedCluster:
             for node, after_s in replaced_s.items():
                 self._agenda.at(gone_s + after_s, partial(self._replace, pool, node, gone_s + after_s))
 
-    def _replace(self, pool: Pool, node: int, now_s: float) -> None:
+    def _replace(self, pool: NodePool, node: int, now_s: float) -> None:
         pool.leaving[node] -= 1
         self._workloads.restore_nodes(pool, [node], now_s)
 
@@ -357,7 +357,7 @@ class SimulatedCluster:
 
     # -- what is seen
 
-    def _pipeline_state(self, spec: PipelineSpec, metrics: Metrics) -> PipelineState:
+    def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics) -> PipelineState:
         workloads = {
             (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
             for stage in spec.stages
@@ -392,10 +392,10 @@ class SimulatedCluster:
             memory=self._memories.get(spec.key, PipelineMemory()),
         )
 
-    def _answer(self, metrics: Metrics, text: str) -> Reading:
+    def _answer(self, metrics: SimulatedMetrics, text: str) -> Reading:
         return metrics.scalar(self._queries[text], text)
 
-    def _replica_readings(self, metrics: Metrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
+    def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
         asked = [
             (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
             for spec in self._specs.values()
@@ -413,7 +413,9 @@ class SimulatedCluster:
             }
         )
 
-    def _ingress_readings(self, metrics: Metrics, specs: Sequence[PipelineSpec]) -> dict[PipelineKey, IngressReading]:
+    def _ingress_readings(
+        self, metrics: SimulatedMetrics, specs: Sequence[PipelineSpec]
+    ) -> dict[PipelineKey, IngressReading]:
         readings = {}
         for spec in specs:
             window_s = spec.stages[0].metrics_window_s if self._window_s is None else self._window_s
@@ -423,7 +425,7 @@ class SimulatedCluster:
         return readings
 
 
-def _target(workload: Workload | None, pool: Pool | None, name: str) -> TargetState | TargetMissing:
+def _target(workload: Workload | None, pool: NodePool | None, name: str) -> TargetState | TargetMissing:
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
     return workload.target_state(pool)

@@ -27,10 +27,10 @@ from optimizer.model import PipelineKey
 from simulations.cluster.simulated import SimulatedCluster
 from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
-from simulations.policies.base import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
+from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
-from simulations.results import ledger
-from simulations.results.results import BoundResult, Change, DecisionEntry, RunResult, Tuning
+from simulations.results import spending
+from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore, Tally
 from simulations.scenario.load import pipeline_schedules
@@ -340,7 +340,9 @@ class _DecisionLog:
                         t_s=decision.now_s,
                         pipeline=pipeline.key,
                         changes=tuple(
-                            Change(stage=change.stage, pool=change.pool, before=change.before, after=change.after)
+                            PlacementChange(
+                                stage=change.stage, pool=change.pool, before=change.before, after=change.after
+                            )
                             for change in pipeline.changes
                         ),
                         reason=decision.reason
@@ -377,7 +379,7 @@ def _result(
         tuning=tuning,
         what_if=what_if,
         seed=seed,
-        cost=ledger.cost(cluster.observations, clock),
+        cost=spending.cost(cluster.observations, clock),
         windows=len(met),
         sla_windows_met=sum(met) / len(met) if met else None,
         sla_windows_met_calm=sum(met_calm) / len(met_calm) if met_calm else None,
@@ -392,9 +394,9 @@ def _result(
         lost=sum(score.lost for score in scores),
         in_flight=sum(score.in_flight for score in scores),
         sessions_cut=cluster.sessions_cut,
-        replica_changes=ledger.replica_changes(cluster.observations, clock),
+        replica_changes=spending.replica_changes(cluster.observations, clock),
         cap_violations=sum(
-            ledger.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)
+            spending.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)
             for pipeline in cluster.pipelines
         ),
         simulated_s=clock.duration_s,

@@ -8,7 +8,7 @@ import numpy as np
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
-from simulations.bound.clairvoyant import Bound, Change, clairvoyant_bound
+from simulations.bound.clairvoyant import Bound, Epoch, clairvoyant_bound
 from simulations.results.results import BoundResult
 from simulations.results.run_series import means
 from simulations.results.scoring import Steps
@@ -57,11 +57,11 @@ def bound_one(
     )
 
 
-def _changes(scenario: Scenario) -> tuple[Change, ...]:
+def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
     """What the resources are after each `set` fault, all of them each time."""
     pipelines = {pipeline_spec(resource).key: pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool_spec(resource).name: pool_spec(resource) for resource in scenario.pools}
-    changes: list[Change] = []
+    changes: list[Epoch] = []
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):
             pipeline = pipeline_spec(change.resource)
@@ -69,7 +69,7 @@ def _changes(scenario: Scenario) -> tuple[Change, ...]:
         else:
             pool = pool_spec(change.resource)
             pools[pool.name] = pool
-        changes.append(Change(at_s=change.at_s, pipelines=tuple(pipelines.values()), pools=tuple(pools.values())))
+        changes.append(Epoch(at_s=change.at_s, pipelines=tuple(pipelines.values()), pools=tuple(pools.values())))
     return tuple(changes)
 
 

@@ -9,7 +9,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from simulations.policies.base import Autoscaler, Briefing
+from simulations.policies.autoscaler import Autoscaler, Briefing
 from simulations.policies.dynamo import Dynamo, DynamoSettings
 from simulations.policies.flink import Flink, FlinkSettings
 from simulations.policies.hpa import Hpa, HpaSettings
@@ -29,7 +29,7 @@ TRAINED = "trained.json"
 S = TypeVar("S")
 
 
-class InvalidSettings(ValueError):
+class InvalidPolicySettings(ValueError):
     """Settings that a policy does not have; the message names policy, field and value."""
 
 
@@ -51,13 +51,13 @@ class Family(Generic[S]):
         """Return the default settings with `values` in place of some, as JSON has them.
 
         Raises:
-            InvalidSettings: a field that these settings do not have, or a value of another kind.
+            InvalidPolicySettings: a field that these settings do not have, or a value of another kind.
         """
         known = {field.name: getattr(self.default, field.name) for field in fields(self.default)}  # type: ignore[arg-type]
         changed: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
-                raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be one of {', '.join(sorted(known))}")
+                raise InvalidPolicySettings(f"{self.name}.{name}: {value!r}: must be one of {', '.join(sorted(known))}")
             changed[name] = self._value(name, value, known[name])
         return type(self.default)(**{**known, **changed})
 
@@ -74,7 +74,7 @@ class Family(Generic[S]):
                 return type(like)(value)
         except (TypeError, ValueError):
             pass
-        raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be of the kind of {like!r}")
+        raise InvalidPolicySettings(f"{self.name}.{name}: {value!r}: must be of the kind of {like!r}")
 
 
 def _named(*families: Family[Any]) -> Mapping[str, Family[Any]]:

@@ -21,15 +21,15 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import (
-    Workload,
+from simulations.policies.deployments import (
+    Deployment,
     ceil,
     first_placements,
     latency_targets,
@@ -217,7 +217,7 @@ class Dynamo:
             desired |= _budgeted([work for work in works if work.placement.pool == name], wanted, pool)
         return decision_of(snapshot, desired, "predicted load over what an engine carries within its target", policy)
 
-    def _observe(self, work: Workload, spec: PipelineSpec, offered_rps: float | None) -> None:
+    def _observe(self, work: Deployment, spec: PipelineSpec, offered_rps: float | None) -> None:
         component = self._components.get(work.name)
         if component is None:
             target_s = latency_targets(spec, spec.sla.latency_s * self._settings.sla_share)
@@ -238,7 +238,7 @@ class Dynamo:
                 items = replica.queued + replica.in_service
                 component.regression.observe(items, items / replica.completion_rate_rps)  # Little's law
 
-    def _wanted(self, work: Workload, *, plan: bool) -> int:
+    def _wanted(self, work: Deployment, *, plan: bool) -> int:
         component, settings = self._components[work.name], self._settings
         current = work.within(work.target.desired)
         if plan:
@@ -279,7 +279,7 @@ class Dynamo:
         )
 
 
-def profiled(work: Workload, target_s: float) -> tuple[float, float]:
+def profiled(work: Deployment, target_s: float) -> tuple[float, float]:
     """Return the largest rate (items/s) at which one replica's mean latency is within the target, and its least (s).
 
     Where even an idle replica is slower than the target, the rate is what it carries at most.
@@ -303,7 +303,9 @@ def profiled(work: Workload, target_s: float) -> tuple[float, float]:
     return low, least_s
 
 
-def _budgeted(works: Sequence[Workload], wanted: dict[PlacementName, int], pool: PoolState) -> dict[PlacementName, int]:
+def _budgeted(
+    works: Sequence[Deployment], wanted: dict[PlacementName, int], pool: PoolState
+) -> dict[PlacementName, int]:
     counts = within_budget(
         [wanted[work.name] for work in works],
         [1 / work.placement.prior.per_instance for work in works],

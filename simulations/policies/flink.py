@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ Collection = tuple[float, Mapping[PlacementName, Sample]]
 
 
 def evaluate(
-    history: Sequence[Collection], vertices: Sequence[Workload], settings: FlinkSettings
+    history: Sequence[Collection], vertices: Sequence[Deployment], settings: FlinkSettings
 ) -> dict[PlacementName, VertexRates]:
     """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
 
@@ -144,7 +144,7 @@ class Job:
     _reductions: dict[PlacementName, list[tuple[float, int]]] = field(default_factory=dict)
 
     def parallelism(
-        self, now_s: float, vertices: Sequence[Workload], offered_rps: float | None
+        self, now_s: float, vertices: Sequence[Deployment], offered_rps: float | None
     ) -> dict[PlacementName, int]:
         """Return the replicas to ask for, all of them as they are unless a vertex is outside its band.
 
@@ -170,7 +170,7 @@ class Job:
         self.settled_s = now_s
         return wanted
 
-    def _delayed(self, now_s: float, own: Workload, vertex: VertexRates) -> int:
+    def _delayed(self, now_s: float, own: Deployment, vertex: VertexRates) -> int:
         """Return the vertex's parallelism; a reduction waits, and is then the least that was asked for meanwhile."""
         wanted = own.within(target_parallelism(vertex, self.settings))
         if wanted >= own.target.desired:
@@ -183,7 +183,7 @@ class Job:
         return max(count for _, count in waiting)
 
 
-def _sample(own: Workload, entry_rps: float) -> Sample:
+def _sample(own: Deployment, entry_rps: float) -> Sample:
     return Sample(
         input_rps=sum(replica.completion_rate_rps for replica in own.replicas),
         offered_rps=own.arrival_rate_rps if own.stage.after else entry_rps,
@@ -202,7 +202,7 @@ class Flink:
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the parallelism of every job."""
-        jobs: dict[PipelineKey, list[Workload]] = {}
+        jobs: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             jobs.setdefault(work.pipeline, []).append(work)
         desired: dict[PlacementName, int] = {}

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 TOLERANCE = 0.1
 
@@ -121,7 +121,7 @@ class HpaControls:
         self._behavior = behavior
         self._controls: dict[PlacementName, HpaControl] = {}
 
-    def replicas(self, work: Workload, now_s: float, recommended: int | None) -> int:
+    def replicas(self, work: Deployment, now_s: float, recommended: int | None) -> int:
         """Return what a workload's HPA asks for; what there is where nothing is recommended."""
         current = work.target.desired
         if recommended is None:
@@ -148,7 +148,7 @@ class Hpa:
         reason = f"utilisation to {self._settings.target_utilization:.0%}"
         return decision_of(snapshot, desired, reason, policy)
 
-    def _recommended(self, work: Workload, now_s: float) -> int | None:
+    def _recommended(self, work: Deployment, now_s: float) -> int | None:
         settings, target = self._settings, work.target
         fresh_s = now_s - settings.metrics_window_s
         settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]

@@ -24,9 +24,9 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
-from simulations.policies.base import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
-from simulations.policies.peak_load import peak_demand
-from simulations.policies.workloads import carried_out, ceil
+from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import carried_out, ceil
+from simulations.scenario.load import peak_demand
 from simulations.scenario.schedule import Schedule
 
 LONGEST_WINDOW_S = 60

@@ -27,9 +27,9 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import PipelineSpec, StageSpec
 from optimizer.model import Placement, PoolName
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
-from simulations.policies.workloads import (
-    Workload,
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import (
+    Deployment,
     carried_out,
     ceil,
     latency_targets,
@@ -241,7 +241,7 @@ class Inferno:
     def _candidates(
         self,
         spec: PipelineSpec,
-        works: Sequence[Workload],
+        works: Sequence[Deployment],
         rate_rps: float,
         target_s: float,
         snapshot: DetailedSnapshot,
@@ -281,5 +281,5 @@ class Inferno:
         return self._rates[key]
 
 
-def _price_per_hour(work: Workload, snapshot: DetailedSnapshot) -> float:
+def _price_per_hour(work: Deployment, snapshot: DetailedSnapshot) -> float:
     return snapshot.pools[work.placement.pool].spec.price_per_hour / work.placement.prior.per_instance

@@ -10,9 +10,9 @@ replica and one, has nothing to do: a stage always keeps one.
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
+from simulations.policies.deployments import Deployment, first_placements
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
-from simulations.policies.workloads import Workload, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Keda:
         }
         return decision_of(snapshot, desired, f"{self._settings.target_ongoing:g} ongoing items per replica", policy)
 
-    def _recommended(self, work: Workload) -> int | None:
+    def _recommended(self, work: Deployment) -> int | None:
         if not work.replicas:
             return None  # the trigger fails, and without a fallback the HPA holds
         target = self._settings.target_ongoing

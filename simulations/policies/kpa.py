@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Kpa:
         }
         return decision_of(snapshot, desired, f"{self._settings.target_utilization:.0%} of the concurrency", policy)
 
-    def _replicas(self, work: Workload, now_s: float) -> int:
+    def _replicas(self, work: Deployment, now_s: float) -> int:
         if not work.replicas:
             return work.within(work.target.desired)
         settings, ready = self._settings, work.target.ready

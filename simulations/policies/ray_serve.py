@@ -9,14 +9,14 @@ service. The original's control loop runs ten times a second; here it runs once,
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class RayServe:
         reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"
         return decision_of(snapshot, desired, reason, policy)
 
-    def _replicas(self, work: Workload) -> int:
+    def _replicas(self, work: Deployment) -> int:
         if not work.replicas and work.target.ready:
             return work.within(work.target.desired)  # no replica has reported: there is no number of ongoing requests
         deployment = self._deployments.setdefault(work.name, RayDeployment(self._settings))

@@ -7,8 +7,8 @@ from controller.core.cycle import decide
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from simulations.policies.base import Autoscaler, Briefing, DetailedSnapshot
-from simulations.policies.peak_load import demand_by_second
+from simulations.policies.autoscaler import Autoscaler, Briefing, DetailedSnapshot
+from simulations.scenario.load import demand_by_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

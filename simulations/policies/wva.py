@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import Deployment, placements
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
-from simulations.policies.workloads import Workload, placements
 
 _LEAST_TO_SHRINK = 2
 
@@ -127,7 +127,7 @@ class Wva:
 
     def _publish(
         self,
-        model: Sequence[Workload],
+        model: Sequence[Deployment],
         peaks: Mapping[PlacementName, tuple[ReplicaLoad, ...]],
         snapshot: DetailedSnapshot,
     ) -> None:
@@ -147,13 +147,13 @@ class Wva:
             if own.placement.pool in wanted:
                 self._published[own.name] = own.within(wanted[own.placement.pool])
 
-    def _recommended(self, own: Workload) -> int | None:
+    def _recommended(self, own: Deployment) -> int | None:
         published, tolerance = self._published.get(own.name), self._settings.hpa_tolerance
         if published is None:
             return None
         return average_value_replicas(float(published), target=1.0, current=own.target.desired, tolerance=tolerance)
 
-    def _peak(self, own: Workload, now_s: float) -> tuple[ReplicaLoad, ...]:
+    def _peak(self, own: Deployment, now_s: float) -> tuple[ReplicaLoad, ...]:
         """Return the peaks of each replica that reports; a replica is known by when it became ready."""
         slots = own.placement.prior.session_slots
         loads: dict[tuple[float, int], ReplicaLoad] = {}

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.html import Markup, element
-from simulations.report.scale import Scale
+from simulations.report.scale import Axis
 from simulations.report.series import Value, borders, parts
 
 SIDE = 1000
@@ -39,7 +39,7 @@ class TimeAxis:
     bands: tuple[Band, ...] = ()
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> Axis:
         """The axis."""
         return scale.of_time(self.t_s[0], self.end_s)
 
@@ -70,7 +70,7 @@ class Chart:
     unit: str
     lines: tuple[Line, ...]
     axis: TimeAxis
-    values: Scale
+    values: Axis
     words: Callable[[float], str]
     missed: Sequence[bool] = ()
     missed_name: str = ""
@@ -139,7 +139,7 @@ def figure(chart: Chart) -> Markup:
                 [
                     element(
                         "span",
-                        phrases.clock(tick),
+                        formats.clock(tick),
                         class_="last" if time.at(tick) > _NEAR_END else None,
                         style=f"left:{time.at(tick) * 100:.1f}%",
                     )
@@ -166,7 +166,7 @@ def read_out_axis(axis: TimeAxis) -> dict[str, str]:
     """Return the attributes by which the script finds the part of the time under the pointer, once for all charts."""
     cuts = borders(len(axis.t_s), _READ_OUT_COLUMNS)
     return {
-        "data_from": "|".join(phrases.clock(axis.edge(begin)) for begin, _ in cuts),
+        "data_from": "|".join(formats.clock(axis.edge(begin)) for begin, _ in cuts),
         "data_until": "|".join(f"{axis.scale.at(axis.edge(end)):.{_DIGITS}f}" for _, end in cuts),
     }
 
@@ -186,7 +186,7 @@ def _read_out(line: Line, words: Callable[[float], str]) -> str:
 
 def _part_words(low: Value, high: Value, words: Callable[[float], str]) -> str:
     if low is None or high is None:
-        return phrases.MISSING
+        return formats.MISSING
     first, last = words(low), words(high)
     return first if first == last else f"{first} to {last}"
 
@@ -203,11 +203,11 @@ def _in_words(chart: Chart) -> str:
         else:
             told.append(f"{line.name} without values")
     if any(chart.missed):
-        told.append(f"{chart.missed_name} in {phrases.plural(sum(chart.missed), 'window')}")
+        told.append(f"{chart.missed_name} in {formats.plural(sum(chart.missed), 'window')}")
     return "; ".join(told)
 
 
-def _y(value: float, values: Scale) -> int:
+def _y(value: float, values: Axis) -> int:
     return round(SIDE * (1 - values.at(value)))
 
 
@@ -258,12 +258,12 @@ def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
     return path
 
 
-def _band(band: Band, time: Scale) -> Markup:
+def _band(band: Band, time: Axis) -> Markup:
     from_x, until_x = SIDE * time.at(band.from_s), SIDE * time.at(band.until_s)
     return element("rect", class_="band", x=f"{from_x:.0f}", width=f"{max(until_x - from_x, 3):.0f}", y=0, height=SIDE)
 
 
-def _band_label(band: Band, time: Scale) -> Markup:
+def _band_label(band: Band, time: Axis) -> Markup:
     middle = (time.at(band.from_s) + time.at(band.until_s)) / 2
     return element("span", band.letter, class_="letter", style=f"left:{middle * 100:.1f}%", title=band.words)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simulations.report import phrases
+from simulations.report import formats
 from simulations.report.html import Markup, element
 from simulations.report.table import Row, table
 from simulations.results.results import DecisionEntry
@@ -18,7 +18,7 @@ def log(entries: Sequence[DecisionEntry], *, name: str, limit: int | None = None
     shown = entries[:limit]
     several = len({entry.pipeline for entry in entries}) > 1
     scaling = sum(bool(entry.changes) for entry in entries)
-    summary = f"{phrases.plural(len(entries), 'decision')}, {scaling} of which changed replicas."
+    summary = f"{formats.plural(len(entries), 'decision')}, {scaling} of which changed replicas."
     if len(shown) < len(entries):
         summary += f" The first {len(shown)} are listed."
     return element(
@@ -47,9 +47,9 @@ def _row(entry: DecisionEntry, *, several: bool) -> Row:
     changes = [element("div", f"{c.stage} {c.before} → {c.after} on {c.pool}") for c in entry.changes]
     return Row(
         cells=(
-            phrases.clock(entry.t_s),
+            formats.clock(entry.t_s),
             *([entry.pipeline] if several else []),
-            changes or phrases.MISSING,
+            changes or formats.MISSING,
             entry.reason,
         ),
         style="changed" if changes else None,

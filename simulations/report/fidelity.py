@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from importlib.resources import files
 
-from simulations.report import phrases
+from simulations.report import formats
 
 _FILE = "fidelity.json"
 
@@ -59,13 +59,13 @@ def words(fidelity: Fidelity | None) -> str:
     """Return the error bar as a sentence."""
     if fidelity is None:
         return "How far simulated numbers are from those of a live cluster was not measured for this version."
-    told = phrases.listed([_error_words(error) for error in fidelity.errors])
-    runs = f"{phrases.plural(len(fidelity.scenarios), 'scenario')} × {phrases.plural(fidelity.seeds, 'seed')}"
+    told = formats.listed([_error_words(error) for error in fidelity.errors])
+    runs = f"{formats.plural(len(fidelity.scenarios), 'scenario')} × {formats.plural(fidelity.seeds, 'seed')}"
     return (
-        f"Against live runs of {runs} ({phrases.listed(list(fidelity.scenarios))}), the simulator was off by: {told}."
+        f"Against live runs of {runs} ({formats.listed(list(fidelity.scenarios))}), the simulator was off by: {told}."
     )
 
 
 def _error_words(error: QuantityError) -> str:
-    tail = "" if error.nine_of_ten is None else f" (within {phrases.share(error.nine_of_ten)} in nine of ten cases)"
-    return f"{error.quantity} {phrases.share(error.mean)} on average{tail}"
+    tail = "" if error.nine_of_ten is None else f" (within {formats.share(error.nine_of_ten)} in nine of ten cases)"
+    return f"{error.quantity} {formats.share(error.mean)} on average{tail}"

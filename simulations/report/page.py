@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from importlib.resources import files
 
-from simulations.report import comparison, decision_log, findings, phrases, question, timeline
-from simulations.report.asked import asked, fault_list
+from simulations.report import comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
 from simulations.report.html import Markup, element
+from simulations.report.scenario_summary import asked, fault_list
 from simulations.report.trust import Live, again, trust
 from simulations.results.results import BoundResult, Experiment, Run, RunResult
 from simulations.results.scoring import REQUIRED_SHARE
@@ -87,7 +87,7 @@ def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | 
 
 def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> str:
     clock = scenario.file.clock
-    length = phrases.span(clock.duration_s)
+    length = formats.span(clock.duration_s)
     if live is not None:
         return f"A live run of {length} on Kubernetes {live.kubernetes}: real queues and batches behind real sockets."
     runs = experiment.runs()
@@ -95,14 +95,14 @@ def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> 
     others = len([what_if for what_if in experiment.what_ifs if what_if is not None])
     return (
         f"A simulation of {length}: {policies} {'policy' if policies == 1 else 'policies'}, "
-        f"{phrases.plural(len(experiment.seeds), 'random load')}"
-        + (f", {phrases.plural(others, 'what-if')}" if others else "")
+        f"{formats.plural(len(experiment.seeds), 'random load')}"
+        + (f", {formats.plural(others, 'what-if')}" if others else "")
         + ". Decisions are made by the code that runs in the cluster; cluster and load are simulated."
     )
 
 
 def _found(experiment: Experiment, live: Live | None) -> Markup:
-    run = findings.subject(experiment)
+    run = conclusions.subject(experiment)
     cards = [
         element(
             "div",
@@ -110,26 +110,26 @@ def _found(experiment: Experiment, live: Live | None) -> Markup:
             element("dd", figure.words, class_={True: "good", False: "bad", None: None}[figure.good]),
             element("dd", figure.note, class_="note"),
         )
-        for figure in findings.figures(run, REQUIRED_SHARE)
+        for figure in conclusions.figures(run, REQUIRED_SHARE)
     ]
     peak = live and live.static_peak_cost
     return Markup.of(
-        element("ul", [element("li", sentence) for sentence in findings.sentences(experiment)], class_="findings"),
+        element("ul", [element("li", sentence) for sentence in conclusions.sentences(experiment)], class_="findings"),
         peak
         and element(
             "p",
             "An allocation that never moves and carries the peak of the same load would have cost "
-            f"{phrases.money(peak)}.",
+            f"{formats.money(peak)}.",
         ),
         element("dl", cards, class_="cards"),
     )
 
 
 def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
-    ours = findings.subject(experiment)
-    bands = question.bands(scenario)
+    ours = conclusions.subject(experiment)
+    bands = scenario_words.bands(scenario)
     others = [run for run in experiment.runs() if run != ours]
-    intro = [f"Numbers are of windows of {phrases.span(scenario.file.clock.window_s)}."]
+    intro = [f"Numbers are of windows of {formats.span(scenario.file.clock.window_s)}."]
     if len(ours.results) > 1:
         intro.append(f"Shown is seed {ours.results[0].seed}; the other seeds are below.")
     intro.append("Point at a chart, or focus it and use the arrow keys, to read its values.")
@@ -138,11 +138,11 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
         fault_list(bands),
         element("div", _run(ours.results[0], bands, experiment), id=comparison.anchor(ours)),
         element("h3", "Decisions, with their reasons"),
-        decision_log.log(ours.results[0].decisions, name=findings.label(ours)),
+        decision_log.log(ours.results[0].decisions, name=conclusions.label(ours)),
         [
             element(
                 "details",
-                element("summary", f"{findings.label(ours)}, seed {result.seed}"),
+                element("summary", f"{conclusions.label(ours)}, seed {result.seed}"),
                 _run(result, bands, experiment),
             )
             for result in ours.results[1:]
@@ -156,7 +156,7 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
                 _run(run.results[0], bands, experiment),
                 decision_log.log(
                     run.results[0].decisions,
-                    name=" ".join(filter(None, [findings.label(run), run.what_if])),
+                    name=" ".join(filter(None, [conclusions.label(run), run.what_if])),
                     limit=None if run.policy == ours.policy else decision_log.MAX_ENTRIES,
                 ),
                 id=comparison.anchor(run),
@@ -168,8 +168,8 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
 
 def _summary(run: Run) -> Markup:
     under = f" · what if: {run.what_if}" if run.what_if else ""
-    numbers = f"{phrases.money(run.mean('cost'))}, {phrases.share(run.mean('sla_windows_met'))} of the windows"
-    return Markup.of(element("b", findings.label(run)), under, " ", element("span", numbers, class_="unit"))
+    numbers = f"{formats.money(run.mean('cost'))}, {formats.share(run.mean('sla_windows_met'))} of the windows"
+    return Markup.of(element("b", conclusions.label(run)), under, " ", element("span", numbers, class_="unit"))
 
 
 def _run(result: RunResult, bands: Sequence[Band], experiment: Experiment) -> Markup:
@@ -193,10 +193,10 @@ def _policies(experiment: Experiment) -> Markup | None:
 
 
 def _what_ifs(experiment: Experiment, scenario: Scenario) -> Markup | None:
-    named = {what_if.name: question.what_if_words(what_if) for what_if in scenario.file.what_if}
+    named = {what_if.name: scenario_words.what_if_words(what_if) for what_if in scenario.file.what_if}
     groups: dict[str, list[Run]] = {}
     for run in experiment.runs():
-        groups.setdefault(findings.label(run), []).append(run)
+        groups.setdefault(conclusions.label(run), []).append(run)
     several = {name: runs for name, runs in groups.items() if any(run.what_if is not None for run in runs)}
     if not several:
         return None

@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.html import Markup, element
-from simulations.report.scale import Scale
+from simulations.report.scale import Axis
 
 _SIZES = (("wide", 860, 440), ("narrow", 330, 420))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
@@ -65,7 +65,7 @@ class _Plane:
 
     width: float
     height: float
-    costs: Scale
+    costs: Axis
     worst: float
 
     def x(self, cost: float) -> float:
@@ -120,7 +120,7 @@ def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
             continue
         last_y = y
         yield element("path", class_="grid", d=f"M{_LEFT} {y:.1f}H{plane.width - _RIGHT}")
-        yield element("text", phrases.share(1 - missed), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end")
+        yield element("text", formats.share(1 - missed), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end")
     last_x = -math.inf
     for tick in plane.costs.ticks:
         x = plane.x(tick)
@@ -129,7 +129,7 @@ def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
         last_x = x
         yield element("path", class_="grid", d=f"M{x:.1f} {_TOP}V{foot}")
         anchor = "end" if x > plane.width - _TICK_GAP else "middle"
-        yield element("text", phrases.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor=anchor)
+        yield element("text", formats.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor=anchor)
     yield element(
         "text", "cost of the run (USD)", x=f"{(plane.width + _LEFT) / 2:.0f}", y=foot + 33, text_anchor="middle"
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from controller.core.messages.phrases import duration, number
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.chart import Band, Chart, Line, TimeAxis, figure, read_out_axis
 from simulations.report.html import Markup, element
 from simulations.results.results import PipelineSeries, RunResult, RunSeries
@@ -71,7 +71,7 @@ def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] |
             lines=tuple(lines),
             axis=axis,
             values=scale.from_zero(value for line in lines for value in line.values if value is not None),
-            words=phrases.money,
+            words=formats.money,
         )
     )
 
@@ -135,7 +135,7 @@ def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterato
                 lines=lines,
                 axis=axis,
                 values=scale.from_zero(value for line in lines for value in line.values if value is not None),
-                words=phrases.money,
+                words=formats.money,
             )
         )
 

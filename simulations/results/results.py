@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 MEASURES = (
     "cost",
@@ -97,7 +97,7 @@ class RunSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlacementChange:
     """The replicas of one placement, before and after."""
 
     stage: str
@@ -112,7 +112,7 @@ class DecisionEntry:
 
     t_s: float
     pipeline: str
-    changes: tuple[Change, ...]
+    changes: tuple[PlacementChange, ...]
     reason: str
 
 
@@ -166,19 +166,18 @@ class BoundResult:
     cost_per_hour: tuple[float, ...] | None
 
 
-class SelfCheck(Protocol):
-    """The simulator against a formula: `ok` when `expected` is within `half_width` of `simulated`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """One check of the simulator: `simulated` ± `half_width` (99.9 %, from the means of batches) against `expected`.
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def expected(self) -> float: ...  # noqa: D102
-    @property
-    def simulated(self) -> float: ...  # noqa: D102
-    @property
-    def half_width(self) -> float: ...  # noqa: D102
-    @property
-    def ok(self) -> bool: ...  # noqa: D102
+    `expected` comes from a formula. `ok` says whether they agree.
+    """
+
+    name: str
+    expected: float
+    simulated: float
+    half_width: float
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

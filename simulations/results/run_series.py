@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey
-from simulations.results import ledger
-from simulations.results.ledger import Observation
+from simulations.results import spending
 from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
 from simulations.results.scoring import ItemScore, Steps, Window
+from simulations.results.spending import Observation
 
 
 def run_series(
@@ -54,7 +54,7 @@ def _pipeline(
     spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
 ) -> PipelineSeries:
     def cost_per_hour(seen: Observation) -> float:
-        prices = ledger.replica_prices(spec, seen.price_per_hour)
+        prices = spending.replica_prices(spec, seen.price_per_hour)
         return sum(price * seen.placements[place].scheduled for place, price in prices.items())
 
     begun_s = np.array([window.t_s for window in windows])
@@ -71,7 +71,7 @@ def _pipeline(
         p95_s=tuple(window.p95_s for window in windows),
         met=tuple(window.met for window in windows),
         spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
-        cost_per_hour=means(ledger.steps(observations, cost_per_hour), begun_s, ends_s),
+        cost_per_hour=means(spending.steps(observations, cost_per_hour), begun_s, ends_s),
         budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
         placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
     )
@@ -93,4 +93,4 @@ def _at(
     observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
 ) -> tuple[float, ...]:
     """What held at the end of each window; 0 before the first observation."""
-    return tuple(ledger.steps(observations, value).at(ends_s).tolist())
+    return tuple(spending.steps(observations, value).at(ends_s).tolist())

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.model import Sla
 from optimizer.runtime.compiled import compiled
 
 LOST_AFTER_SLAS = 10.0
@@ -65,14 +66,6 @@ class Items:
     def select(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "Items":
         """The items that a mask or indexes choose."""
         return Items(arrival_s=self.arrival_s[chosen], latency_s=self.latency_s[chosen], outcome=self.outcome[chosen])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sla:
-    """`percentile` percent of the items are to be answered within `latency_s`."""
-
-    latency_s: float
-    percentile: float
 
 
 SlaChanges = Sequence[tuple[float, Sla]]

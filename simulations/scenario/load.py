@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from simulations.scenario.scenario import Load, Scenario, pipeline_key
@@ -22,6 +24,8 @@ from simulations.scenario.schedule import (
     with_spike,
 )
 from simulations.scenario.traces import Column, read_trace
+
+_PEAK_WINDOW_S = 20
 
 
 def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
@@ -93,3 +97,18 @@ def _replay(load: Load, folder: Path) -> Replay:
         offset_s=0.0 if load.offset is None else duration_s(load.offset),
         session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
     )
+
+
+def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:
+    """Return the highest 20-second mean of a load, in the pipeline's unit."""
+    level = demand_by_second(load, pipeline, until_s)
+    width = min(_PEAK_WINDOW_S, len(level))
+    return float(np.convolve(level, np.ones(width) / width, mode="valid").max())
+
+
+def demand_by_second(load: Schedule, pipeline: PipelineSpec, until_s: float) -> NDArray[np.float64]:
+    """Return a load in the pipeline's unit for each second: streams in its middle, or requests that come in it."""
+    edges = np.arange(0.0, until_s + 1.0)
+    if pipeline.unit is DemandUnit.STREAMS:
+        return load.active(edges[:-1] + 0.5).astype(float)
+    return np.histogram(load.start_s, edges)[0].astype(float)

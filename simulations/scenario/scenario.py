@@ -20,7 +20,8 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
-from simulations.results.scoring import Clock, Interval, Sla
+from optimizer.model import Sla
+from simulations.results.scoring import Clock, Interval
 from simulations.scenario.patches import merged, undo
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
@@ -449,10 +450,8 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
     changes: dict[str, list[tuple[float, Sla]]] = {pipeline_key(pipeline): [] for pipeline in scenario.pipelines}
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):
-            sla = pipeline_spec(change.resource).sla
-            changes[change.name.partition("/")[2]].append(
-                (change.at_s, Sla(latency_s=sla.latency_s, percentile=sla.percentile))
-            )
+            key = change.name.partition("/")[2]
+            changes[key].append((change.at_s, pipeline_spec(change.resource).sla))
     return changes
 
 

@@ -10,8 +10,8 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.lab.session.decisions import Change, LoggedDecision
 from simulations.lab.session.report import LiveRun
-from simulations.results.ledger import Observation, PlacementKey, Replicas
 from simulations.results.scoring import Clock, Items, Outcome
+from simulations.results.spending import Observation, PlacementKey, Replicas
 
 CAPTIONS = PipelineKey("speech/captions")
 CPU, GPU = PoolName("cpu"), PoolName("gpu")

@@ -7,7 +7,7 @@ from simulations.experiment.provenance import provenance
 from simulations.lab.session.report import LiveRun, item_scores
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results.results import Change, DecisionEntry, Experiment, Provenance, RunResult, Tuning
+from simulations.results.results import DecisionEntry, Experiment, PlacementChange, Provenance, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore
 from simulations.scenario.scenario import Scenario
@@ -78,7 +78,7 @@ def live_experiment(
                 t_s=decision["t_s"],
                 pipeline=decision["pipeline"],
                 changes=tuple(
-                    Change(stage=c["stage"], pool=c["pool"], before=c["replicas"][0], after=c["replicas"][1])
+                    PlacementChange(stage=c["stage"], pool=c["pool"], before=c["replicas"][0], after=c["replicas"][1])
                     for c in decision["changes"]
                 ),
                 reason=decision["reason"],

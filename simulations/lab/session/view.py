@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from simulations.results.ledger import Observation
+from simulations.results.spending import Observation
 
 _METRICS_TIMEOUT_S = 1.0
 

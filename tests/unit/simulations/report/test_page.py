@@ -6,12 +6,12 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from experiments import CONTRACT, Check, a_result, a_scenario, a_whole_experiment, an_experiment
+from experiments import CONTRACT, a_check, a_result, a_scenario, a_whole_experiment, an_experiment
 
 from simulations.report.fidelity import Fidelity, QuantityError
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results.results import Change, DecisionEntry, Experiment, Tuning
+from simulations.results.results import DecisionEntry, Experiment, PlacementChange, Tuning
 from simulations.scenario.scenario import Scenario, load_scenario
 
 LIVE = Live(kubernetes="v1.36.3", static_peak_cost=12.5, generator_lag_p99_s=0.001, max_lag_s=0.005)
@@ -115,7 +115,7 @@ def test_one_run_alone_has_no_comparison(scenario: Scenario) -> None:
 
 
 def test_a_failed_self_check_marks_the_report(scenario: Scenario) -> None:
-    good, bad = (page(an_experiment(checks=[Check(ok=ok)]), scenario) for ok in (True, False))
+    good, bad = (page(an_experiment(checks=[a_check(ok=ok)]), scenario) for ok in (True, False))
     assert 'role="alert"' not in good
     assert "✓ agrees" in section(good, "trust")
     assert 'role="alert"' in bad
@@ -177,7 +177,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     entry = DecisionEntry(
         t_s=1.0,
         pipeline=hostile,
-        changes=(Change(stage=hostile, pool=hostile, before=1, after=2),),
+        changes=(PlacementChange(stage=hostile, pool=hostile, before=1, after=2),),
         reason=hostile,
     )
     result = replace(a_result(hostile, tuning=Tuning.TRAINED), decisions=(entry,))

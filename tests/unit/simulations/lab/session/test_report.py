@@ -20,10 +20,10 @@ from live_runs import (
     replicas,
 )
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, Sla
 from simulations.lab.session.report import build_report, report_windows
-from simulations.results.ledger import Observation
-from simulations.results.scoring import Interval, Items, Outcome, Sla
+from simulations.results.scoring import Interval, Items, Outcome
+from simulations.results.spending import Observation
 
 
 def both(first: Items, second: Items) -> Items:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from experiments import a_result, an_experiment
 
-from simulations.report.findings import label, sentences, subject
+from simulations.report.conclusions import label, sentences, subject
 from simulations.results.results import BoundResult, Experiment, Tuning
 
 

@@ -6,7 +6,7 @@ from controller.core.messages.phrases import duration
 from controller.core.state.spec import PipelineSpec
 from controller.resources.translate import pool_spec
 from optimizer.model import ServiceLaw
-from simulations.report import phrases, question
+from simulations.report import formats, scenario_words
 from simulations.report.chart import Band
 from simulations.report.html import Markup, element
 from simulations.report.table import table
@@ -16,22 +16,22 @@ from simulations.scenario.scenario import Scenario
 def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
     """Return the question that a scenario asks."""
     clock = scenario.file.clock
-    end = phrases.span(clock.duration_s)
-    warmup = f"; the first {phrases.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
-    bands = question.bands(scenario)
+    end = formats.span(clock.duration_s)
+    warmup = f"; the first {formats.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
+    bands = scenario_words.bands(scenario)
     return Markup.of(
         element(
             "p",
             "How many replicas does each stage of the pipeline need, and on which hardware, so that the promise is "
             "kept, the budget is never exceeded, and as little as possible is spent?",
         ),
-        [_pipeline(spec) for spec in question.pipelines(scenario)],
+        [_pipeline(spec) for spec in scenario_words.pipelines(scenario)],
         element("details", element("summary", "The hardware, and its prices"), _pools(scenario)),
         element("h3", "Load"),
-        element("ul", [element("li", question.load_words(load)) for load in scenario.file.load]),
+        element("ul", [element("li", scenario_words.load_words(load)) for load in scenario.file.load]),
         element(
             "p",
-            f"It runs for {end}{warmup}. The promise is checked in windows of {phrases.span(clock.window_s)}. "
+            f"It runs for {end}{warmup}. The promise is checked in windows of {formats.span(clock.window_s)}. "
             f"Seeds: {', '.join(map(str, seeds))}.",
         ),
         element("h3", "Disturbances"),
@@ -42,8 +42,8 @@ def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
 def _pipeline(spec: PipelineSpec) -> Markup:
     return Markup.of(
         element("h3", "Pipeline ", element("code", str(spec.key))),
-        element("p", question.path_of_an_item(spec), class_="path"),
-        element("p", f"{question.promise(spec)}; {question.item(spec)}."),
+        element("p", scenario_words.path_of_an_item(spec), class_="path"),
+        element("p", f"{scenario_words.promise(spec)}; {scenario_words.item(spec)}."),
         element(
             "details",
             element("summary", "Stages, and where they may run"),
@@ -57,7 +57,7 @@ def _pipeline(spec: PipelineSpec) -> Markup:
                         str(placement.prior.per_instance),
                         _service(placement.prior.service),
                         str(max(placement.prior.batch_sizes)),
-                        phrases.span(placement.startup_s),
+                        formats.span(placement.startup_s),
                     )
                     for stage in spec.stages
                     for placement in stage.placements
@@ -78,7 +78,7 @@ def _pools(scenario: Scenario) -> Markup:
         (
             (
                 pool.name,
-                phrases.money(pool.price_per_hour),
+                formats.money(pool.price_per_hour),
                 "as many as there are nodes" if pool.instances is None else str(pool.instances),
             )
             for pool in map(pool_spec, scenario.pools)
@@ -99,5 +99,5 @@ def fault_list(bands: Sequence[Band]) -> Markup | None:
 
 
 def _when(band: Band) -> str:
-    began, ended = phrases.clock(band.from_s), phrases.clock(band.until_s)
+    began, ended = formats.clock(band.from_s), formats.clock(band.until_s)
     return f"from {began} to {ended}" if band.until_s > band.from_s else f"at {began}"

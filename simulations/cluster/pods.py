@@ -13,8 +13,8 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.nodes import Node, Pool
-from simulations.results.ledger import Replicas
+from simulations.cluster.node_pool import Node, NodePool
+from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
 """From the change of a Deployment to the first pod's start: controllers, scheduler and agent of the lab, measured."""
@@ -71,7 +71,7 @@ class Workload:
         """Return the pods that are not on their way out."""
         return [pod for pod in self.pods if not pod.leaving]
 
-    def target_state(self, pool: Pool) -> TargetState:
+    def target_state(self, pool: NodePool) -> TargetState:
         """Return what the API server tells of it, which runs on `pool`; its times have whole seconds."""
         staying, announced = self.staying(), pool.announced()
         pending, starting, serving = [], [], []
@@ -135,7 +135,7 @@ class Workloads:
         """Nothing runs before the first `scale`."""
         self.changes = 0
         """Goes up with whatever becomes of a Deployment or a pod."""
-        self.pools = {pool.name: Pool.of(pool) for pool in pools}
+        self.pools = {pool.name: NodePool.of(pool) for pool in pools}
         self.workloads: dict[PlacementName, Workload] = {}
         self._agenda = agenda
         self._servers = servers
@@ -175,17 +175,17 @@ class Workloads:
 
     # -- faults
 
-    def remove_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
+    def remove_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
         """Take nodes away with what runs on them, until `restore_nodes` has given each back as often."""
         pool.reclaimed.update(indexes)
         self._clear(pool, now_s)
 
-    def restore_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
+    def restore_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
         """Give nodes back, empty."""
         pool.reclaimed.subtract(indexes)
         self._fill(pool, now_s)
 
-    def change_absences(self, pool: Pool, by: int, now_s: float) -> None:
+    def change_absences(self, pool: NodePool, by: int, now_s: float) -> None:
         """Begin (+1) or end (-1) a time in which all nodes of a pool are away."""
         pool.absences += by
         if pool.absences:
@@ -193,7 +193,7 @@ class Workloads:
         else:
             self._fill(pool, now_s)
 
-    def change_outages(self, pool: Pool, by: int) -> None:
+    def change_outages(self, pool: NodePool, by: int) -> None:
         """Begin (+1) or end (-1) a time in which no new replica gets a node; those that wait learn of it later."""
         pool.outages += by
 
@@ -231,7 +231,7 @@ class Workloads:
         if pod.node is not None:
             pod.node.free += pod.workload.share
 
-    def _clear(self, pool: Pool, now_s: float) -> None:
+    def _clear(self, pool: NodePool, now_s: float) -> None:
         """Take away the pods whose nodes are not there any more; their Deployments make new ones."""
         present = {id(node) for node in pool.present()}
         for workload in tuple(self.of_pool(pool.name)):
@@ -243,7 +243,7 @@ class Workloads:
             if lost:
                 self._reconcile(workload, now_s)
 
-    def _fill(self, pool: Pool, now_s: float) -> None:
+    def _fill(self, pool: NodePool, now_s: float) -> None:
         """Place the pods that wait for a node of a pool, the oldest first."""
         waiting = [pod for workload in self.of_pool(pool.name) for pod in workload.pods if pod.node is None]
         if not waiting:

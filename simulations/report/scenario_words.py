@@ -8,7 +8,7 @@ from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec
-from simulations.report import phrases
+from simulations.report import formats
 from simulations.report.chart import Band
 from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
 
@@ -61,12 +61,12 @@ def fault_words(fault: Fault) -> str:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
     if fault.spot_reclaim is not None:
         notice = "" if duration_s(fault.spot_reclaim.notice) == 0 else f", {fault.spot_reclaim.notice} after a notice"
-        taken = f"{phrases.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"
+        taken = f"{formats.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"
         return f"{taken} are taken back{notice}"
     if fault.spike is not None:
         return f"the load of {fault.spike.pipeline} is multiplied by {fault.spike.factor:g}"
     if fault.metrics_partial is not None:
-        missing = phrases.share(fault.metrics_partial.share)
+        missing = formats.share(fault.metrics_partial.share)
         return f"{missing} of the metrics{_whose(fault.metrics_partial.pipeline)} stay away"
     if fault.metrics_noisy is not None:
         cv = fault.metrics_noisy.cv
@@ -103,7 +103,7 @@ def path_of_an_item(pipeline: PipelineSpec) -> str:
     if in_line:
         return " → ".join(names)
     return "; ".join(
-        f"{stage.name} (after {phrases.listed(list(stage.after))})" if stage.after else stage.name
+        f"{stage.name} (after {formats.listed(list(stage.after))})" if stage.after else stage.name
         for stage in pipeline.stages
     )
 
@@ -117,7 +117,7 @@ def _load_parts(load: LoadFields) -> Iterator[str]:
     if load.copies is not None:
         yield f"{load.copies} superposed copies" if load.copies > 1 else "one copy"
     if load.session is not None:
-        mean = phrases.span(duration_s(load.session.mean))
+        mean = formats.span(duration_s(load.session.mean))
         yield f"sessions of {mean} on average (log-normal, coefficient of variation {load.session.cv:g})"
     if load.speed is not None and load.speed != 1:
         yield f"{load.speed:g} times as fast as recorded"

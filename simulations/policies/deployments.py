@@ -15,11 +15,11 @@ from controller.core.assess.problem import pipeline_problem
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
+from simulations.policies.autoscaler import DetailedSnapshot, PlacementName, ReplicaReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Deployment:
     """One placement's Deployment: its state, the readings of its ready replicas, and the bounds of its replicas."""
 
     pipeline: PipelineKey
@@ -55,26 +55,26 @@ class Workload:
         return int(min(max(count, self.least), self.most))
 
 
-def first_placements(snapshot: DetailedSnapshot) -> Iterator[Workload]:
+def first_placements(snapshot: DetailedSnapshot) -> Iterator[Deployment]:
     """Yield the first placement of every stage, as far as its workload is there."""
     for state in snapshot.pipelines:
         for stage in state.spec.stages:
             yield from islice(_placements(snapshot, state, stage), 1)
 
 
-def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Workload, ...]:
+def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Deployment, ...]:
     """Return all placements of a stage in the order declared, as far as their workloads are there."""
     return tuple(_placements(snapshot, state, stage))
 
 
-def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Workload]:
+def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Deployment]:
     nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
     for index, placement in enumerate(stage.placements):
         target = state.target(stage.name, placement.pool)
         if not isinstance(target, TargetMissing):
             name = (state.spec.key, stage.name, placement.pool)
             least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
-            yield Workload(
+            yield Deployment(
                 pipeline=state.spec.key,
                 stage=stage,
                 placement=placement,

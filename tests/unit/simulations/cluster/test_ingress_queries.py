@@ -3,7 +3,13 @@
 import pytest
 
 from optimizer.model import PipelineKey
-from simulations.cluster.queries import ActiveStreams, LatencyQuantile, RequestRate, UnansweredQuery, parse_query
+from simulations.cluster.ingress_queries import (
+    ActiveStreams,
+    LatencyQuantile,
+    RequestRate,
+    UnansweredQuery,
+    parse_query,
+)
 
 CAPTIONS, NOTES = PipelineKey("speech/captions"), PipelineKey("speech/notes")
 OURS = '{namespace="speech", pipeline="captions"}'

@@ -42,7 +42,7 @@ class Node:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Pool:
+class NodePool:
     """The nodes of one pool that are there now, and what keeps replicas from getting one.
 
     `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one; `reclaimed`
@@ -59,7 +59,7 @@ class Pool:
     leaving: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, spec: PoolSpec) -> "Pool":
+    def of(cls, spec: PoolSpec) -> "NodePool":
         """Return the pool with as many nodes as its capacity allows."""
         return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances or 0)])
 

@@ -15,15 +15,15 @@ _NOISE, _PARTIAL = 11, 12  # one random stream per purpose
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Disturbances:
+class MetricFaults:
     """The faults of metrics that are on, by their index in the scenario."""
 
     seed: int
     on: dict[int, Fault] = field(default_factory=dict)
 
-    def now(self) -> "Disturbances":
+    def now(self) -> "MetricFaults":
         """Return those that are on now, whatever begins or ends later."""
-        return Disturbances(seed=self.seed, on=dict(self.on))
+        return MetricFaults(seed=self.seed, on=dict(self.on))
 
     def lost(self, key: PipelineKey) -> bool:
         """Whether nothing of a pipeline's metrics is answered."""
@@ -43,7 +43,7 @@ class Disturbances:
                     return True
         return False
 
-    def noise(self, key: PipelineKey, what: str, now_s: float) -> "Noise | None":
+    def noise(self, key: PipelineKey, what: str, now_s: float) -> "ReadingNoise | None":
         """Return the noise on one group of readings, None where there is none; `what` tells groups apart."""
         variance = sum(
             math.log1p(fault.metrics_noisy.cv**2)
@@ -53,10 +53,10 @@ class Disturbances:
         if not variance:
             return None
         at_ms = round(1000 * now_s) % 2**32
-        return Noise(variance, derived_seed(self.seed, _NOISE, at_ms, zlib.crc32(f"{key} {what}".encode())))
+        return ReadingNoise(variance, derived_seed(self.seed, _NOISE, at_ms, zlib.crc32(f"{key} {what}".encode())))
 
 
-class Noise:
+class ReadingNoise:
     """Factors of mean 1, log-normal, one after the other."""
 
     def __init__(self, variance: float, seed: int) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from experiments import a_scenario
 
-from simulations.report.question import (
+from simulations.report.scenario_words import (
     bands,
     fault_words,
     load_words,

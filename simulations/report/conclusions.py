@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simulations.report import phrases
+from simulations.report import formats
 from simulations.results.results import Experiment, Run, Tuning, dominates
 
 SUBJECT = "sluice"
@@ -38,39 +38,39 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
     met, calm = run.mean("sla_windows_met"), run.mean("sla_windows_met_calm")
     yield Figure(
         name="windows within the SLA",
-        words=phrases.share(met),
-        note=_note(_calm_words(run), run, "sla_windows_met", phrases.share),
+        words=formats.share(met),
+        note=_note(_calm_words(run), run, "sla_windows_met", formats.share),
         good=None if calm is None else calm >= required,
     )
     yield Figure(
-        name="cost", words=phrases.money(run.mean("cost")), note=_note("USD, whole run", run, "cost", phrases.money)
+        name="cost", words=formats.money(run.mean("cost")), note=_note("USD, whole run", run, "cost", formats.money)
     )
     if run.cost_over_bound is not None:
         yield Figure(
             name="times the bound",
-            words=phrases.ratio(run.cost_over_bound),
-            note=f"nothing could cost less than {phrases.money(run.bound)}",
+            words=formats.ratio(run.cost_over_bound),
+            note=f"nothing could cost less than {formats.money(run.bound)}",
         )
     violations = sum(result.cap_violations for result in run.results)
     yield Figure(
         name="times above the budget",
-        words=phrases.count(violations),
+        words=formats.count(violations),
         note="spend, transitions included" if not violations else "spend was above the cap",
         good=not violations,
     )
     lost, shed, offered = (run.mean(name) or 0.0 for name in ("lost", "shed", "offered"))
     yield Figure(
         name="items without an answer",
-        words=phrases.count(lost + shed),
-        note=f"{phrases.count(lost)} lost, {phrases.count(shed)} turned away of {phrases.count(offered)}",
+        words=formats.count(lost + shed),
+        note=f"{formats.count(lost)} lost, {formats.count(shed)} turned away of {formats.count(offered)}",
         good=lost == 0,
     )
     p95 = run.mean("p95_s")
     if any(result.p50_s is not None for result in run.results):
         yield Figure(
             name="p95 latency",
-            words=phrases.latency(p95),
-            note=f"p50 {phrases.latency(run.mean('p50_s'))}, p99 {phrases.latency(run.mean('p99_s'))}",
+            words=formats.latency(p95),
+            note=f"p50 {formats.latency(run.mean('p50_s'))}, p99 {formats.latency(run.mean('p99_s'))}",
         )
 
 
@@ -81,14 +81,14 @@ def sentences(experiment: Experiment) -> Iterator[str]:
     over = f", on average over {seeds} random loads of the same kind" if seeds > 1 else ""
     calm = _calm_words(run)
     yield (
-        f"{label(run)} kept the promise in {phrases.share(run.mean('sla_windows_met'))} of the windows"
+        f"{label(run)} kept the promise in {formats.share(run.mean('sla_windows_met'))} of the windows"
         f"{f' ({calm})' if calm else ''} "
-        f"for {phrases.money(run.mean('cost'))}{over}."
+        f"for {formats.money(run.mean('cost'))}{over}."
     )
     if run.bound is not None:
         yield (
             f"Not even a schedule that knows load and faults in advance could keep the promise for less than "
-            f"{phrases.money(run.bound)}: this is {phrases.ratio(run.cost_over_bound)} that bound."
+            f"{formats.money(run.bound)}: this is {formats.ratio(run.cost_over_bound)} that bound."
         )
     elif experiment.bounds:
         yield "No schedule keeps the promise in 99.5 % of the windows here: there is no bound to compare with."
@@ -96,7 +96,7 @@ def sentences(experiment: Experiment) -> Iterator[str]:
     yield (
         "It never spent above the budget, changes under way included."
         if not violations
-        else f"It spent above the budget {phrases.plural(violations, 'time')}."
+        else f"It spent above the budget {formats.plural(violations, 'time')}."
     )
     yield from _against_rivals(run, [other for other in experiment.runs() if other.what_if == run.what_if])
 
@@ -109,10 +109,10 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
     if run.breaks_caps:
         yield "A run that breaks the cap is not compared: keeping a promise by breaking another is no advantage."
     elif better:
-        names = phrases.listed([label(other) for other in better])
+        names = formats.listed([label(other) for other in better])
         yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
     else:
-        yield f"No rival was as cheap and kept the promise as often ({phrases.plural(len(autoscalers), 'other run')})."
+        yield f"No rival was as cheap and kept the promise as often ({formats.plural(len(autoscalers), 'other run')})."
     cost, met = run.mean("cost"), run.mean("sla_windows_met")
     if cost is None or met is None:
         return
@@ -122,26 +122,26 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
     cheaper = [(o, c, m) for o, c, m in sound if c is not None and m is not None and c < cost and o not in better]
     if cheaper:
         told = [
-            f"{label(other)} at {phrases.money(c)} ({phrases.share(m)} of the windows)"
+            f"{label(other)} at {formats.money(c)} ({formats.share(m)} of the windows)"
             for other, c, m in sorted(cheaper, key=lambda found: found[1])
         ]
-        yield f"Cheaper, but late more often: {phrases.listed(told)}."
+        yield f"Cheaper, but late more often: {formats.listed(told)}."
     as_good = [(o, c, m) for o, c, m in sound if c is not None and m is not None and m >= met]
     if as_good and not better:
         other, other_cost, _ = min(as_good, key=lambda found: found[1])
-        more = phrases.share(other_cost / cost - 1) if cost else phrases.MISSING
-        yield f"The cheapest rival that kept it as often is {label(other)} at {phrases.money(other_cost)}, {more} more."
+        more = formats.share(other_cost / cost - 1) if cost else formats.MISSING
+        yield f"The cheapest rival that kept it as often is {label(other)} at {formats.money(other_cost)}, {more} more."
     breakers = [label(other) for other in autoscalers if other.breaks_caps]
     if breakers:
-        yield f"Spent above the cap, and so not compared: {phrases.listed(breakers)}."
+        yield f"Spent above the cap, and so not compared: {formats.listed(breakers)}."
 
 
 def _calm_words(run: Run) -> str:
     """Return how it was away from faults, nothing where that is no other number."""
     calm = run.mean("sla_windows_met_calm")
-    return "" if calm is None or calm == run.mean("sla_windows_met") else f"{phrases.share(calm)} away from faults"
+    return "" if calm is None or calm == run.mean("sla_windows_met") else f"{formats.share(calm)} away from faults"
 
 
-def _note(text: str, run: Run, measure: str, words: phrases.Words) -> str:
-    seeds = phrases.spread(run.range(measure), words)
+def _note(text: str, run: Run, measure: str, words: formats.Words) -> str:
+    seeds = formats.spread(run.range(measure), words)
     return "; ".join(filter(None, [text, seeds and f"{seeds} over the seeds"]))
