@@ -7,17 +7,15 @@ them, pods that report only after a while. Time is virtual: 0 when the load begi
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.core.state.spec import PipelineSpec
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
-from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec, pool_spec
+from controller.resources.translate import pipeline_spec
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
@@ -28,6 +26,7 @@ from simulations.cluster.node_pool import NodePool, reclaimed_nodes
 from simulations.cluster.pods import Pod, Workload, Workloads, initial_replicas
 from simulations.cluster.readings import OnDemand
 from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
+from simulations.cluster.resources import Resources
 from simulations.cluster.serving import Serving
 from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
@@ -82,19 +81,13 @@ class SimulatedCluster:
         """
         for refusal in refusals(scenario):
             raise UnsupportedScenario(str(refusal))
-        self.pipelines = tuple(_identified(pipeline_spec(resource)) for resource in scenario.pipelines)
-        pools = [
-            replace(pool_spec(resource), uid=f"ComputePool/{resource.metadata.name}") for resource in scenario.pools
-        ]
+        self._resources = Resources(scenario)
+        self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
         self._seed = seed
         self._scrape_interval_s = scrape_interval_s
         self._window_s = window_s
-        self._specs = {pipeline.key: pipeline for pipeline in self.pipelines}
-        self._pool_specs: dict[PoolName, PoolSpec] = {pool.name: pool for pool in pools}
-        self._memories: dict[PipelineKey, PipelineMemory] = {}
-        self._pool_memories: dict[PoolName, PoolMemory] = {}
         self._disturbances = MetricFaults(seed=seed)
         changes = resource_changes(scenario)
         patched = [pipeline_spec(c.resource) for c in changes if isinstance(c.resource, SpeechPipeline)]
@@ -130,14 +123,15 @@ class SimulatedCluster:
         startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
         self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
         self._agenda = Agenda()
-        self._workloads = Workloads(self.pipelines, pools, agenda=self._agenda, servers=self, seed=seed)
+        self._workloads = Workloads(
+            self.pipelines, self._resources.pools.values(), agenda=self._agenda, servers=self, seed=seed
+        )
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
         }
-        self._resources_changed = 0
         self._observed = (-1, 0)
         for pipeline in self.pipelines:
-            for key, replicas in initial_replicas(pipeline, self._pool_specs).items():
+            for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
         self._agenda.at(self.now_s + SCRAPE_PHASE * scrape_interval_s, self._scrape)
         self._plan_faults(scenario, changes)
@@ -155,25 +149,24 @@ class SimulatedCluster:
         )
         return DetailedSnapshot(
             now_s=self.now_s,
-            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._specs.values()),
+            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._resources.pipelines.values()),
             pools={
                 name: PoolState(
                     spec=spec,
                     ready_instances=len(self._workloads.pools[name].present()),
                     leaving_instances=self._workloads.pools[name].going(),
                     zones=1,
-                    memory=self._pool_memories.get(name, PoolMemory()),
+                    memory=self._resources.pool_memories.get(name, PoolMemory()),
                 )
-                for name, spec in self._pool_specs.items()
+                for name, spec in self._resources.pools.items()
             },
             replicas=self._replica_readings(metrics),
-            ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._specs.values()))),
+            ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._resources.pipelines.values()))),
         )
 
     def apply(self, decision: Decision) -> None:
         """Make the changes that were decided, those that add replicas first, and keep what is to be remembered."""
-        self._memories |= {pipeline.key: pipeline.memory for pipeline in decision.pipelines}
-        self._pool_memories |= {pool.name: pool.memory for pool in decision.pools}
+        self._resources.remember(decision)
         changes = [(pipeline.spec, change) for pipeline in decision.pipelines for change in pipeline.changes]
         changes.sort(key=lambda entry: entry[1].after < entry[1].before)
         for spec, change in changes:
@@ -259,7 +252,7 @@ class SimulatedCluster:
 
     def _observe(self) -> None:
         """Note what runs and what it costs, if that has changed."""
-        state = (self._workloads.changes, self._resources_changed)
+        state = (self._workloads.changes, self._resources.changes)
         if state == self._observed:
             return
         self._observed = state
@@ -267,8 +260,8 @@ class SimulatedCluster:
             max(0.0, self.now_s),
             self.pipelines,
             {(key, *placement): w.replicas() for (key, placement), w in self._workloads.workloads.items()},
-            budget_per_hour={key: spec.budget_per_hour for key, spec in self._specs.items()},
-            price_per_hour={name: spec.price_per_hour for name, spec in self._pool_specs.items()},
+            budget_per_hour={key: spec.budget_per_hour for key, spec in self._resources.pipelines.items()},
+            price_per_hour={name: spec.price_per_hour for name, spec in self._resources.pools.items()},
         )
         if self.observations and self.observations[-1].t_s == seen.t_s:
             self.observations.pop()
@@ -278,22 +271,12 @@ class SimulatedCluster:
 
     def _plan_faults(self, scenario: Scenario, changes: Sequence[ResourceChange]) -> None:
         for change in changes:
-            self._agenda.at(change.at_s, partial(self._set, change.resource))
+            self._agenda.at(change.at_s, partial(self._resources.set, change.resource))
         for index, fault in enumerate(scenario.file.faults):
             span = fault.interval
             self._agenda.at(span.from_s, partial(self._disturb, index, fault, begins=True))
             if span.until_s > span.from_s and math.isfinite(span.until_s):
                 self._agenda.at(span.until_s, partial(self._disturb, index, fault, begins=False))
-
-    def _set(self, resource: SpeechPipeline | ComputePool) -> None:
-        if isinstance(resource, SpeechPipeline):
-            spec = _identified(pipeline_spec(resource))
-            self._specs[spec.key] = replace(spec, generation=self._specs[spec.key].generation + 1)
-        else:
-            pool = pool_spec(resource)
-            before = self._pool_specs[pool.name]
-            self._pool_specs[pool.name] = replace(pool, uid=before.uid, generation=before.generation + 1)
-        self._resources_changed += 1
 
     def _disturb(self, index: int, fault: Fault, *, begins: bool) -> None:
         """Let a fault begin or end."""
@@ -389,7 +372,7 @@ class SimulatedCluster:
                 for rule in stage.rules
                 if rule.query is not None
             },
-            memory=self._memories.get(spec.key, PipelineMemory()),
+            memory=self._resources.pipeline_memories.get(spec.key, PipelineMemory()),
         )
 
     def _answer(self, metrics: SimulatedMetrics, text: str) -> Reading:
@@ -398,7 +381,7 @@ class SimulatedCluster:
     def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
         asked = [
             (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
-            for spec in self._specs.values()
+            for spec in self._resources.pipelines.values()
             for stage in spec.stages
             for placement in stage.placements
             if (workload := self._targets.get((spec.key, placement.target.name))) is not None
@@ -429,8 +412,3 @@ def _target(workload: Workload | None, pool: NodePool | None, name: str) -> Targ
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
     return workload.target_state(pool)
-
-
-def _identified(pipeline: PipelineSpec) -> PipelineSpec:
-    """Resources get their uid from the API server; here it is their name."""
-    return replace(pipeline, uid=f"SpeechPipeline/{pipeline.key}")
