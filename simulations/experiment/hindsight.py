@@ -1,4 +1,4 @@
-"""The clairvoyant bound of a scenario, for each what-if and seed, on the load and the resources that the runs have."""
+"""The clairvoyant bound of a scenario for a what-if and a seed, on the load and the resources of the runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def bound_one(
 ) -> BoundResult:
     """Return the bound of a scenario under a what-if and a seed.
 
-    `schedules` is the load, where somebody has made it already.
+    `schedules` is the load; None: it is made from scenario and seed.
 
     Raises:
         BoundNotFound: the solver failed.
@@ -58,7 +58,7 @@ def bound_one(
 
 
 def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
-    """What the resources are after each `set` fault, all of them each time."""
+    """Return all resources as they are after each `set` fault."""
     pipelines = {pipeline_spec(resource).key: pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool_spec(resource).name: pool_spec(resource) for resource in scenario.pools}
     changes: list[Epoch] = []
@@ -74,7 +74,7 @@ def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
 
 
 def _by_window(bound: Bound, scenario: Scenario) -> tuple[float, ...] | None:
-    """What the bound's schedule costs per hour in each window."""
+    """Return the cost per hour of the bound's schedule in each window."""
     if not bound.times_s:
         return None
     clock = scenario.file.clock

@@ -3,8 +3,8 @@
 After kedacore/keda (ScaledObject, scalers) and the AverageValue rule of Kubernetes' replica calculator.
 
 Mapping to speech: the trigger counts the items of a stage's first placement that wait or are in service, as the SQS
-scaler counts messages waiting and in flight; the target is its default, 5 per replica. KEDA's own part, between no
-replica and one, has nothing to do: a stage always keeps one.
+scaler counts messages waiting and in flight; the target is its default, 5 per replica. KEDA's own part, scaling between
+zero and one, is not needed: a stage always keeps one replica.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Keda:
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the generated HPAs ask for."""
+        """Return the desired replicas of the generated HPAs."""
         desired = {
             work.name: self._controls.replicas(work, snapshot.now_s, self._recommended(work))
             for work in first_placements(snapshot)

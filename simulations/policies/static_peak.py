@@ -1,8 +1,8 @@
-"""A static peak: the allocation that this project's own optimizer finds for the highest load, all the time.
+"""The static peak: the optimizer's allocation for the highest load, unchanged for the whole run.
 
-It knows the whole load beforehand, and, as it cannot give way later, the highest prices and the lowest budgets that the
-scenario will set: its plan is within them. Where none serves the peak within the SLA it is the one that serves most of
-it.
+It knows the whole load in advance, and the highest prices and lowest budgets that the scenario will set, because it
+cannot change its allocation later. Where no plan within these serves the peak within the SLA, it takes the one that
+serves most of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class StaticPeakSettings:
 
 
 class StaticPeak:
-    """Asks for the same replicas for ever."""
+    """Sets the same replicas in every decision."""
 
     interval_s = _OFTEN_S
     metrics_window_s = _OFTEN_S
@@ -75,8 +75,8 @@ def peak_instances(
 ) -> dict[PoolName, float] | None:
     """Return the instances of each pool in the plan for the highest 20-second mean of the load.
 
-    The operator's own optimizer makes that plan, with the headroom that its plans leave, without a budget. None when
-    no plan serves the peak.
+    The plan is made by the operator's optimizer with its default latency headroom and without a budget. None when no
+    plan serves the peak.
     """
     plan = peak_plan(
         pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom, within_budget=False
@@ -102,7 +102,7 @@ def peak_plan(
     latency_headroom: float,
     within_budget: bool,
 ) -> Plan:
-    """Return the operator's own plan for the highest 20-second mean of the load."""
+    """Return the optimizer's plan for the highest 20-second mean of the load."""
     problems = []
     for pipeline in pipelines:
         peak = peak_demand(loads[pipeline.key], pipeline, duration_s)

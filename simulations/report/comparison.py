@@ -1,4 +1,4 @@
-"""Policies side by side, and what-ifs side by side."""
+"""Tables and a chart that compare policies, and a table that compares what-ifs."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,13 +13,13 @@ from simulations.results.scoring import REQUIRED_SHARE
 
 
 def anchor(run: Run) -> str:
-    """Return the id under which a run's own section is found on the page."""
+    """Return the id of the run's own section on the page."""
     name = "-".join(filter(None, [run.policy, run.tuning.value, run.what_if]))
     return "run-" + "".join(char if char.isalnum() else "-" for char in name)
 
 
 def policies(runs: Sequence[Run]) -> Markup:
-    """Return the runs of one what-if as a chart and a table, each judged against the others."""
+    """Return the runs of one what-if as a chart and a table, each with a verdict against the others."""
     ordered = sorted(runs, key=lambda run: (run.mean("cost") or 0.0, run.policy, run.tuning))
     return Markup.of(
         _scatter(runs),
@@ -43,20 +43,20 @@ def policies(runs: Sequence[Run]) -> Markup:
                 ">above the cap",
             ),
             (_row(run, _verdict(run, runs)) for run in ordered),
-            label="Policies side by side",
+            label="Policies compared",
         ),
     )
 
 
 def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
-    """Return the runs of one policy under each what-if; `words` tells what a what-if changes."""
+    """Return the runs of one policy under each what-if; `words` returns what a what-if changes."""
     top = max((high for run in runs if (costs := run.range("cost")) for high in [costs[1]]), default=0.0)
     baseline = next((run for run in runs if run.what_if is None), None)
     return table(
         (
             "#what if",
             Markup.of("cost ", element("small", "(whisker: seeds; mark: bound)")),
-            ">against as it is",
+            ">against the scenario",
             ">× bound",
             ">windows within the SLA",
             ">items within the SLA",
@@ -66,7 +66,7 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
             ">above the cap",
         ),
         (_what_if_row(run, baseline, words(run.what_if), top) for run in runs),
-        label="What-ifs side by side",
+        label="What-ifs compared",
     )
 
 
@@ -93,8 +93,8 @@ def _scatter(runs: Sequence[Run]) -> Markup:
         return Markup()
     points.sort(key=lambda point: (_IMPORTANCE.index(point.style), point.cost, point.name, point.trained))
     keys = [
-        ("best", "on the frontier: nothing is as cheap and as good"),
-        ("dominated", "dominated: something is as cheap and as good, and better in one of these"),
+        ("best", "on the frontier: no other policy is as cheap and as good"),
+        ("dominated", "dominated: another policy is as cheap and as good, and better in one of these"),
         ("broke", "spent above the cap: not compared"),
     ]
     return element(
@@ -113,7 +113,7 @@ def _scatter(runs: Sequence[Run]) -> Markup:
             and [element("li", _key("best"), "default settings"), element("li", _diamond(), "trained settings")],
             element("li", swatch("line sla"), f"{formats.share(REQUIRED_SHARE)} of the windows"),
             runs[0].bound is not None
-            and element("li", swatch("line bound"), "bound: nothing that meets that costs less"),
+            and element("li", swatch("line bound"), "bound: the least cost that can meet that"),
             element("li", "bars through a point: lowest to highest over the seeds"),
             class_="legend",
         ),
@@ -136,7 +136,7 @@ def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
         return element("span", "✕ spent above the cap", class_="verdict bad")
     if style == "best":
         if (run.mean("sla_windows_met") or 0.0) < REQUIRED_SHARE:
-            return element("span", "● on the frontier, but late too often", class_="verdict")
+            return element("span", "● on the frontier, but misses the SLA too often", class_="verdict")
         return element("span", "● on the frontier", class_="verdict good")
     names = [label(other) for other in dominated_by(run, runs)]
     shown = names if len(names) <= 2 else [names[0], f"{len(names) - 1} more"]
@@ -166,7 +166,7 @@ def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tupl
     before = None if baseline is None or baseline is run else baseline.mean("cost")
     change = formats.MISSING if before is None or not before or cost is None else formats.change(cost / before - 1)
     return (
-        Markup.of(element("a", run.what_if or "as it is", href=f"#{anchor(run)}"), element("small", words)),
+        Markup.of(element("a", run.what_if or "no change", href=f"#{anchor(run)}"), element("small", words)),
         Markup.of(_cell(run, "cost", formats.money), _bar(cost, costs, run.bound, top)),
         change,
         formats.ratio(run.cost_over_bound),

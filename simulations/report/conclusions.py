@@ -1,4 +1,4 @@
-"""What came out, in sentences: for somebody who has never seen Sluice."""
+"""The results in sentences and key figures, for readers who do not know Sluice yet."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ SUBJECT = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number that stands out: what it is, its words, a line below it, and whether it is good, bad or neither."""
+    """A key figure: its name, its value as text, a note, and whether it is good (None: neither good nor bad)."""
 
     name: str
     words: str
@@ -20,7 +20,7 @@ class Figure:
 
 
 def subject(experiment: Experiment) -> Run:
-    """Return the run that a report is about: Sluice with its default settings, or else the first."""
+    """Return the run that a report is about: Sluice with its default settings, or the first run without Sluice."""
     runs = experiment.runs()
     ours = [run for run in runs if run.policy == SUBJECT and run.what_if is None]
     ours.sort(key=lambda run: run.tuning is not Tuning.DEFAULT)
@@ -34,7 +34,7 @@ def label(run: Run) -> str:
 
 
 def figures(run: Run, required: float) -> Iterator[Figure]:
-    """Yield the numbers of a run that matter most."""
+    """Yield the key figures of a run; `required` is the share of windows that should meet the SLA."""
     met, calm = run.mean("sla_windows_met"), run.mean("sla_windows_met_calm")
     yield Figure(
         name="windows within the SLA",
@@ -49,20 +49,20 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
         yield Figure(
             name="times the bound",
             words=formats.ratio(run.cost_over_bound),
-            note=f"nothing could cost less than {formats.money(run.bound)}",
+            note=f"the bound is {formats.money(run.bound)}",
         )
     violations = sum(result.cap_violations for result in run.results)
     yield Figure(
         name="times above the budget",
         words=formats.count(violations),
-        note="spend, transitions included" if not violations else "spend was above the cap",
+        note="starting and draining replicas included" if not violations else "spend was above the cap",
         good=not violations,
     )
     lost, shed, offered = (run.mean(name) or 0.0 for name in ("lost", "shed", "offered"))
     yield Figure(
         name="items without an answer",
         words=formats.count(lost + shed),
-        note=f"{formats.count(lost)} lost, {formats.count(shed)} turned away of {formats.count(offered)}",
+        note=f"{formats.count(lost)} lost, {formats.count(shed)} shed, of {formats.count(offered)} offered",
         good=lost == 0,
     )
     p95 = run.mean("p95_s")
@@ -75,44 +75,45 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
 
 
 def sentences(experiment: Experiment) -> Iterator[str]:
-    """Yield what came out of the scenario as it is written."""
+    """Yield the results of the scenario without what-ifs."""
     run = subject(experiment)
     seeds = len(run.results)
     over = f", on average over {seeds} random loads of the same kind" if seeds > 1 else ""
     calm = _calm_words(run)
     yield (
-        f"{label(run)} kept the promise in {formats.share(run.mean('sla_windows_met'))} of the windows"
+        f"{label(run)} met the SLA in {formats.share(run.mean('sla_windows_met'))} of the windows"
         f"{f' ({calm})' if calm else ''} "
         f"for {formats.money(run.mean('cost'))}{over}."
     )
     if run.bound is not None:
         yield (
-            f"Not even a schedule that knows load and faults in advance could keep the promise for less than "
-            f"{formats.money(run.bound)}: this is {formats.ratio(run.cost_over_bound)} that bound."
+            f"No schedule that meets the SLA in 99.5 % of the windows costs less than {formats.money(run.bound)}, even "
+            f"if it knows load and faults in advance. The run cost {formats.ratio(run.cost_over_bound)} this bound."
         )
     elif experiment.bounds:
-        yield "No schedule keeps the promise in 99.5 % of the windows here: there is no bound to compare with."
+        yield "No schedule can meet the SLA in 99.5 % of the windows, so there is no bound to compare with."
     violations = sum(result.cap_violations for result in run.results)
     yield (
-        "It never spent above the budget, changes under way included."
+        "Spend never exceeded the budget, replicas that start or drain included."
         if not violations
-        else f"It spent above the budget {formats.plural(violations, 'time')}."
+        else f"Spend exceeded the budget {formats.plural(violations, 'time')}."
     )
-    yield from _against_rivals(run, [other for other in experiment.runs() if other.what_if == run.what_if])
+    yield from _against_others(run, [other for other in experiment.runs() if other.what_if == run.what_if])
 
 
-def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
+def _against_others(run: Run, runs: Sequence[Run]) -> Iterator[str]:
     autoscalers = [other for other in runs if other.policy != run.policy]
     if not autoscalers:
         return
     better = [other for other in autoscalers if dominates(other, run)]
     if run.breaks_caps:
-        yield "A run that breaks the cap is not compared: keeping a promise by breaking another is no advantage."
+        yield "The run spent above the cap, so it is not compared with the other policies."
     elif better:
         names = formats.listed([label(other) for other in better])
-        yield f"It is beaten: {names} cost no more and kept the promise in at least as many windows."
+        yield f"Better: {names} cost no more and met the SLA in at least as many windows."
     else:
-        yield f"No rival was as cheap and kept the promise as often ({formats.plural(len(autoscalers), 'other run')})."
+        others = formats.plural(len(autoscalers), "other run")
+        yield f"No other policy was as cheap and met the SLA as often ({others})."
     cost, met = run.mean("cost"), run.mean("sla_windows_met")
     if cost is None or met is None:
         return
@@ -121,23 +122,26 @@ def _against_rivals(run: Run, runs: Sequence[Run]) -> Iterator[str]:
     ]
     cheaper = [(o, c, m) for o, c, m in sound if c is not None and m is not None and c < cost and o not in better]
     if cheaper:
-        told = [
+        texts = [
             f"{label(other)} at {formats.money(c)} ({formats.share(m)} of the windows)"
             for other, c, m in sorted(cheaper, key=lambda found: found[1])
         ]
-        yield f"Cheaper, but late more often: {formats.listed(told)}."
+        yield f"Cheaper, but met the SLA less often: {formats.listed(texts)}."
     as_good = [(o, c, m) for o, c, m in sound if c is not None and m is not None and m >= met]
     if as_good and not better:
         other, other_cost, _ = min(as_good, key=lambda found: found[1])
         more = formats.share(other_cost / cost - 1) if cost else formats.MISSING
-        yield f"The cheapest rival that kept it as often is {label(other)} at {formats.money(other_cost)}, {more} more."
+        yield (
+            f"The cheapest other policy that met it as often is {label(other)}: "
+            f"{formats.money(other_cost)}, {more} more."
+        )
     breakers = [label(other) for other in autoscalers if other.breaks_caps]
     if breakers:
-        yield f"Spent above the cap, and so not compared: {formats.listed(breakers)}."
+        yield f"Not compared, because they spent above the cap: {formats.listed(breakers)}."
 
 
 def _calm_words(run: Run) -> str:
-    """Return how it was away from faults, nothing where that is no other number."""
+    """Return the share of windows away from faults that met the SLA; empty when it equals the share of all windows."""
     calm = run.mean("sla_windows_met_calm")
     return "" if calm is None or calm == run.mean("sla_windows_met") else f"{formats.share(calm)} away from faults"
 

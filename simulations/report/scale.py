@@ -1,4 +1,4 @@
-"""Axes: which ticks a reader can work with, and where a value lies between the ends."""
+"""Axes: their ticks, and the position of a value between their ends."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Return where a value lies, 0 at the low end and 1 at the high one; what is outside lies at that end."""
+        """Return the position of a value: 0 at the low end, 1 at the high one; values outside are at the nearer end."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             return math.log(inside / self.low) / math.log(self.high / self.low)
@@ -29,13 +29,13 @@ class Axis:
 
 
 def from_zero(values: Iterable[float], *, ticks: int = 4, whole: bool = False) -> Axis:
-    """Return a linear axis from 0 to a round number that all finite `values` fit under; `whole`: of whole numbers."""
+    """Return a linear axis from 0 to a round number above all finite `values`; `whole`: with whole numbers as ticks."""
     top = max((value for value in values if math.isfinite(value)), default=0.0)
     return _linear(0.0, max(top, ticks) if whole else top if top > 0 else 1.0, ticks, whole=whole)
 
 
 def around(values: Iterable[float], *, ticks: int = 5) -> Axis:
-    """Return a linear axis that all `values`, none below 0, fit into with air at both ends."""
+    """Return a linear axis that covers all `values`, none below 0, with a margin at both ends."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     air = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
@@ -43,7 +43,7 @@ def around(values: Iterable[float], *, ticks: int = 5) -> Axis:
 
 
 def of_latencies(values: Iterable[float]) -> Axis:
-    """Return an axis for times in seconds: from 0, or logarithmic where they differ too much for that."""
+    """Return an axis for times in seconds: from 0, or logarithmic where they differ by more than `_LOG_SPAN`."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known or max(known) / min(known) <= _LOG_SPAN:
         return from_zero(known)
@@ -59,7 +59,7 @@ def of_latencies(values: Iterable[float]) -> Axis:
 
 
 def of_time(from_s: float, until_s: float, *, ticks: int = 6) -> Axis:
-    """Return an axis of time with ticks at round moments."""
+    """Return an axis of time with ticks at round times."""
     step = next((s for s in _TIME_STEPS_S if (until_s - from_s) / s <= ticks), _TIME_STEPS_S[-1])
     first, last = math.ceil(from_s / step - 1e-9), math.floor(until_s / step + 1e-9)
     return Axis(low=from_s, high=until_s, ticks=tuple(float(step * n) for n in range(first, last + 1)))

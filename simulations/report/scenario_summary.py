@@ -1,4 +1,4 @@
-"""What was asked: the pipelines and their promises, hardware and prices, load and disturbances."""
+"""The report's first section: the scenario's pipelines and SLAs, hardware and prices, load and faults."""
 
 from collections.abc import Sequence
 
@@ -13,8 +13,8 @@ from simulations.report.table import table
 from simulations.scenario.scenario import Scenario
 
 
-def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
-    """Return the question that a scenario asks."""
+def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
+    """Return the section about a scenario that is run with these seeds."""
     clock = scenario.file.clock
     end = formats.span(clock.duration_s)
     warmup = f"; the first {formats.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
@@ -22,19 +22,19 @@ def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
     return Markup.of(
         element(
             "p",
-            "How many replicas does each stage of the pipeline need, and on which hardware, so that the promise is "
-            "kept, the budget is never exceeded, and as little as possible is spent?",
+            "An autoscaler chooses how many replicas each stage has, and on which hardware. It is to meet the SLA, "
+            "stay within the budget, and cost as little as possible.",
         ),
         [_pipeline(spec) for spec in scenario_words.pipelines(scenario)],
-        element("details", element("summary", "The hardware, and its prices"), _pools(scenario)),
+        element("details", element("summary", "Hardware and prices"), _pools(scenario)),
         element("h3", "Load"),
         element("ul", [element("li", scenario_words.load_words(load)) for load in scenario.file.load]),
         element(
             "p",
-            f"It runs for {end}{warmup}. The promise is checked in windows of {formats.span(clock.window_s)}. "
+            f"It runs for {end}{warmup}. The SLA is checked in windows of {formats.span(clock.window_s)}. "
             f"Seeds: {', '.join(map(str, seeds))}.",
         ),
-        element("h3", "Disturbances"),
+        element("h3", "Faults"),
         fault_list(bands) or element("p", "None."),
     )
 
@@ -43,12 +43,20 @@ def _pipeline(spec: PipelineSpec) -> Markup:
     return Markup.of(
         element("h3", "Pipeline ", element("code", str(spec.key))),
         element("p", scenario_words.path_of_an_item(spec), class_="path"),
-        element("p", f"{scenario_words.promise(spec)}; {scenario_words.item(spec)}."),
+        element("p", f"{scenario_words.sla_and_budget(spec)}; {scenario_words.item(spec)}."),
         element(
             "details",
-            element("summary", "Stages, and where they may run"),
+            element("summary", "Stages and their possible placements"),
             table(
-                ("stage", "pool", ">replicas", ">per instance", ">a batch of b takes", ">largest batch", ">start-up"),
+                (
+                    "stage",
+                    "pool",
+                    ">replicas",
+                    ">replicas per instance",
+                    ">service time of a batch of b",
+                    ">largest batch",
+                    ">start-up",
+                ),
                 (
                     (
                         stage.name,
@@ -74,12 +82,12 @@ def _service(law: ServiceLaw) -> str:
 
 def _pools(scenario: Scenario) -> Markup:
     return table(
-        ("pool", ">USD per hour of an instance", ">instances"),
+        ("pool", ">USD per instance and hour", ">instances"),
         (
             (
                 pool.name,
                 formats.money(pool.price_per_hour),
-                "as many as there are nodes" if pool.instances is None else str(pool.instances),
+                "all nodes of the pool" if pool.instances is None else str(pool.instances),
             )
             for pool in map(pool_spec, scenario.pools)
         ),
@@ -88,7 +96,7 @@ def _pools(scenario: Scenario) -> Markup:
 
 
 def fault_list(bands: Sequence[Band]) -> Markup | None:
-    """Return what disturbs the run, with the letters that mark it in the charts."""
+    """Return the list of faults, each with the letter that marks it in the charts; None without faults."""
     if not bands:
         return None
     return element(

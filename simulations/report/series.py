@@ -1,4 +1,4 @@
-"""Long series made shorter for the screen without losing what matters: the lowest and the highest of every part."""
+"""Long series shortened for the screen; the lowest and the highest value of every part stay."""
 
 import math
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_scenarios import PIPELINE, POOLS, a_scenario
 
-from simulations.cluster.refusals import check_simulated
+from simulations.cluster.refusals import check_simulated, refusals
 from simulations.scenario.scenario import InvalidScenario, Scenario
 
 QUERY = 'sum(rate(sluice_ingress_requests_total{namespace="speech", pipeline="captions"}[10s]))'
@@ -21,7 +21,9 @@ def told(scenario: Scenario, *, what_ifs: Collection[str] = ()) -> list[str]:
 
 
 def test_what_is_simulated_passes(tmp_path: Path) -> None:
-    check_simulated(a_scenario(tmp_path), what_ifs=[], seeds=[1])
+    scenario = a_scenario(tmp_path)
+    check_simulated(scenario, what_ifs=[], seeds=[1])
+    assert list(refusals(scenario)) == []
 
 
 ASR = "metrics: {window: 10s}\n      placements:\n        - pool: gpu"

@@ -79,7 +79,7 @@ def test_the_table_has_every_policy_and_what_if(simulator: Simulator) -> None:
         ("sluice", "double-load"),
     }
     assert "captions-morning, what if half-budget (3 seeds; bound $8.00)" in result.stdout
-    assert "Sluice kept the promise in 99.6 % of the windows" in result.stdout
+    assert "Sluice met the SLA in 99.6 % of the windows" in result.stdout
     assert "1 self-check against theory passed." in result.stdout
 
 
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(simulator:
     (tmp_path / "file").write_text("")
     result = call("--out", str(tmp_path / "file" / "below"))
     assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is in the way" in result.stderr
+    assert f"{tmp_path / 'file'} must be a folder with write permission" in result.stderr
     assert simulator.runs == []
 
 
