@@ -1,8 +1,8 @@
-"""The simulated cluster: it stands where the real one does, makes Snapshots and takes Decisions.
+"""The simulated cluster: it takes the place of a real one, makes Snapshots and applies Decisions.
 
-What a policy sees comes by the same ways as on the lab: samples scrape by scrape, rates as Prometheus extrapolates
-them, pods that report only after a while. Time is virtual: 0 when the load begins, below while the policy settles in. A
-`set` fault changes resources only; what runs stays as the manifests had it, as workloads do on a real cluster.
+A policy sees the same kind of data as on the lab: samples scrape by scrape, rates as Prometheus extrapolates them, pods
+that report only after a while. Time is virtual: 0 when the load begins, negative while the policy settles. A `set`
+fault changes only the resource; running pods keep the values of the manifests, as workloads do on a real cluster.
 """
 
 import math
@@ -39,22 +39,22 @@ from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resou
 from simulations.scenario.schedule import Schedule
 
 SCRAPE_INTERVAL_S = 1.0
-"""As the lab's Prometheus."""
+"""The same as the lab's Prometheus."""
 SCRAPE_PHASE = 0.5
-"""Of the interval: decisions come at whole seconds, so that the newest sample is as old as it is on average."""
+"""The share of the interval: decisions come at whole seconds, so the newest sample has its average age."""
 REPORTING_VISITS = 4
-"""Scrapes that a pod may be ready for without reporting, as for the operator."""
+"""The scrapes for which a pod may be ready without samples, as for the operator."""
 ADMISSION_POLL_S = 1.0
-"""How often the ingress looks for how much it may admit."""
+"""How often the ingress reads the load that it may admit."""
 HOP_S = 0.0013
-"""What every hop from the ingress to a stage adds to an item's latency: sockets, event loops and the generator of the
-lab, whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
+"""The latency that every hop from the ingress to a stage adds: sockets, event loops and the load generator of the lab,
+ whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
 SETTLING_S = 30.0
-"""How long a policy runs before the load begins, beside the slowest start-up: as long as the lab waits at most."""
+"""How long a policy runs before the load begins, plus the slowest start-up: the longest wait of the lab."""
 
 
 class SimulatedCluster:
-    """One run's world. Seconds; `observations` is what it ran and what that costs, from the beginning of the load."""
+    """The cluster of one run, times in seconds. `observations` are its replicas and costs since the load began."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class SimulatedCluster:
         """Every stage has its minimum of replicas, at least one, all of them ready.
 
         Args:
-            scenario: with the what-if in it (`scenario.with_what_if`).
-            seed: of all that is random.
-            interval_s: between two decisions: the settling time is a multiple of it.
-            window_s: what `DetailedSnapshot.replicas` and `ingress` average over; None: the stages' own windows.
-            schedules: the load; None: that of the scenario and the seed.
-            scrape_interval_s: of every target.
+            scenario: the scenario, with the what-if applied (`scenario.with_what_if`).
+            seed: the seed of all random numbers.
+            interval_s: the time between two decisions; the settling time is a multiple of it.
+            window_s: the averaging window of `DetailedSnapshot.replicas` and `ingress`; None: the stages' own windows.
+            schedules: the load; None: it is made from scenario and seed.
+            scrape_interval_s: the time between two scrapes of a target.
 
         Raises:
-            UnsupportedScenario: the scenario asks for what is not simulated.
+            UnsupportedScenario: the scenario has a feature that is not simulated.
         """
         for refusal in refusals(scenario):
             raise UnsupportedScenario(str(refusal))
@@ -137,10 +137,10 @@ class SimulatedCluster:
         self._plan_faults(scenario, changes)
         self._observe()
 
-    # -- for who decides
+    # -- for the policy
 
     def snapshot(self) -> DetailedSnapshot:
-        """Return the world as a policy sees it now."""
+        """Return the cluster as a policy sees it now."""
         metrics = SimulatedMetrics(
             self._serving,
             self._disturbances,
@@ -165,7 +165,7 @@ class SimulatedCluster:
         )
 
     def apply(self, decision: Decision) -> None:
-        """Make the changes that were decided, those that add replicas first, and keep what is to be remembered."""
+        """Apply the changes of a decision, those that add replicas first, and keep its memories."""
         self._resources.remember(decision)
         changes = [(pipeline.spec, change) for pipeline in decision.pipelines for change in pipeline.changes]
         changes.sort(key=lambda entry: entry[1].after < entry[1].before)
@@ -182,7 +182,7 @@ class SimulatedCluster:
         self._observe()
 
     def advance(self, until_s: float) -> None:
-        """Let time pass."""
+        """Advance the simulation to `until_s`."""
         while (due_s := self._agenda.next_s()) is not None and due_s <= until_s:
             self._advance_engines(due_s)
             self._agenda.take()()
@@ -190,28 +190,28 @@ class SimulatedCluster:
         self._advance_engines(until_s)
         self._observe()
 
-    # -- for who scores
+    # -- for scoring
 
     def tally(self, key: PipelineKey) -> Tally:
-        """Return what has become of a pipeline's items."""
+        """Return the outcomes of a pipeline's items."""
         return self._serving[key].engine.tally()
 
     @property
     def sessions_cut(self) -> int:
-        """How many sessions have lost their replica so far."""
+        """Return how many sessions have lost their replica so far."""
         return sum(serving.engine.ingress().sessions_cut for serving in self._serving.values())
 
     # -- Servers, for the workloads
 
     def begin(self, pod: Pod) -> None:
-        """The pod is ready: it serves from now on."""
+        """Let a ready pod serve from now on."""
         serving = self._serving[pod.workload.pipeline.key]
         pod.number = serving.engine.add_replica(pod.workload.key)
         assert pod.number == len(serving.pods)
         serving.pods.append(pod)
 
     def drain(self, pod: Pod) -> None:
-        """The pod was asked to go."""
+        """Let a pod drain."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
         if self.now_s < 0:  # no load yet: it is empty
@@ -222,7 +222,7 @@ class SimulatedCluster:
         serving.engine.drain_replica(pod.number, self.now_s + pod.workload.pipeline.scaling.drain_s)
 
     def kill(self, pod: Pod) -> None:
-        """The pod has vanished with what it held."""
+        """Remove a pod at once, with the items and sessions it holds."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
         serving.draining -= pod.leaving
@@ -251,7 +251,7 @@ class SimulatedCluster:
         self._serving[key].engine.admissible = limit
 
     def _observe(self) -> None:
-        """Note what runs and what it costs, if that has changed."""
+        """Add an observation if replicas or resources have changed."""
         state = (self._workloads.changes, self._resources.changes)
         if state == self._observed:
             return
@@ -308,7 +308,7 @@ class SimulatedCluster:
                 pass  # in the load's schedule; in the changes of resources
 
     def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
-        """Announce that a share of a pool's nodes goes, and take it; without an end, each is replaced after a while."""
+        """Announce the reclaim of a share of a pool's nodes, then take them; without an end, each is replaced later."""
         reclaim = fault.spot_reclaim
         assert reclaim is not None
         replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index)
@@ -338,7 +338,7 @@ class SimulatedCluster:
                     serving.slow[stage.name] = serving.slow.get(stage.name, 1.0) * factor
                     serving.engine.slow_down(stage.name, serving.slow[stage.name])
 
-    # -- what is seen
+    # -- snapshots
 
     def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics) -> PipelineState:
         workloads = {
@@ -364,10 +364,10 @@ class SimulatedCluster:
                 for stage in spec.stages
                 for placement in stage.placements
             },
-            demand=self._answer(metrics, spec.demand_query),
-            latency_s=None if spec.sla_query is None else self._answer(metrics, spec.sla_query),
+            demand=self._reading(metrics, spec.demand_query),
+            latency_s=None if spec.sla_query is None else self._reading(metrics, spec.sla_query),
             rule_readings={
-                (stage.name, rule.name): self._answer(metrics, rule.query)
+                (stage.name, rule.name): self._reading(metrics, rule.query)
                 for stage in spec.stages
                 for rule in stage.rules
                 if rule.query is not None
@@ -375,11 +375,11 @@ class SimulatedCluster:
             memory=self._resources.pipeline_memories.get(spec.key, PipelineMemory()),
         )
 
-    def _answer(self, metrics: SimulatedMetrics, text: str) -> Reading:
+    def _reading(self, metrics: SimulatedMetrics, text: str) -> Reading:
         return metrics.scalar(self._queries[text], text)
 
     def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
-        asked = [
+        placements = [
             (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
             for spec in self._resources.pipelines.values()
             for stage in spec.stages
@@ -392,7 +392,7 @@ class SimulatedCluster:
                 (key, stage.name, placement.pool): metrics.replicas(
                     key, placement, ready, stage.metrics_window_s if window_s is None else window_s
                 )
-                for key, stage, placement, ready in asked
+                for key, stage, placement, ready in placements
             }
         )
 

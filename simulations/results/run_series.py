@@ -1,4 +1,4 @@
-"""The series of a run, from how its items were scored and what was observed: one code for simulator and lab."""
+"""The series of a run, made from item scores and observations, for the simulator and the lab."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from simulations.results.spending import Observation
 def run_series(
     pipelines: Sequence[PipelineSpec], scores: Mapping[PipelineKey, ItemScore], observations: Sequence[Observation]
 ) -> RunSeries:
-    """Return the windows that `scores` has, which are the same for every pipeline.
+    """Return the series over the windows of `scores`, which are the same for every pipeline.
 
     Replicas, spend, budget and prices are those of the last observation up to the end of a window; cost is the mean
     over the window.
@@ -40,7 +40,7 @@ def run_series(
 def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the mean over each [begun_s, ended_s), both ascending, of shape (windows,).
 
-    It is what the quantity sums up to by the end, less what it did by the beginning.
+    The mean is the difference of the running sum at end and beginning, over the length.
     """
     if not len(begun_s):
         return ()
@@ -92,5 +92,5 @@ def _placement(
 def _at(
     observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
 ) -> tuple[float, ...]:
-    """What held at the end of each window; 0 before the first observation."""
+    """Return the value at the end of each window; 0 before the first observation."""
     return tuple(spending.steps(observations, value).at(ends_s).tolist())
