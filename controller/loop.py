@@ -11,8 +11,8 @@ from functools import partial
 from controller.core.containment import decide_contained
 from controller.core.messages.explain import reason_sentence
 from controller.core.plan.large_fleet import AT_ONCE
-from controller.core.record import decision_record
-from controller.core.state.decision import Decision, Hold, PipelineDecision
+from controller.core.record import decision_key, decision_record
+from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write
@@ -173,11 +173,11 @@ class ControlLoop:
 
         The log line carries the decision record, except for fleets too large to be planned at once.
         """
-        gists = {pipeline.key: _gist(pipeline) for pipeline in decision.pipelines}
+        keys = {pipeline.key: decision_key(pipeline) for pipeline in decision.pipelines}
         changed = [
-            pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != gists[pipeline.key]
+            pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != keys[pipeline.key]
         ]
-        self._recorded = gists
+        self._recorded = keys
         if changed:
             reasons = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
@@ -186,14 +186,3 @@ class ControlLoop:
             record = partial(decision_record, observation.snapshot, decision) if recorded else None
             _RECORDS.info("%s%s", reasons, more, extra={"record": record})
         return frozenset(pipeline.key for pipeline in changed)
-
-
-def _gist(decision: PipelineDecision) -> object:
-    """Return the parts of a decision that must differ for it to count as changed."""
-
-    def reason(hold: Hold) -> object:
-        return hold.reason, hold.stage
-
-    limit = None if decision.plan is None else decision.plan.limited_by
-    sheds = decision.admissible is not None
-    return decision.changes, dict(decision.desired), frozenset(map(reason, decision.holds)), limit, sheds

@@ -1,10 +1,11 @@
 """The decision record: a decision with its snapshot and policy, so that it can be repeated and examined."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.messages.explain import reason_sentence
-from controller.core.state.decision import Decision
+from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 
@@ -45,6 +46,24 @@ def policy_from_record(record: dict[str, Json]) -> Policy:
 def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
     """Return where the recorded decision differs from `decision`, one `path: recorded, now …` each."""
     return tuple(_differences("", record.get("decision"), _answer(decision)))
+
+
+def decision_key(pipeline: PipelineDecision) -> object:
+    """Return what two decisions for a pipeline have in common where the second is no new one.
+
+    That is the changes, the desired replicas, the reasons of the holds, what limits the plan, and whether load is shed.
+    Readings and times are left out: they differ in every cycle.
+    """
+    limit = None if pipeline.plan is None else pipeline.plan.limited_by
+    holds = frozenset((hold.reason, hold.stage) for hold in pipeline.holds)
+    return pipeline.changes, dict(pipeline.desired), holds, limit, pipeline.admissible is not None
+
+
+def recorded_decision_key(pipeline: Mapping[str, Any]) -> object:
+    """Return the `decision_key` of an entry of `decision.pipelines` of a record."""
+    limit = None if pipeline["plan"] is None else pipeline["plan"]["limited_by"]
+    holds = frozenset((hold["reason"], hold["stage"]) for hold in pipeline["holds"])
+    return pipeline["changes"], pipeline["desired"], holds, limit, pipeline["admissible"] is not None
 
 
 def _answer(decision: Decision) -> dict[str, Json]:

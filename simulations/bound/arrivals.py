@@ -1,6 +1,6 @@
-"""What arrives at every stage, counted without simulating: how many items there are by when, and which are filtered.
+"""The items that arrive at every stage over time and those that are filtered, counted without a simulation.
 
-What voice activity detection filters is decided by an item's number alone, so whoever knows the load knows it too.
+Whether voice activity detection filters an item depends only on its number, so the load determines it.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _TO_UNIT = 2.0**-64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrivals:
-    """How many items have arrived before each of `times_s`, shape (times,), ascending.
+    """The number of items that have arrived before each of `times_s`, shape (times,), ascending.
 
     `unfiltered` counts those that reach the end of the pipeline. `needed` and `spared` have shape (stages, times): the
-    items which visit the stage, that reach the end and that are filtered there or later. `present_s` is how long
-    streams have been present before each of the times, from the first chunk to the last; 0 for requests.
+    items which visit the stage, that reach the end and that are filtered there or later. `present_s` is the total time
+    that streams have been present before each of the times, from the first chunk to the last; 0 for requests.
     """
 
     times_s: Array
@@ -35,14 +35,14 @@ class Arrivals:
     present_s: Array
 
     def at(self, counts: NDArray[np.generic], t_s: Array) -> Array:
-        """The rows of one of the arrays at some of `times_s`, shape (…, times asked for)."""
+        """Return the columns of one of the arrays at `t_s`, which are some of `times_s`, shape (…, len(t_s))."""
         return np.asarray(counts[..., np.searchsorted(self.times_s, t_s)], dtype=np.float64)
 
 
 def count_arrivals(
     pipeline: PipelineSpec, schedule: Schedule, times_s: Array, *, seed: int, duration_s: float
 ) -> Arrivals:
-    """Count the items of a schedule before each of `times_s`; `seed` is the engine's."""
+    """Return the arrivals of a schedule before each of `times_s`; `seed` is that of the engine."""
     times_s = np.unique(times_s)
     present_s = np.zeros(len(times_s))
     if pipeline.chunk_s is None:
@@ -56,7 +56,7 @@ def count_arrivals(
     for index, stage in enumerate(pipeline.stages):
         follows[index, [names.index(name) for name in stage.after]] = True
     share = np.array([stage.pass_ratio for stage in pipeline.stages])
-    share[~follows.any(axis=0)] = 1.0  # what the last stage would filter has been served
+    share[~follows.any(axis=0)] = 1.0  # an item that the last stage would filter is served
     needed = np.zeros((len(names), len(times_s)), dtype=np.int64)
     spared = np.zeros_like(needed)
     unfiltered = np.zeros(len(times_s), dtype=np.int64)
@@ -74,12 +74,12 @@ def count_arrivals(
 def _count_chunks(
     first_s: Array, end_s: Array, chunk_s: float, times_s: Array, before: Counts, present_s: Array
 ) -> None:
-    """Fill in how many chunks come before each instant, and how long their streams have been present by then.
+    """Fill in the number of chunks before each time, and how long their streams have been present by then.
 
-    Numbers tell only which of the items are filtered, and those of a stretch of time follow one another: so it is
-    enough to count, and no chunk needs to be put into order.
+    The chunks need no sorting: their numbers only decide which are filtered, and the chunks of an interval have
+    consecutive numbers, so counts are enough.
     """
-    over = np.zeros(len(times_s), dtype=np.int64)  # what streams that have ended add from here on
+    over = np.zeros(len(times_s), dtype=np.int64)  # the chunks of ended streams, added from here on
     over_s = np.zeros(len(times_s))
     for k in range(len(first_s)):
         chunks = int(np.ceil((end_s[k] - first_s[k]) / chunk_s))

@@ -1,36 +1,36 @@
-"""The clairvoyant bound: a cost that no schedule of replicas undercuts which meets the SLA in enough of the windows.
+"""The clairvoyant bound: a lower bound on the cost of any schedule of replicas that meets the SLA in enough windows.
 
-A schedule here knows load and faults beforehand, but not how long a batch will happen to take. It may change its mind
-at any instant. It respects budget, pools, `replicas.max`, `maxWer` and start-up, sheds nothing, and in at least
+A schedule here knows load and faults in advance, but not the random service time of a batch. It may change at any
+time. It respects budget, pools, `replicas.max`, `maxWer` and start-up, sheds nothing, and in at least
 `required_share` of the scored windows answers the SLA's percentile of the items in time. For every such schedule the
 averages over segments of time (windows, or equal parts of them) satisfy the linear program that is solved here, at the
-schedule's own cost; so the program's minimum is at most the cost of the cheapest. What the program asks for, and what
-it lets off:
+schedule's own cost; so the program's minimum is at most the cost of the cheapest schedule. What the program requires,
+and what it relaxes:
 
 * Work. Of a window that is met, `percentile` percent of the items that count are done at every stage that they visit,
   and those that are filtered are done too, but for as many as may be lost without the window being missed. An item
-  takes a replica's time for its share of a full batch (the largest that can be answered in time); queues, batches that
-  are not full, and turns cost nothing. What comes up in a segment is done in it, but for what arrives so late in it
-  that it may be answered after its end: within the SLA, or ten of them where the item is filtered. Service times count
+  takes a replica's time for its share of a full batch (the largest that can be answered in time); queues and batches
+  that are not full cost nothing. Work that arrives in a segment is done in it, except work that arrives so late that
+  it may be answered after its end: within the SLA, or ten SLAs where the item is filtered. Service times count
   with their mean: the bound holds for the expected cost, whatever their law.
-* Windows. Those with fewer than 20 items that count ask for nothing. Of the others as many may be given up as a run
-  may miss, a whole number: 1 − `required_share` of them, rounded down. They are one wholly or several in part: what
-  is asked for falls in proportion, as it does when a window is met for some service times only.
+* Windows. Those with fewer than 20 items that count require nothing. Of the others as many may be given up as a run
+  may miss, a whole number: 1 − `required_share` of them, rounded down. A window may be given up in part: its
+  requirement falls in proportion, as it does when a window is met for some service times only.
 * Slots. Streams that are answered hold one at every stage with memory from their first chunk to their last.
-* Start-up. Who serves has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. What happened
+* Start-up. A serving replica has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. Cost
   before the scored time is free.
-* Whole replicas. In any stretch of time some instant has a whole number of replicas of each placement that together
-  carry the stretch's mean, and with the start-up all these are paid for in the segments before. So the cheapest whole
+* Whole replicas. In any interval there is a time at which a whole number of replicas of each placement together carries
+  the interval's mean rate, and because of start-up all these are paid for in the segments before. So the cheapest whole
   mix is a lower bound there; the program has straight lines below its cost, as a function of what is left undone.
-* Money and room. Spend is within the budget, but for the drain and two cycles after a change of price or budget; a
-  pool has no more replicas than its instances hold, whole machines or not; `replicas.min` is paid for as long as
-  nothing has taken a pool's machines away and the minimums fit.
+* Budget and capacity. Spend is within the budget, except for the drain and two cycles after a change of price or
+  budget; a pool has no more replicas than its instances hold, whole machines or not; `replicas.min` is paid for while
+  no fault has removed machines of the pool and the minimums fit.
 * Faults. While a pool is unavailable, no placement on it grows; while it is lost, there is none. A stage that is slow
   takes as long as at the fastest moment of a segment. Spot machines that are reclaimed may be replaced at once; slow
-  starts are let off; lost metrics are nothing to who knows.
+  starts are ignored; lost metrics have no effect, because the schedule knows the load.
 
-How far below the cheapest schedule it lies depends on the load: what real queues need beyond the work itself, and that
-they cannot choose the few items that may be late, is not in it. With one or two replicas at a stage, that is much.
+Its distance from the cheapest real schedule depends on the load: it leaves out what real queues need beyond the work
+itself, and that no policy chooses the few items that may be late. With one or two replicas at a stage, that is much.
 
 Replicas that drain count towards `replicas.max`. A stream that has lost its replica gets its next slot at once.
 """
@@ -46,7 +46,7 @@ from scipy.special import gammainc
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, ServiceLaw
 from simulations.bound.arrivals import Arrivals, count_arrivals
-from simulations.bound.program import Limit, Need, Program, Supply, solve
+from simulations.bound.program import CapacityLimit, Need, Program, ReplicaSupply, solve
 from simulations.results.scoring import LOST_AFTER_SLAS, MIN_WINDOW_ITEMS, REQUIRED_SHARE, Clock, Interval
 from simulations.scenario.scenario import Fault
 from simulations.scenario.schedule import Schedule
@@ -55,13 +55,13 @@ Array = NDArray[np.float64]
 
 _MAX_SEGMENTS = 600
 _EXCUSE_CYCLES_S = 120.0
-"""Two cycles of the slowest policy there is."""
+"""Two cycles of the slowest policy."""
 _WHOLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What `set` makes of the resources from `at_s` on."""
+class Epoch:
+    """All resources from `at_s` on, as `set` faults change them."""
 
     at_s: float
     pipelines: tuple[PipelineSpec, ...]
@@ -70,10 +70,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least cost in USD over the scored time; None where no schedule can do it.
+    """The least cost in USD over the scored time; None where no schedule meets the SLA often enough.
 
-    `windows_share` is the share of the scored windows that are met at that cost. `times_s` and `cost_per_hour` say
-    where the money goes: segments of time from each of `times_s` on. They are empty where there is no cost.
+    `windows_share` is the share of the scored windows that are met at that cost. `cost_per_hour` is the cost in each
+    segment of time, which begins at the entry of `times_s`. Both are empty where `cost` is None.
     """
 
     cost: float | None
@@ -90,26 +90,26 @@ def clairvoyant_bound(
     *,
     seeds: Mapping[PipelineKey, int],
     faults: Iterable[Fault] = (),
-    changes: Iterable[Change] = (),
+    changes: Iterable[Epoch] = (),
     required_share: float = REQUIRED_SHARE,
 ) -> Bound:
-    """Return the bound for one load; see the module for what it says.
+    """Return the bound for one load; the module's docstring defines it.
 
     Args:
         pipelines: as at the beginning of the run.
         pools: the same.
         schedules: the load of each pipeline, spikes included.
-        clock: what is scored.
+        clock: the scored time.
         seeds: the engine's for each pipeline: they decide when streams offer their chunks, and what is filtered.
         faults: all of the scenario's; `set` faults are looked up in `changes` instead.
-        changes: what the resources are from some instants on, ascending.
-        required_share: how many of the scored windows must be met, in every run.
+        changes: the resources after each `set` fault, sorted by time.
+        required_share: the share of the scored windows that must be met, in every run.
 
     Raises:
         BoundNotFound: the solver failed.
     """
     world = _World(
-        epochs=(Change(at_s=0.0, pipelines=tuple(pipelines), pools=tuple(pools)), *changes),
+        epochs=(Epoch(at_s=0.0, pipelines=tuple(pipelines), pools=tuple(pools)), *changes),
         faults=tuple(faults),
         clock=clock,
     )
@@ -143,9 +143,9 @@ def clairvoyant_bound(
 
 
 class _World:
-    """Resources and faults over time, on the segments of the program; in doubt in favour of less cost."""
+    """Resources and faults over time, on the segments of the program. Uncertain values favour the lower cost."""
 
-    def __init__(self, *, epochs: tuple[Change, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
+    def __init__(self, *, epochs: tuple[Epoch, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
         self.epochs = epochs
         self.faults = faults
         self.clock = clock
@@ -163,7 +163,7 @@ class _World:
         self._lag_s = max((pipeline.scaling.drain_s for pipeline in self.pipelines), default=0.0) + _EXCUSE_CYCLES_S
 
     def _edges(self) -> Array:
-        """Windows, or equal parts of them: half of most start-ups at most, for whole replicas to count."""
+        """Return windows, or equal parts of at most half a typical start-up, for the cuts to apply."""
         clock = self.clock
         startups_s = sorted(placement.startup_s for *_, placement in self.placements)
         typical_s = startups_s[len(startups_s) // 2] if startups_s else 0.0
@@ -175,8 +175,8 @@ class _World:
         count = math.ceil(round((clock.duration_s - clock.warmup_s) / length_s, 9))
         return np.asarray(np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s))
 
-    def supplies(self) -> Iterable[Supply]:
-        """Yield what is to be had of every placement."""
+    def supplies(self) -> Iterable[ReplicaSupply]:
+        """Yield the possible replicas of every placement."""
         for pipeline, stage, placement in self.placements:
             prior = placement.prior
             usable = prior.wer is None or pipeline.max_wer is None or prior.wer <= pipeline.max_wer
@@ -191,7 +191,7 @@ class _World:
             )
             room = np.floor(self._room(placement.pool) * prior.per_instance + _WHOLE)
             most = np.where(lost, 0.0, np.minimum(most, room))
-            yield Supply(
+            yield ReplicaSupply(
                 startup_s=placement.startup_s * min([1.0, *self._start_factors(placement.pool)]),
                 price_per_hour=self._price_per_hour(placement, 0.0),
                 at_least=np.where(self._minimum_holds(pipeline, placement.pool), np.minimum(least, most), 0.0),
@@ -199,18 +199,18 @@ class _World:
                 may_grow=~(held & np.concatenate([[False], held[:-1]])),
             )
 
-    def limits(self) -> Iterable[Limit]:
+    def limits(self) -> Iterable[CapacityLimit]:
         """Yield the pools' instances and the pipelines' budgets."""
         for pool in self.epochs[0].pools:
             on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
             most = self._room(pool.name)
             if on_it and np.all(np.isfinite(most)):
                 share = np.array([[1 / self.placements[k][2].prior.per_instance] for k in on_it])
-                yield Limit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
+                yield CapacityLimit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
         for pipeline in self.pipelines:
             own = [k for k, (owner, *_) in enumerate(self.placements) if owner is pipeline]
             budgets = [(epoch.at_s, _pipeline(epoch, pipeline).budget_per_hour) for epoch in self.epochs]
-            yield Limit(
+            yield CapacityLimit(
                 supplies=tuple(own),
                 weights=np.array([self._price_per_hour(self.placements[k][2], self._lag_s) for k in own]),
                 most=self._steps(budgets, max, self._lag_s),
@@ -220,12 +220,12 @@ class _World:
         return self._steps([(epoch.at_s, _instances(epoch, pool)) for epoch in self.epochs], max, self._lag_s)
 
     def _price_per_hour(self, placement: PlacementSpec, back_s: float) -> Array:
-        """What a replica costs at least in each segment and the `back_s` before it."""
+        """Return the lowest price of a replica in each segment and the `back_s` before it."""
         prices = [(epoch.at_s, _pool(epoch, placement.pool).price_per_hour) for epoch in self.epochs]
         return np.asarray(self._steps(prices, min, back_s) / placement.prior.per_instance)
 
     def slow_factor(self, pipeline: PipelineSpec, stage: StageSpec) -> Array:
-        """How much longer batches of a stage take at least in each segment, those included that began before it."""
+        """Return the least slow-down of a stage's batches in each segment, including batches that began before it."""
         names = {str(stage.name), f"{pipeline.key}/{stage.name}"}
         slow = [
             (fault.interval, fault.slow_stage.factor)
@@ -240,15 +240,15 @@ class _World:
         return self._steps(factors, min, LOST_AFTER_SLAS * self.sla_s(pipeline))
 
     def sla_s(self, pipeline: PipelineSpec) -> float:
-        """The SLA, the loosest there is in the run."""
+        """Return the loosest latency of the SLA in the run."""
         return max(_pipeline(epoch, pipeline).sla.latency_s for epoch in self.epochs)
 
     def percentile(self, pipeline: PipelineSpec) -> float:
-        """The percentile, the lowest there is in the run."""
+        """Return the lowest percentile of the SLA in the run."""
         return min(_pipeline(epoch, pipeline).sla.percentile for epoch in self.epochs)
 
     def _minimum_holds(self, pipeline: PipelineSpec, pool: PoolName) -> NDArray[np.bool_]:
-        """Whether the minimum of a placement is there in each segment, whoever decides."""
+        """Return whether the minimum of a placement is certain to exist in each segment, under any policy."""
         taken_s = [interval.from_s for kind in ("poolLost", "spotReclaim") for interval in self._spans(kind, pool)] or [
             math.inf
         ]
@@ -286,7 +286,7 @@ class _World:
         return [fault.interval for fault in self.faults if fault.kind == kind and fault.pool == pool]
 
     def _inside(self, spans: Iterable[Interval]) -> NDArray[np.bool_]:
-        """Which segments lie within one of the spans."""
+        """Return which segments lie within one of the spans."""
         begin, end = self.edges_s[:-1], self.edges_s[1:]
         inside = np.zeros(len(begin), dtype=np.bool_)
         for span in spans:
@@ -296,7 +296,7 @@ class _World:
     def _steps(
         self, steps: Sequence[tuple[float, float]], best: Callable[[Iterable[float]], float], back_s: float
     ) -> Array:
-        """The best value of a step function in each segment and the `back_s` before it."""
+        """Return the best value of a step function in each segment and the `back_s` before it."""
         found = []
         for begin, end in zip(self.edges_s[:-1], self.edges_s[1:], strict=True):
             before = [value for at_s, value in steps if at_s <= begin - back_s]
@@ -306,8 +306,8 @@ class _World:
 
 
 class _PipelineWindows:
-    """What one pipeline's items ask for. `asks` has the windows that are scored; `candidates` counts those that could
-    come to be scored, which is more where filtered items are lost."""
+    """The needs of one pipeline's items. `asks` marks the windows that are scored; `candidates` counts those that could
+    be scored, more where filtered items are lost."""
 
     def __init__(self, world: _World, index: int, pipeline: PipelineSpec, schedule: Schedule, *, seed: int) -> None:
         self._world = world
@@ -367,7 +367,7 @@ class _PipelineWindows:
         )
 
     def _slots(self, stage: StageSpec, supplies: tuple[int, ...]) -> Iterable[Need]:
-        """Stream-seconds: a stream that spans a window and is refused takes at least so many chunks with it."""
+        """Yield the need in stream-seconds; a refused stream that spans a window loses at least as many chunks."""
         slots = [placement.prior.session_slots for placement in stage.placements]
         chunk_s = self._pipeline.chunk_s
         window_s = self._world.clock.window_s
@@ -388,7 +388,7 @@ class _PipelineWindows:
         return np.where(self.asks[self._world.window_of], amount, 0.0)
 
     def _least_elsewhere_s(self, index: int) -> float:
-        """What an item that visits a stage spends at the others at least, on the longest way that it must go."""
+        """Return the least time that an item of a stage spends at the others, on its longest required path."""
         stages = self._pipeline.stages
         names = [stage.name for stage in stages]
         least = [
@@ -398,7 +398,7 @@ class _PipelineWindows:
         to: list[float] = []
         for stage in stages:
             to.append(max((to[names.index(name)] + least[names.index(name)] for name in stage.after), default=0.0))
-        # Where a way may end early, an item is answered by another, which tells nothing of what comes after here.
+        # Where a path may end early, an item may be answered on another path, so later stages give no lower bound.
         if any(stage.pass_ratio < 1 for stage in stages) and self._ends() > 1:
             return to[index]
         onward = [0.0] * len(stages)
@@ -429,7 +429,7 @@ def _arrivals(
 
 
 def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *, one_slot_each: bool) -> float:
-    """Items per second that one replica answers in time at best, in batches of the size that is best for it.
+    """Return the most items per second that one replica can answer in time, at its best batch size.
 
     With `one_slot_each` every item in the replica holds a slot.
     """
@@ -444,7 +444,7 @@ def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *
 
 
 def _in_time(law: ServiceLaw, batch: int, room_s: float) -> float:
-    """The probability that a batch takes at most `room_s`."""
+    """Return the probability that a batch takes at most `room_s`."""
     if room_s <= 0:
         return 0.0
     mean_s = law.mean_s(batch)
@@ -455,25 +455,25 @@ def _in_time(law: ServiceLaw, batch: int, room_s: float) -> float:
 
 
 def _least_service_s(placement: PlacementSpec) -> float:
-    """The least that an item spends in service: that of a batch of one, or nothing where times are random."""
+    """Return the least service time of an item: that of a batch of one, or 0 where times are random."""
     return placement.prior.service.mean_s(1) if placement.prior.service.cv == 0 else 0.0
 
 
-def _pipeline(epoch: Change, pipeline: PipelineSpec) -> PipelineSpec:
+def _pipeline(epoch: Epoch, pipeline: PipelineSpec) -> PipelineSpec:
     return next((found for found in epoch.pipelines if found.key == pipeline.key), pipeline)
 
 
-def _placement(epoch: Change, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
+def _placement(epoch: Epoch, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
     for found in _pipeline(epoch, pipeline).stages:
         if found.name == stage.name:
             return next((other for other in found.placements if other.pool == placement.pool), placement)
     return placement
 
 
-def _pool(epoch: Change, name: PoolName) -> PoolSpec:
+def _pool(epoch: Epoch, name: PoolName) -> PoolSpec:
     return next(pool for pool in epoch.pools if pool.name == name)
 
 
-def _instances(epoch: Change, name: PoolName) -> float:
+def _instances(epoch: Epoch, name: PoolName) -> float:
     instances = _pool(epoch, name).instances
     return math.inf if instances is None else float(instances)

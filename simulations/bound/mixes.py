@@ -1,4 +1,4 @@
-"""Whole replicas: the cheapest mix that carries a rate, and straight lines that stay below its cost."""
+"""Whole replicas: the cheapest mix for a rate, and straight lines that are lower bounds on its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ _NEAR = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Any mix that carries the rate asked for less `slack` costs at least `cost` − `slope` · `slack` per hour."""
+class CostLine:
+    """Any mix that carries the required rate less `slack` costs at least `cost` − `slope` · `slack` per hour."""
 
     cost: float
     slope: float
@@ -23,13 +23,13 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixes:
-    """The mixes of which no other carries more for less: rate and cost per hour, both ascending, from none on."""
+    """The mixes that no other mix dominates: rate and cost per hour, both ascending, the empty mix first."""
 
     rate: Array
     cost_per_hour: Array
 
-    def lines(self, rate: float, count: int) -> list[Line]:
-        """Up to `count` lines below the cost of carrying up to `rate`, the tightest at `rate` first.
+    def lines(self, rate: float, count: int) -> list[CostLine]:
+        """Return up to `count` lines below the cost of rates up to `rate`, the tightest at `rate` first.
 
         They are the last edges of the lower convex hull of the cost, which is a step function. Empty where no mix
         carries `rate`.
@@ -37,7 +37,7 @@ class Mixes:
         at = int(np.searchsorted(self.rate, rate * (1 - _SAME)))
         if at == len(self.rate):
             return []
-        # A mix that falls short of the rate by next to nothing carries it: the line would be all but upright.
+        # A mix that misses the rate by less than _NEAR counts as carrying it: its line would be nearly vertical.
         while at > 0 and rate - self.rate[at - 1] < _NEAR * self.rate[-1]:
             at -= 1
             rate = float(self.rate[at])
@@ -45,14 +45,14 @@ class Mixes:
             return []
         slack = np.concatenate([[0.0], (rate - self.rate[:at])[::-1]])
         cost = np.concatenate([[self.cost_per_hour[at]], self.cost_per_hour[:at][::-1]])
-        found: list[Line] = []
+        found: list[CostLine] = []
         here = 0
         while here < len(slack) - 1 and len(found) < count:
-            # From a corner of the hull its next edge is the steepest way down.
+            # From a corner of the hull, the next edge is the steepest one down.
             slopes = (cost[here] - cost[here + 1 :]) / (slack[here + 1 :] - slack[here])
             best = int(np.argmax(slopes))
             slope = float(slopes[best])
-            found.append(Line(cost=float(cost[here] + slope * slack[here]), slope=slope))
+            found.append(CostLine(cost=float(cost[here] + slope * slack[here]), slope=slope))
             here += best + 1
         return found
 
@@ -60,8 +60,8 @@ class Mixes:
 def cheapest_mixes(rates: Sequence[float], costs_per_hour: Sequence[float], most: Sequence[int], rate: float) -> Mixes:
     """Return the mixes up to the first that carries `rate`, of at most `most[j]` replicas of each kind j.
 
-    `rates` is what one replica carries. Where there are too many mixes to look at, the result has none but the empty
-    one.
+    `rates` is the capacity of one replica of each kind. With more than `_LARGEST` mixes, the result has only the empty
+    mix.
     """
     carried, cost = np.zeros(1), np.zeros(1)
     for each, price, limit in zip(rates, costs_per_hour, most, strict=True):
@@ -70,7 +70,7 @@ def cheapest_mixes(rates: Sequence[float], costs_per_hour: Sequence[float], most
         count = np.arange(min(limit, int(np.ceil(rate / each))) + 1)
         if len(count) * len(carried) > _LARGEST:
             return Mixes(rate=np.zeros(1), cost_per_hour=np.zeros(1))
-        # Beyond the rate asked for all are alike.
+        # Capacity beyond the required rate has no value.
         carried = np.minimum((carried[:, None] + count * each).ravel(), rate)
         cost = (cost[:, None] + count * price).ravel()
         order = np.lexsort((-carried, cost))

@@ -1,7 +1,7 @@
-"""The linear program of the bound: in every segment of time, how many replicas are paid for and how many serve.
+"""The linear program of the bound: for every segment of time, the replicas paid for and the replicas that serve.
 
-Variables are averages over a segment, so any schedule is a point of the program, however often it changes its mind.
-Whole replicas come in as cuts: straight lines below the cost of the cheapest whole mix.
+Variables are averages over a segment, so every schedule is a point of the program, however often it changes. Whole
+replicas enter as cuts: straight lines below the cost of the cheapest whole mix.
 """
 
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ _SAME_TIME_S = 1e-9
 
 
 class BoundNotFound(RuntimeError):
-    """The solver gave neither an answer nor the proof that there is none; the message has its words."""
+    """The solver found neither a solution nor a proof that there is none; the message has the solver's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Supply:
+class ReplicaSupply:
     """The replicas of one placement. Arrays have shape (segments,).
 
     Attributes:
-        startup_s: how long a replica is paid for before it serves.
-        price_per_hour: what one costs.
-        at_least, at_most: how many are paid for.
-        may_grow: whether there may be more than in the segment before.
+        startup_s: the time for which a replica is paid before it serves.
+        price_per_hour: the price of one replica.
+        at_least, at_most: the bounds of the number of replicas paid for.
+        may_grow: whether the number may be higher than in the segment before.
     """
 
     startup_s: float
@@ -47,15 +47,15 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Need:
-    """What a stage must get done (items) or hold (stream-seconds) with some of the supplies.
+    """The work (items) or the slots (stream-seconds) that a stage needs from some of the supplies.
 
     Attributes:
-        supplies: indexes of the supplies that can.
-        rate_per_s: what a replica of each does in a second, shape (supplies, segments).
-        amount: what comes up in each segment, shape (segments,).
-        carry: how much of it may be left for later when the segment ends, shape (segments,).
-        spare: how much of it may be left undone, shape (windows,).
-        windows: the first of the windows that are its pipeline's.
+        supplies: indexes of the supplies that can provide it.
+        rate_per_s: the rate of one replica of each, shape (supplies, segments).
+        amount: the need that arises in each segment, shape (segments,).
+        carry: how much may be left for later when the segment ends, shape (segments,).
+        spare: how much may be left undone, shape (windows,).
+        windows: the index of the first window of its pipeline.
     """
 
     supplies: tuple[int, ...]
@@ -67,7 +67,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Limit:
+class CapacityLimit:
     """In no segment may Σ `weights` · paid replicas be above `most`; shapes (supplies, segments) and (segments,)."""
 
     supplies: tuple[int, ...]
@@ -77,35 +77,35 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
-    """All of it. `edges_s` are the segments' borders, equally far from each other but for the last.
+    """The whole program. `edges_s` are the borders of the segments, which are equally long, except the last one.
 
-    `window_of` says to which window of a pipeline each segment belongs; `windows` counts those of all pipelines, of
-    which `given_up` may be left unserved.
+    `window_of` is the window of a pipeline to which each segment belongs; `windows` counts those of all pipelines, of
+    which `given_up` may be missed.
     """
 
     edges_s: Array
     window_of: NDArray[np.int64]
     windows: int
     given_up: float
-    supplies: tuple[Supply, ...]
+    supplies: tuple[ReplicaSupply, ...]
     needs: tuple[Need, ...]
-    limits: tuple[Limit, ...]
+    limits: tuple[CapacityLimit, ...]
 
     @property
     def lengths_s(self) -> Array:
-        """How long each segment is."""
+        """Return the length of each segment."""
         return np.diff(self.edges_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solution:
+class ProgramSolution:
     """The cheapest point. `cost` (USD) has shape (segments,), `given_up` (shares of windows) shape (windows,)."""
 
     cost: Array
     given_up: Array
 
 
-def solve(program: Program) -> Solution | None:
+def solve(program: Program) -> ProgramSolution | None:
     """Return the cheapest point of the program; None when there is none.
 
     Raises:
@@ -133,7 +133,7 @@ class _Assembly:
         self._count = 0
         self._mixes: dict[tuple[bytes, ...], Mixes] = {}
 
-    def solve(self) -> Solution | None:
+    def solve(self) -> ProgramSolution | None:
         program, segments = self._program, self._segments
         self._starts()
         for limit in program.limits:
@@ -167,14 +167,14 @@ class _Assembly:
         if found.status:
             raise BoundNotFound(f"bound: {found.message}")
         paid = found.x[self._paid : self._undone]
-        return Solution(
+        return ProgramSolution(
             cost=(hourly * paid).reshape(-1, segments).sum(axis=0), given_up=np.asarray(found.x[self._given_up :])
         )
 
     # -- rows
 
     def _starts(self) -> None:
-        """Who serves has been paid for since its start; and while a pool is unavailable nobody new is."""
+        """Add rows: a serving replica is paid for since its start; an unavailable pool gets no new replicas."""
         edges, lengths = self._program.edges_s, self._program.lengths_s
         for index, supply in enumerate(self._program.supplies):
             serving, paid = self._serving_of(index), self._paid_of(index)
@@ -189,7 +189,7 @@ class _Assembly:
             self._add([(paid[held], np.ones(len(held))), (paid[held - 1], -np.ones(len(held)))], np.zeros(len(held)))
 
     def _serve(self, index: int, need: Need) -> None:
-        """What comes up, and what was carried over, is done by who serves, carried over, or left undone."""
+        """Add rows: new and carried-over work is done by serving replicas, carried over, or left undone."""
         program = self._program
         undone, carried = self._undone_of(index), self._carried_of(index)
         window = need.windows + program.window_of
@@ -206,8 +206,8 @@ class _Assembly:
             self._add([(inside[k : k + 1], np.ones(1)) for k in range(len(inside))], np.array([spare]))
 
     def _cut(self, index: int, need: Need) -> None:
-        """Some instant of a group of segments has a whole mix that carries the group's mean rate, and all of that mix
-        is paid for in the segments between its start and that instant."""
+        """Add cuts: at some time in a group of segments a whole mix carries the group's mean rate, and all of that mix
+        is paid for in the segments between its start and that time."""
         program = self._program
         prices = np.array([program.supplies[supply].price_per_hour for supply in need.supplies])
         most = np.array([program.supplies[supply].at_most for supply in need.supplies])
@@ -226,17 +226,17 @@ class _Assembly:
             let_off: Terms = [(undone[k : k + 1], np.ones(1)) for k in group]
             let_off.append((carried[end - 1 : end], np.ones(1)))
             given_up: Terms = [(window[k : k + 1], need.amount[k : k + 1]) for k in group]
-            # With all that may be left undone the mix has to carry less, but none of it counts twice.
+            # Work that may be left undone lowers the rate of the mix, but must not count twice.
             for asked, terms in ((amount, let_off + given_up), (amount - spare, given_up)):
                 for line in mixes.lines(asked / length_s, _LINES):
                     slack = [(columns, values * (-line.slope / length_s)) for columns, values in terms]
                     self._add(mix + slack, np.array([-line.cost]))
 
     def _groups(self, need: Need) -> Iterator[tuple[int, int, int]]:
-        """Yield (first, end, at): a mix that serves at any instant of segments first … end − 1 is paid for all
-        through segment `at`.
+        """Yield (first, end, at): a mix that serves at any time of segments first … end − 1 is paid for in all of
+        segment `at`.
 
-        Of all such groups: the next segment, the busiest one, and as many as there are.
+        Of all such groups it yields the next segment, the busiest segment, and the longest group.
         """
         edges = self._program.edges_s
         busyness = need.amount / self._program.lengths_s
@@ -259,7 +259,7 @@ class _Assembly:
     # -- building
 
     def _add(self, terms: Terms, most: Array) -> None:
-        """Add rows: in each of them one entry of every term."""
+        """Add rows, each with one entry of every term."""
         rows = self._count + np.arange(len(most))
         for columns, values in terms:
             self._rows.append(rows)

@@ -1,7 +1,7 @@
-"""What the presets' PromQL gives for simulated pods: every expression of `profiler/presets`, over arrays of pods.
+"""The results of the presets' PromQL for simulated pods: every expression of `profiler/presets`, over arrays of pods.
 
-How the pods' values make the placement's number is taken from the presets themselves and done by `profiler.sources`.
-What a server does not export is not here, so that it reads as missing, as it does from a Prometheus.
+The presets define how the values of pods are combined for a placement, and `profiler.sources` combines them. Metrics
+that a server does not export are not listed here, so they read as missing, as from Prometheus.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from profiler.samples import Quantity
-from simulations.cluster.scrapes import Floats, Window, quantiles
+from simulations.cluster.scrapes import Floats, ScrapeWindow, quantiles
 from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
 
 _HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
@@ -27,7 +27,7 @@ class Counter(IntEnum):
     BUSY_S = 4
     """Service times of batches."""
     SERVICE_S = 5
-    """Service times of items: that of its batch for each."""
+    """Service times of items: each item counts the time of its batch."""
     LATENCY_S = 6
 
 
@@ -40,28 +40,28 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Pods:
-    """The pods of one placement: their samples over the stage's window, and what their server was started with.
+class PodSamples:
+    """The pods of one placement: their samples over the stage's window, and the settings of their server.
 
-    `summary` are their samples over TRITON_SUMMARY_S; `bounds_s` are those of the latency buckets.
+    `summary` has their samples over TRITON_SUMMARY_S; `bounds_s` are the bounds of the latency buckets.
     """
 
-    window: Window
-    summary: Window
+    window: ScrapeWindow
+    summary: ScrapeWindow
     bounds_s: Floats
     concurrency: int
     queue_limit: int
 
     def rate(self, counter: Counter) -> Floats:
-        """Per second."""
+        """Return the rates of a counter per second."""
         return self.window.rates[:, counter]
 
     def buckets(self) -> Floats:
-        """Latencies by bucket, per second, not cumulative."""
+        """Return the rates of latencies by bucket, per second, not cumulative."""
         return self.window.rates[:, len(Counter) :]
 
     def constant(self, value: float) -> Floats:
-        """What every pod exports alike, where it has a sample."""
+        """Return a constant that every pod exports, NaN for pods without a sample."""
         return np.where(np.isnan(self.window.last[:, Level.QUEUED]), np.nan, value)
 
 
@@ -69,39 +69,39 @@ class Pods:
 class Expression:
     """One quantity: the value of each pod, or of each pod and upper bound; `over` is the divisor of a ratio.
 
-    NaN stands for a series that is not there, unless the server itself tells NaN (`tells_nan`).
+    NaN is a missing series, unless the server itself exports NaN (`exports_nan`).
     """
 
-    value: Callable[[Pods], Floats]
-    over: Callable[[Pods], Floats] | None = None
-    tells_nan: bool = False
+    value: Callable[[PodSamples], Floats]
+    over: Callable[[PodSamples], Floats] | None = None
+    exports_nan: bool = False
 
 
-def _rate(counter: Counter) -> Callable[[Pods], Floats]:
+def _rate(counter: Counter) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.rate(counter)
 
 
-def _mean(level: Level) -> Callable[[Pods], Floats]:
+def _mean(level: Level) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.window.means[:, level]
 
 
-def _last(level: Level) -> Callable[[Pods], Floats]:
+def _last(level: Level) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.window.last[:, level]
 
 
 def upper_bounds_s(preset: str) -> Floats:
-    """Return the upper bounds that a preset's histograms have, +Inf last."""
+    """Return the upper bounds of a preset's histograms, +Inf last."""
     return np.append(_HISTOGRAMS_S[preset], np.inf)
 
 
-def _buckets(preset: str) -> Callable[[Pods], Floats]:
-    """Cumulative rates by a server's own bounds: between those that are counted by, items are taken to be even.
+def _buckets(preset: str) -> Callable[[PodSamples], Floats]:
+    """Return cumulative rates by a server's own bounds, interpolated linearly between the engine's bounds.
 
-    What is above all of those is taken to be below the server's next.
+    Items above all of the engine's bounds are counted below the server's next bound.
     """
     bounds_s = upper_bounds_s(preset)
 
-    def buckets(pods: Pods) -> Floats:
+    def buckets(pods: PodSamples) -> Floats:
         counted = pods.buckets()
         below = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
         edges = np.concatenate([[0.0], pods.bounds_s])
@@ -110,26 +110,26 @@ def _buckets(preset: str) -> Callable[[Pods], Floats]:
         low = edges[above[known] - 1]
         share = np.ones(len(bounds_s))
         share[known] = (bounds_s[known] - low) / (edges[above[known]] - low)
-        told: Floats = below[:, above - 1] + share * (below[:, above] - below[:, above - 1])
-        return told
+        cumulative: Floats = below[:, above - 1] + share * (below[:, above] - below[:, above - 1])
+        return cumulative
 
     return buckets
 
 
-def _summary(quantile: float) -> Callable[[Pods], Floats]:
+def _summary(quantile: float) -> Callable[[PodSamples], Floats]:
     return lambda pods: quantiles(quantile, pods.bounds_s, pods.summary.increases[:, len(Counter) :])
 
 
-def _triton_served_batch(pods: Pods) -> Floats:
+def _triton_served_batch(pods: PodSamples) -> Floats:
     items, batches = pods.rate(Counter.COMPLETED), pods.rate(Counter.BATCHES)
     return items * items / np.maximum(batches, 1e-9) + items - batches
 
 
-def _triton_busy(pods: Pods) -> Floats:
+def _triton_busy(pods: PodSamples) -> Floats:
     return pods.rate(Counter.SERVICE_S) * pods.rate(Counter.BATCHES) / np.maximum(pods.rate(Counter.COMPLETED), 1e-9)
 
 
-def _vllm_arrivals(pods: Pods) -> Floats:
+def _vllm_arrivals(pods: PodSamples) -> Floats:
     growth = pods.window.slopes[:, Level.QUEUED] + pods.window.slopes[:, Level.IN_SERVICE]
     return pods.rate(Counter.COMPLETED) + growth
 
@@ -161,8 +161,8 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.ARRIVAL_RATE: Expression(value=lambda pods: pods.rate(Counter.COMPLETED) + pods.rate(Counter.REFUSED)),
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
-        Quantity.LATENCY_P95: Expression(value=_summary(0.95), tells_nan=True),
-        Quantity.LATENCY_P99: Expression(value=_summary(0.99), tells_nan=True),
+        Quantity.LATENCY_P95: Expression(value=_summary(0.95), exports_nan=True),
+        Quantity.LATENCY_P99: Expression(value=_summary(0.99), exports_nan=True),
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
         Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
         Quantity.SERVED_BATCH: Expression(value=_triton_served_batch, over=_rate(Counter.COMPLETED)),

@@ -1,4 +1,4 @@
-"""What a policy is told of pipelines: the answers that Prometheus would give now, with what faults do to them."""
+"""The metrics that a policy sees: the results that Prometheus would return now, changed by faults."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,51 +9,53 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
-from simulations.cluster.disturbances import Disturbances, Noise
-from simulations.cluster.expressions import Counter, Pods
-from simulations.cluster.queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
+from simulations.cluster.expressions import Counter, PodSamples
+from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
+from simulations.cluster.metric_faults import MetricFaults, ReadingNoise
+from simulations.cluster.pods import Pod, Workload
 from simulations.cluster.readings import OnDemand, placement_readings
-from simulations.cluster.scrapes import Window, quantiles
+from simulations.cluster.scrapes import ScrapeWindow, quantiles
 from simulations.cluster.serving import OFFERED, Serving
-from simulations.cluster.workloads import Pod, Workload
 from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
-from simulations.policies.base import IngressReading, ReplicaReading
+from simulations.policies.autoscaler import IngressReading, ReplicaReading
 from simulations.results.histogram import TRITON_SUMMARY_S
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
-_SAID = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
-"""The counters whose rates tell of a replica."""
+_RATES = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
+"""The counters whose rates are in a replica's reading."""
 _NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 
 
-class Metrics:
-    """The answers at `now_s`, which stay the same whatever happens later. Most are made when somebody asks for them."""
+class SimulatedMetrics:
+    """Query results at `now_s`; later events do not change them. Most are computed on first use."""
 
     def __init__(
-        self, servings: Mapping[PipelineKey, Serving], disturbances: Disturbances, *, now_s: float, grace_s: float
+        self, servings: Mapping[PipelineKey, Serving], disturbances: MetricFaults, *, now_s: float, grace_s: float
     ) -> None:
-        """A pod need not report before it has been ready for `grace_s`."""
+        """A pod is expected to report once it has been ready for `grace_s`."""
         self._now_s = now_s
         self._grace_s = grace_s
-        self._told = {key: _Told(serving, now_s) for key, serving in servings.items()}
+        self._scraped = {key: _Scraped(serving, now_s) for key, serving in servings.items()}
         self._disturbances = disturbances.now()
 
     def scalar(self, query: IngressQuery, text: str) -> Reading:
-        """Return the answer to one of the users' own queries, which is written as `text`."""
-        told = self._told[query.pipeline]
-        key, unit = query.pipeline, told.pipeline.unit
+        """Return the result of one of the user's queries; `text` is the query as written."""
+        scraped = self._scraped[query.pipeline]
+        key, unit = query.pipeline, scraped.pipeline.unit
         if self._disturbances.lost(key):
             return _NO_SERIES
         match query:
             case ActiveStreams() if unit is DemandUnit.STREAMS:
-                value = float(told.ingress_window(1.0).last[0, 0])
+                value = float(scraped.ingress_window(1.0).last[0, 0])
             case RequestRate() if unit is DemandUnit.REQUESTS:
-                value = float(told.ingress_window(query.window_s).rates[0, OFFERED])
+                value = float(scraped.ingress_window(query.window_s).rates[0, OFFERED])
             case LatencyQuantile():
-                rates = told.ingress_window(query.window_s).rates[0, OFFERED + 1 :]
+                rates = scraped.ingress_window(query.window_s).rates[0, OFFERED + 1 :]
                 if math.isnan(rates[-1]):
                     return _NO_SERIES
-                buckets = dict(zip((*told.ingress_bounds_s.tolist(), math.inf), np.cumsum(rates).tolist(), strict=True))
+                buckets = dict(
+                    zip((*scraped.ingress_bounds_s.tolist(), math.inf), np.cumsum(rates).tolist(), strict=True)
+                )
                 found = histogram_quantile(query.share, buckets)
                 if isinstance(found, Absence):
                     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the query gives 'NaN'")
@@ -66,12 +68,12 @@ class Metrics:
     def samples(
         self, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, workload: Workload | None
     ) -> PlacementSamples:
-        """Return what a placement's pods say of themselves over the stage's window."""
-        told = self._told[pipeline.key]
+        """Return the samples of a placement's pods over the stage's window."""
+        scraped = self._scraped[pipeline.key]
         reporting = [
             pod
             for pod in ([] if workload is None else workload.pods)
-            # The API server has whole seconds.
+            # Times of the API server have whole seconds.
             if not pod.leaving and pod.ready_s is not None and math.floor(pod.ready_s) <= self._now_s - self._grace_s
         ]
 
@@ -80,9 +82,9 @@ class Metrics:
             lost = self._disturbances.lost(pipeline.key)
             hidden = frozenset(name for name in names if lost or self._disturbances.hides(pipeline.key, name[1]))
             prior = placement.prior
-            pods = Pods(
-                window=told.window(reporting, stage.metrics_window_s),
-                summary=told.window(reporting, TRITON_SUMMARY_S),
+            pods = PodSamples(
+                window=scraped.window(reporting, stage.metrics_window_s),
+                summary=scraped.window(reporting, TRITON_SUMMARY_S),
                 bounds_s=_BOUNDS_S,
                 concurrency=prior.concurrency,
                 queue_limit=DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit,
@@ -96,21 +98,21 @@ class Metrics:
     def replicas(
         self, pipeline: PipelineKey, placement: PlacementSpec, ready: Sequence[Pod], window_s: float
     ) -> tuple[ReplicaReading, ...]:
-        """Return what every one of the `ready` pods says; those without two samples in the window are left out."""
+        """Return the reading of each of the `ready` pods; pods with fewer than two samples are left out."""
         if self._disturbances.lost(pipeline):
             return ()
         shown = [pod for pod in ready if not self._disturbances.hides(pipeline, pod.name)]
-        told = self._told[pipeline].replicas(window_s)
+        scraped = self._scraped[pipeline].replicas(window_s)
         noise = self._disturbances.noise(pipeline, f"replicas of {placement.target}", self._now_s)
         concurrency = placement.prior.concurrency
         readings = []
         for pod in shown:
-            arrived, completed, busy_s, queued, in_service, sessions, p95_s = told[pod.number]
+            arrived, completed, busy_s, queued, in_service, sessions, p95_s = scraped[pod.number]
             if math.isnan(arrived):
                 continue
             assert pod.ready_s is not None
             p95 = None if math.isnan(p95_s) else p95_s
-            # By position: it is made for every pod and tick.
+            # Positional arguments are faster: this runs for every pod and tick.
             own = ReplicaReading(
                 pod.ready_s, arrived, completed, busy_s / concurrency, queued, in_service, sessions, p95
             )
@@ -118,19 +120,19 @@ class Metrics:
         return tuple(readings)
 
     def ingress(self, key: PipelineKey, window_s: float) -> IngressReading | None:
-        """Return what the ingress says; None when it says nothing."""
-        told = self._told[key]
+        """Return the reading of the ingress; None without samples."""
+        scraped = self._scraped[key]
         if self._disturbances.lost(key):
             return None
-        window = told.ingress_window(window_s)
+        window = scraped.ingress_window(window_s)
         offered_rps = float(window.rates[0, OFFERED])
         if math.isnan(offered_rps):
             return None
         noise = self._disturbances.noise(key, "ingress", self._now_s)
         factor = [1.0] * 4 if noise is None else [noise.factor() for _ in range(4)]
         counts = window.increases[:, OFFERED + 1 :]
-        p50_s, p95_s = (float(quantiles(share, told.ingress_bounds_s, counts)[0]) for share in (0.5, 0.95))
-        streams = float(window.means[0, 0]) if told.pipeline.unit is DemandUnit.STREAMS else 0.0
+        p50_s, p95_s = (float(quantiles(share, scraped.ingress_bounds_s, counts)[0]) for share in (0.5, 0.95))
+        streams = float(window.means[0, 0]) if scraped.pipeline.unit is DemandUnit.STREAMS else 0.0
         return IngressReading(
             offered_rps=offered_rps * factor[0],
             active_streams=streams * factor[1],
@@ -139,8 +141,8 @@ class Metrics:
         )
 
 
-class _Told:
-    """What Prometheus has of one pipeline at an instant."""
+class _Scraped:
+    """The samples that Prometheus has of one pipeline at a point in time."""
 
     def __init__(self, serving: Serving, now_s: float) -> None:
         self.pipeline = serving.pipeline
@@ -150,27 +152,27 @@ class _Told:
         self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
         self._each: dict[float, dict[int | None, tuple[float, ...]]] = {}
 
-    def window(self, pods: Sequence[Pod], window_s: float) -> Window:
-        """Return what these pods, which serve, say."""
+    def window(self, pods: Sequence[Pod], window_s: float) -> ScrapeWindow:
+        """Return the samples of these ready pods."""
         numbers = [pod.number for pod in pods if pod.number is not None]
         return self._replicas.window(numbers, self._now_s, window_s)
 
     def replicas(self, window_s: float) -> Mapping[int | None, tuple[float, ...]]:
-        """Return what all pods that serve say, by their numbers: rates of `_SAID`, mean `Level`s, p95 latency."""
+        """Return the values of all serving pods by pod number: rates of `_RATES`, mean `Level`s, p95 latency."""
         if window_s not in self._each:
             window = self._replicas.window(self._numbers, self._now_s, window_s)
             p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :])
-            columns = np.concatenate([window.rates[:, _SAID], window.means, p95_s[:, np.newaxis]], axis=1)
+            columns = np.concatenate([window.rates[:, _RATES], window.means, p95_s[:, np.newaxis]], axis=1)
             self._each[window_s] = dict(zip(self._numbers, map(tuple, columns.tolist()), strict=True))
         return self._each[window_s]
 
-    def ingress_window(self, window_s: float) -> Window:
-        """Return what the ingress says, in one row."""
+    def ingress_window(self, window_s: float) -> ScrapeWindow:
+        """Return the samples of the ingress, in one row."""
         return self._ingress.window([0], self._now_s, window_s)
 
 
-def _noisy(reading: ReplicaReading, noise: Noise) -> ReplicaReading:
+def _noisy(reading: ReplicaReading, noise: ReadingNoise) -> ReplicaReading:
     ready_since_s, *values, p95_s = reading
-    told = [value * noise.factor() for value in values]
-    factor = noise.factor()  # with or without a latency
-    return ReplicaReading._make((ready_since_s, *told, None if p95_s is None else p95_s * factor))
+    noisy = [value * noise.factor() for value in values]
+    factor = noise.factor()  # drawn with or without a latency, so that later draws stay the same
+    return ReplicaReading._make((ready_since_s, *noisy, None if p95_s is None else p95_s * factor))

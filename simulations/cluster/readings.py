@@ -1,4 +1,4 @@
-"""Readings as the operator's metric source gives them, made from what was scraped of simulated pods."""
+"""Readings in the form of the operator's metric source, made from the samples of simulated pods."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -18,14 +18,14 @@ from profiler.sources.combine import (
     summed_buckets,
 )
 from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
-from simulations.cluster.expressions import EXPRESSIONS, Expression, Pods, upper_bounds_s
+from simulations.cluster.expressions import EXPRESSIONS, Expression, PodSamples, upper_bounds_s
 from simulations.cluster.scrapes import LOOKBACK_S, Floats
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MAX_AGE_SHARE = 0.75
-"""Of the window: a pod whose newest sample is older counts as stale, as for `profiler.sources.prometheus`."""
+"""A pod whose newest sample is older than this share of the window is stale, as in `profiler.sources.prometheus`."""
 
 
 @cache
@@ -35,7 +35,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 class OnDemand(Mapping[Key, Value]):
-    """A mapping that is made when somebody looks at it: most policies look at little of what they are told."""
+    """A mapping that is computed on first use: most policies read few of their inputs."""
 
     def __init__(self, make: Callable[[], Mapping[Key, Value]]) -> None:
         self._make = make
@@ -57,15 +57,15 @@ class OnDemand(Mapping[Key, Value]):
 
 
 def placement_readings(
-    stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: Pods, hidden: frozenset[Pod]
+    stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: PodSamples, hidden: frozenset[Pod]
 ) -> dict[Quantity, Reading]:
-    """Return every quantity of the pods that ought to report, `names`, in the order of the rows of `pods`.
+    """Return every quantity of a placement from its expected pods, `names`, in the order of the rows of `pods`.
 
-    `hidden` are those of them whose series stay away.
+    `hidden` are the pods whose series are missing.
     """
     if not names:
-        nobody = Absence(reason=AbsenceReason.MISSING, detail="no pod is ready for long enough to have samples")
-        return dict.fromkeys(Quantity, nobody)
+        nothing = Absence(reason=AbsenceReason.MISSING, detail="no pod is ready for long enough to have samples")
+        return dict.fromkeys(Quantity, nothing)
     preset = presets()[stage.preset]
     window_s = stage.metrics_window_s
     ages_s = {
@@ -73,7 +73,7 @@ def placement_readings(
         for name, age_s in zip(names, pods.window.ages_s, strict=True)
         if age_s < LOOKBACK_S and name not in hidden
     }
-    who = reporting(set(names), ages_s, window_s * MAX_AGE_SHARE)
+    pods_reporting = reporting(set(names), ages_s, window_s * MAX_AGE_SHARE)
     shown = [(row, name) for row, name in enumerate(names) if name not in hidden]
     divisors = {
         Divisor.ONE: 1,
@@ -83,17 +83,17 @@ def placement_readings(
 
     def by_pod(values: Floats, expression: Expression) -> dict[Pod, float]:
         kept = values.tolist()
-        return {name: kept[row] for row, name in shown if expression.tells_nan or kept[row] == kept[row]}
+        return {name: kept[row] for row, name in shown if expression.exports_nan or kept[row] == kept[row]}
 
     @cache  # a preset has several quantiles of the same histogram
-    def summed(value: Callable[[Pods], Floats]) -> Buckets | Absence:
+    def summed(value: Callable[[PodSamples], Floats]) -> Buckets | Absence:
         bounds, values = upper_bounds_s(stage.preset).tolist(), value(pods)
         buckets = {
             name: dict(zip(bounds, values[row].tolist(), strict=True))
             for row, name in shown
             if not np.isnan(values[row, -1])
         }
-        return summed_buckets(who, buckets)
+        return summed_buckets(pods_reporting, buckets)
 
     def reading(formula: Formula, expression: Expression) -> Reading:
         match formula.combine:
@@ -102,9 +102,9 @@ def placement_readings(
             case Combine.RATIO:
                 assert expression.over is not None
                 above, below = expression.value(pods), expression.over(pods)
-                return combine_ratio(who, by_pod(above, expression), by_pod(below, expression))
+                return combine_ratio(pods_reporting, by_pod(above, expression), by_pod(below, expression))
             case how:
-                combined = combine_values(how, who, by_pod(expression.value(pods), expression))
+                combined = combine_values(how, pods_reporting, by_pod(expression.value(pods), expression))
                 return combined if isinstance(combined, Absence) else combined / divisors[formula.divide_by]
 
     return {

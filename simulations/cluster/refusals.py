@@ -1,4 +1,4 @@
-"""What a valid scenario may ask for that is not simulated: it is told before anything runs."""
+"""Features of valid scenarios that are not simulated; they are reported before the first run."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
 from optimizer.model import PipelineKey
 from simulations.cluster.expressions import EXPRESSIONS
-from simulations.cluster.queries import UnansweredQuery, parse_query
+from simulations.cluster.ingress_queries import UnansweredQuery, parse_query
 from simulations.scenario.load import refused_loads
 from simulations.scenario.scenario import Scenario, invalid, resource_changes, resource_name, with_what_if
 
 
 class UnsupportedScenario(ValueError):
-    """The scenario is valid, but the simulator cannot run it; the message says what of it."""
+    """The scenario is valid, but has a feature that is not simulated; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A field of a resource that asks for what is not simulated; `fault` is the index of the one that sets it so."""
+    """A field of a resource that is not simulated; `fault` is the index of the fault that sets it, None without one."""
 
     resource: str
     path: FieldPath
@@ -34,12 +34,12 @@ class Refusal:
 
 
 def refusals(scenario: Scenario) -> Iterator[Refusal]:
-    """Yield what is not simulated of a scenario, which has its what-if in it; each once."""
-    told = set()
+    """Yield the fields of a scenario, what-if applied, that are not simulated; each once."""
+    seen = set()
     for refusal in _refusals(scenario):
         what = (refusal.resource, refusal.path, refusal.rule)
-        if what not in told:
-            told.add(what)
+        if what not in seen:
+            seen.add(what)
             yield refusal
 
 
@@ -50,7 +50,7 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
                 resource=resource_name(pool),
                 path=("spec", "capacity", "instances"),
                 value=None,
-                rule="that many nodes are simulated, so it must be given",
+                rule="must be given: it is the number of simulated nodes",
             )
     specs = {resource_name(resource): pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
@@ -59,14 +59,15 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
         yield from _placements(name, spec, pools)
         yield from _metrics(name, spec, keys, None)
     for change in resource_changes(scenario):
-        if isinstance(change.resource, SpeechPipeline):  # what runs stays, what is asked of it changes
+        if isinstance(change.resource, SpeechPipeline):  # running pods stay, their queries change
             yield from _metrics(change.name, pipeline_spec(change.resource), keys, change.fault)
 
 
 def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Collection[int]) -> None:
-    """Raise InvalidScenario with all that is not simulated of a scenario and of these what-ifs of it.
+    """Check that a scenario and these what-ifs of it can be simulated; `seeds` are those of the loads.
 
-    `seeds` are those of the loads.
+    Raises:
+        InvalidScenario: with every field that is not simulated.
     """
     own = tuple(refusals(scenario))
     found = [_mistake(refusal) for refusal in own]
@@ -84,29 +85,29 @@ def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Col
 
 
 def _mistake(refusal: Refusal) -> tuple[str | None, Breach]:
-    """Return where it is written: in the manifest of a resource, or, None, in the scenario."""
+    """Return the breach with the resource in whose manifest it is; None: it is in the scenario file."""
     if refusal.fault is None:
         return refusal.resource, Breach(path=refusal.path, rule=refusal.rule)
     return None, Breach(path=("faults", refusal.fault, "set", refusal.resource, *refusal.path), rule=refusal.rule)
 
 
 def _breach(refusal: Refusal, what_if: FieldPath) -> Breach:
-    """Blames the what-if, which does not go with a fault where that one changes the resource further."""
+    """Return the breach at the what-if; it conflicts with a fault where the fault changes the resource further."""
     if refusal.fault is None:
         return Breach(path=(*what_if, "set", refusal.resource, *refusal.path), rule=refusal.rule)
-    return Breach(path=what_if, rule=f"does not go with faults[{refusal.fault}]: {refusal}")
+    return Breach(path=what_if, rule=f"conflicts with faults[{refusal.fault}]: {refusal}")
 
 
 def queries(pipeline: PipelineSpec) -> Iterator[tuple[FieldPath, str]]:
-    """Yield the users' own queries of a pipeline, and where in its resource each is."""
-    asked: list[tuple[FieldPath, str | None]] = [
+    """Yield the user's queries of a pipeline, each with its path in the resource."""
+    found: list[tuple[FieldPath, str | None]] = [
         (("spec", "demand", "query"), pipeline.queries.demand),
         (("spec", "sla", "query"), pipeline.queries.latency),
     ]
     for number, stage in enumerate(pipeline.stages):
         at = ("spec", "stages", number, "rules")
-        asked += [((*at, index, "query"), rule.query) for index, rule in enumerate(stage.rules)]
-    yield from ((path, query) for path, query in asked if query is not None)
+        found += [((*at, index, "query"), rule.query) for index, rule in enumerate(stage.rules)]
+    yield from ((path, query) for path, query in found if query is not None)
 
 
 def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> Iterator[Refusal]:
@@ -114,7 +115,7 @@ def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> It
         for index, placement in enumerate(stage.placements):
             at, target = ("spec", "stages", number, "placements", index), placement.target
             if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
-                rule = "Deployments of apps/v1 are simulated"
+                rule = "must be a Deployment of apps/v1: other targets are not simulated"
                 yield Refusal(resource=name, path=(*at, "target"), value=f"{target.api_version} {target}", rule=rule)
             if placement.pool not in pools:
                 rule = "must be in the manifests: its nodes are simulated"
@@ -127,11 +128,11 @@ def _metrics(
     for number, stage in enumerate(pipeline.stages):
         at = ("spec", "stages", number)
         if stage.preset not in EXPRESSIONS:
-            rule = f"simulated replicas speak {', '.join(EXPRESSIONS)}"
+            rule = f"must be one of {', '.join(EXPRESSIONS)}: other presets are not simulated"
             yield Refusal(resource=name, path=(*at, "metrics", "preset"), value=stage.preset, rule=rule, fault=fault)
         if stage.metric_overrides:
             value = ", ".join(quantity.value for quantity in stage.metric_overrides)
-            rule = "one's own PromQL is not simulated"
+            rule = "must be absent: PromQL overrides are not simulated"
             yield Refusal(resource=name, path=(*at, "metrics", "overrides"), value=value, rule=rule, fault=fault)
     for path, query in queries(pipeline):
         try:

@@ -1,7 +1,7 @@
-"""What Prometheus has of a pipeline's pods and ingress: samples scrape by scrape, and rates over a window.
+"""Prometheus samples of a pipeline's pods and ingress, and rates over a window.
 
-All targets of a pipeline are scraped at the same instants. A level (a queue, say) is kept as its running sum over the
-scrapes as well, so that a mean over any window is a difference of two scrapes.
+All targets of a pipeline are scraped at the same time. A level, such as a queue length, is kept as its running sum over
+the scrapes as well, so that a mean over any window is a difference of two scrapes.
 """
 
 from bisect import bisect_right
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LOOKBACK_S = 300.0
-"""How old the last sample may be for an instant query to give it."""
-_EXTRAPOLATION = 1.1  # average scrape intervals that a window may be longer than its samples at either end
+"""The oldest sample that an instant query returns."""
+_EXTRAPOLATION = 1.1  # scrape intervals by which a window may exceed its samples at either end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Samples:
     """One scrape, the `scrape`th, of `n` targets at `t_s`: `counters` and `levels`, shapes (n, columns).
 
-    `sums` has, over all scrapes so far, the levels added up, the levels times t_s, their squares, and how often they
-    were above zero, one after the other, shape (n, 4 columns). `times` are Σ t and Σ t².
+    `sums` has, over all scrapes so far, the sums of the levels, of the levels times t_s, of their squares, and how
+    often they were above zero, one after the other, shape (n, 4 columns). `times` are Σ t and Σ t².
     """
 
     t_s: float
@@ -37,9 +37,9 @@ class Samples:
 
 
 class ScrapeHistory:
-    """The samples of one job's targets, for as long as the longest window needs them.
+    """The samples of one job's targets, kept as long as the longest window needs them.
 
-    A target has a number and samples from its first scrape on; targets that are gone are not asked for any more.
+    A target has a number, and samples from its first scrape on. Removed targets are not queried any more.
     """
 
     def __init__(self, *, keep_s: float, counters: int, levels: int) -> None:
@@ -52,7 +52,7 @@ class ScrapeHistory:
         self._unfound: list[int] = []
 
     def record(self, t_s: float, counters: Floats, levels: Floats, found: Callable[[int], bool]) -> None:
-        """Add a scrape; `found(number)` tells whether a target that was never scraped is known by now."""
+        """Add a scrape; `found(number)` returns whether a target without scrapes is discovered by now."""
         sums = np.concatenate([levels, levels * t_s, levels * levels, levels > 0], axis=1)
         times = (t_s, t_s * t_s)
         if self._rows:
@@ -69,33 +69,33 @@ class ScrapeHistory:
             Samples(t_s=t_s, scrape=self._scrapes, counters=counters, levels=levels, sums=sums, times=times)
         )
         self._scrapes += 1
-        # One row more than the window: what was before it is where sums begin.
+        # One row more than the window: sums are differences to the row before it.
         while len(self._rows) > 2 and self._rows[1].t_s < t_s - self._keep_s:
             self._rows.popleft()
 
     def view(self) -> "Scrapes":
-        """Return what is there now; later scrapes change nothing of it."""
+        """Return the current scrapes; later ones do not change the result."""
         return Scrapes(rows=tuple(self._rows), first=self._first, columns=self._columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scrapes:
-    """The scrapes up to an instant, the newest last; `first` has the first scrape of each target."""
+    """The scrapes up to a point in time, the newest last; `first` has the first scrape of each target."""
 
     rows: tuple[Samples, ...]
     first: Mapping[int, int]
     columns: tuple[int, int]
 
-    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "Window":
-        """Return what these targets say about (now_s − window_s, now_s]; now is not before the newest scrape."""
-        return Window(self, numbers, now_s, window_s)
+    def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "ScrapeWindow":
+        """Return the samples of these targets in (now_s − window_s, now_s]; `now_s` is not before the newest scrape."""
+        return ScrapeWindow(self, numbers, now_s, window_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Part:
-    """Targets of a window, by their places in it and their numbers, that have the same samples in it.
+class _TargetGroup:
+    """Targets of a window that have the same samples in it, by their places in the window and their numbers.
 
-    `first` is the oldest of these; `earlier` is the scrape before it.
+    `first` is the oldest of the samples; `earlier` is the scrape before it.
     """
 
     places: list[int]
@@ -119,10 +119,10 @@ class _Part:
         return within
 
 
-class Window:
-    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN where one has none.
+class ScrapeWindow:
+    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN without samples.
 
-    Each is made when it is asked for first: nobody looks at all of them.
+    Each property is computed on first use, because most queries need few of them.
     """
 
     def __init__(self, scrapes: Scrapes, numbers: Sequence[int], now_s: float, window_s: float) -> None:
@@ -133,26 +133,26 @@ class Window:
 
     @cached_property
     def ages_s(self) -> Floats:
-        """Of the newest samples, shape (targets,), infinite where there never was one."""
+        """Ages of the newest samples, shape (targets,), infinite without a sample."""
         ages_s = np.full(len(self._numbers), np.inf)
-        if told := self._told():
-            ages_s[told] = self._now_s - self._scrapes.rows[-1].t_s
+        if places := self._scraped():
+            ages_s[places] = self._now_s - self._scrapes.rows[-1].t_s
         return ages_s
 
     @cached_property
     def last(self) -> Floats:
-        """The newest samples of levels."""
+        """Newest samples of levels."""
         last = self._nothing(self._scrapes.columns[1])
-        told = self._told()
-        if told and self._now_s - self._scrapes.rows[-1].t_s < LOOKBACK_S:
-            last[told] = self._scrapes.rows[-1].levels[[self._numbers[place] for place in told]]
+        places = self._scraped()
+        if places and self._now_s - self._scrapes.rows[-1].t_s < LOOKBACK_S:
+            last[places] = self._scrapes.rows[-1].levels[[self._numbers[place] for place in places]]
         return last
 
     @cached_property
     def rates(self) -> Floats:
-        """PromQL's, of counters."""
+        """PromQL rates of counters."""
 
-        def rates(part: _Part) -> Floats:
+        def rates(part: _TargetGroup) -> Floats:
             return rate(
                 part.first.counters[part.numbers],
                 part.newest.counters[part.numbers],
@@ -167,9 +167,9 @@ class Window:
 
     @cached_property
     def increases(self) -> Floats:
-        """The counters' own."""
+        """Increases of counters between the first and the last sample."""
 
-        def increases(part: _Part) -> Floats:
+        def increases(part: _TargetGroup) -> Floats:
             start: Floats = part.first.counters[part.numbers]
             end: Floats = part.newest.counters[part.numbers]
             return end - start
@@ -178,24 +178,24 @@ class Window:
 
     @cached_property
     def means(self) -> Floats:
-        """Of levels."""
+        """Means of levels."""
         return self._of_each(lambda part: part.sums(0) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def mean_squares(self) -> Floats:
-        """Of levels."""
+        """Means of squared levels."""
         return self._of_each(lambda part: part.sums(2) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def busy_shares(self) -> Floats:
-        """Of the scrapes, those with the level above zero."""
+        """Shares of the scrapes in which the level was above zero."""
         return self._of_each(lambda part: part.sums(3) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def slopes(self) -> Floats:
-        """Of levels, per second, by least squares."""
+        """Slopes of levels per second, by least squares."""
 
-        def slopes(part: _Part) -> Floats:
+        def slopes(part: _TargetGroup) -> Floats:
             before = (0.0, 0.0) if part.earlier is None else part.earlier.times
             t_sum, t_squares = part.newest.times[0] - before[0], part.newest.times[1] - before[1]
             samples = part.samples
@@ -203,8 +203,8 @@ class Window:
 
         return self._of_each(slopes, self._scrapes.columns[1], at_least=2)
 
-    def _told(self) -> list[int]:
-        """Return the places of the targets that were ever scraped."""
+    def _scraped(self) -> list[int]:
+        """Return the places of the targets that have been scraped."""
         scrapes = self._scrapes
         if not scrapes.rows:
             return []
@@ -212,16 +212,16 @@ class Window:
         return [place for place, number in enumerate(self._numbers) if scrapes.first.get(number, never) <= newest]
 
     @cached_property
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> list[_TargetGroup]:
         rows, first = self._scrapes.rows, self._scrapes.first
         inside = bisect_right(rows, self._now_s - self._window_s, key=lambda row: row.t_s)
         places: dict[int, list[int]] = {}
-        for place in self._told():
+        for place in self._scraped():
             begin = max(first[self._numbers[place]] - rows[0].scrape, inside)
             if begin < len(rows):
                 places.setdefault(begin, []).append(place)
         return [
-            _Part(
+            _TargetGroup(
                 places=own,
                 numbers=np.array([self._numbers[place] for place in own], dtype=np.intp),
                 earlier=rows[begin - 1] if begin else None,
@@ -231,8 +231,8 @@ class Window:
             for begin, own in places.items()
         ]
 
-    def _of_each(self, value: Callable[[_Part], Floats], columns: int, *, at_least: int = 1) -> Floats:
-        """Return a value of the targets that have so many samples."""
+    def _of_each(self, value: Callable[[_TargetGroup], Floats], columns: int, *, at_least: int = 1) -> Floats:
+        """Return `value` of the targets with at least `at_least` samples, NaN for the others."""
         made = self._nothing(columns)
         for part in self._parts:
             if part.samples >= at_least:
@@ -269,7 +269,7 @@ def rate(
 def quantiles(quantile: float, bounds_s: Floats, counts: Floats) -> Floats:
     """Return the quantile of each row of `counts` (rows, buckets; the last is +Inf), NaN where a row is empty.
 
-    Interpolated as histogram_quantile does it.
+    It is interpolated as by histogram_quantile.
     """
     cumulative = np.cumsum(counts, axis=1)
     total = cumulative[:, -1]

@@ -1,31 +1,31 @@
-"""What serves one pipeline, and what Prometheus has scraped of it."""
+"""The data plane of one pipeline, and its scraped samples."""
 
 import numpy as np
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.cluster.expressions import Counter, Level
+from simulations.cluster.pods import Pod
 from simulations.cluster.scrapes import ScrapeHistory, Scrapes
-from simulations.cluster.workloads import Pod
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 
 OFFERED = 0
 """The column of the ingress's counters; the buckets of latencies follow."""
 DISCOVERY_S = 2.0
-"""From a pod's start to its first scrape at the earliest, as measured on the lab."""
+"""The least time from a pod's start to its first scrape, as measured on the lab."""
 
 
 class Serving:
     """The engine of a pipeline, the pods in it by their numbers there, and their scrapes."""
 
     def __init__(self, pipeline: PipelineSpec, engine: PipelineEngine, *, keep_s: float) -> None:
-        """`keep_s` is the longest window that anybody asks for."""
+        """`keep_s` is the longest window of any query."""
         self.pipeline = pipeline
         self.engine = engine
         self.pods: list[Pod] = []
         self.draining = 0
-        self.published: float | None = None  # what may be admitted, before the ingress has read it
+        self.published: float | None = None  # the admissible load; the ingress reads it later
         self.slow: dict[StageName, float] = {}
         self._replicas = ScrapeHistory(
             keep_s=keep_s, counters=len(Counter) + 1 + len(LATENCY_BOUNDS_S), levels=len(Level)
@@ -34,7 +34,7 @@ class Serving:
         self._ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=1)
 
     def scrape(self, now_s: float) -> None:
-        """Take a sample of every replica that is known, and of the ingress."""
+        """Sample every known replica and the ingress."""
         counters = self.engine.counters()
         columns = [
             counters.arrived,
@@ -50,25 +50,25 @@ class Serving:
             now_s,
             np.concatenate([np.array(columns).T, counters.latency_counts], axis=1),
             np.array(levels, dtype=np.float64).T,
-            lambda number: self._found(number, now_s),
+            lambda number: self._discovered(number, now_s),
         )
         ingress = self.engine.ingress()
         self._ingress.record(
             now_s,
             np.concatenate([[float(ingress.offered)], ingress.latency_counts])[np.newaxis],
             np.array([[float(ingress.active_streams)]]),
-            lambda number: True,  # noqa: ARG005 - the ingress is there before the load
+            lambda number: True,  # noqa: ARG005 - the ingress exists before the load
         )
 
     def replica_scrapes(self) -> Scrapes:
-        """Return what was scraped of the replicas, by their numbers."""
+        """Return the scrapes of the replicas, by replica number."""
         return self._replicas.view()
 
     def ingress_scrapes(self) -> Scrapes:
-        """Return what was scraped of the ingress, which is number 0."""
+        """Return the scrapes of the ingress, which is number 0."""
         return self._ingress.view()
 
-    def _found(self, number: int, now_s: float) -> bool:
-        """Whether Prometheus has discovered a replica: it looks for pods that run, ready or not."""
+    def _discovered(self, number: int, now_s: float) -> bool:
+        """Return whether Prometheus has discovered a replica; it discovers running pods, ready or not."""
         pod = self.pods[number]
         return pod.bound_s is None or pod.bound_s + DISCOVERY_S <= now_s

@@ -1,61 +1,60 @@
-"""The simulated cluster: it stands where the real one does, makes Snapshots and takes Decisions.
+"""The simulated cluster: it takes the place of a real one, makes Snapshots and applies Decisions.
 
-What a policy sees comes by the same ways as on the lab: samples scrape by scrape, rates as Prometheus extrapolates
-them, pods that report only after a while. Time is virtual: 0 when the load begins, below while the policy settles in. A
-`set` fault changes resources only; what runs stays as the manifests had it, as workloads do on a real cluster.
+A policy sees the same kind of data as on the lab: samples scrape by scrape, rates as Prometheus extrapolates them, pods
+that report only after a while. Time is virtual: 0 when the load begins, negative while the policy settles. A `set`
+fault changes only the resource; running pods keep the values of the manifests, as workloads do on a real cluster.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.core.state.spec import PipelineSpec
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
-from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec, pool_spec
+from controller.resources.translate import pipeline_spec
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.disturbances import Disturbances
-from simulations.cluster.metrics import Metrics
-from simulations.cluster.nodes import Pool, reclaimed_nodes
-from simulations.cluster.queries import ActiveStreams, parse_query
+from simulations.cluster.ingress_queries import ActiveStreams, parse_query
+from simulations.cluster.metric_faults import MetricFaults
+from simulations.cluster.metrics import SimulatedMetrics
+from simulations.cluster.node_pool import NodePool, reclaimed_nodes
+from simulations.cluster.pods import Pod, Workload, Workloads, initial_replicas
 from simulations.cluster.readings import OnDemand
 from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
+from simulations.cluster.resources import Resources
 from simulations.cluster.serving import Serving
-from simulations.cluster.workloads import Pod, Workload, Workloads, initial_replicas
-from simulations.engine.pipeline import PipelineEngine
-from simulations.policies.base import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
-from simulations.results import ledger
+from simulations.engine.pipeline_engine import PipelineEngine
+from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
+from simulations.results import spending
 from simulations.results.histogram import TRITON_SUMMARY_S
-from simulations.results.ledger import Observation
 from simulations.results.scoring import Tally
+from simulations.results.spending import Observation
 from simulations.scenario.load import item_seed, pipeline_schedules
 from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
 from simulations.scenario.schedule import Schedule
 
 SCRAPE_INTERVAL_S = 1.0
-"""As the lab's Prometheus."""
+"""The same as the lab's Prometheus."""
 SCRAPE_PHASE = 0.5
-"""Of the interval: decisions come at whole seconds, so that the newest sample is as old as it is on average."""
+"""The share of the interval: decisions come at whole seconds, so the newest sample has its average age."""
 REPORTING_VISITS = 4
-"""Scrapes that a pod may be ready for without reporting, as for the operator."""
+"""The scrapes for which a pod may be ready without samples, as for the operator."""
 ADMISSION_POLL_S = 1.0
-"""How often the ingress looks for how much it may admit."""
+"""How often the ingress reads the load that it may admit."""
 HOP_S = 0.0013
-"""What every hop from the ingress to a stage adds to an item's latency: sockets, event loops and the generator of the
-lab, whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
+"""The latency that every hop from the ingress to a stage adds: sockets, event loops and the load generator of the lab,
+ whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
 SETTLING_S = 30.0
-"""How long a policy runs before the load begins, beside the slowest start-up: as long as the lab waits at most."""
+"""How long a policy runs before the load begins, plus the slowest start-up: the longest wait of the lab."""
 
 
 class SimulatedCluster:
-    """One run's world. Seconds; `observations` is what it ran and what that costs, from the beginning of the load."""
+    """The cluster of one run, times in seconds. `observations` are its replicas and costs since the load began."""
 
     def __init__(
         self,
@@ -70,32 +69,26 @@ class SimulatedCluster:
         """Every stage has its minimum of replicas, at least one, all of them ready.
 
         Args:
-            scenario: with the what-if in it (`scenario.with_what_if`).
-            seed: of all that is random.
-            interval_s: between two decisions: the settling time is a multiple of it.
-            window_s: what `DetailedSnapshot.replicas` and `ingress` average over; None: the stages' own windows.
-            schedules: the load; None: that of the scenario and the seed.
-            scrape_interval_s: of every target.
+            scenario: the scenario, with the what-if applied (`scenario.with_what_if`).
+            seed: the seed of all random numbers.
+            interval_s: the time between two decisions; the settling time is a multiple of it.
+            window_s: the averaging window of `DetailedSnapshot.replicas` and `ingress`; None: the stages' own windows.
+            schedules: the load; None: it is made from scenario and seed.
+            scrape_interval_s: the time between two scrapes of a target.
 
         Raises:
-            UnsupportedScenario: the scenario asks for what is not simulated.
+            UnsupportedScenario: the scenario has a feature that is not simulated.
         """
         for refusal in refusals(scenario):
             raise UnsupportedScenario(str(refusal))
-        self.pipelines = tuple(_identified(pipeline_spec(resource)) for resource in scenario.pipelines)
-        pools = [
-            replace(pool_spec(resource), uid=f"ComputePool/{resource.metadata.name}") for resource in scenario.pools
-        ]
+        self._resources = Resources(scenario)
+        self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
         self._seed = seed
         self._scrape_interval_s = scrape_interval_s
         self._window_s = window_s
-        self._specs = {pipeline.key: pipeline for pipeline in self.pipelines}
-        self._pool_specs: dict[PoolName, PoolSpec] = {pool.name: pool for pool in pools}
-        self._memories: dict[PipelineKey, PipelineMemory] = {}
-        self._pool_memories: dict[PoolName, PoolMemory] = {}
-        self._disturbances = Disturbances(seed=seed)
+        self._disturbances = MetricFaults(seed=seed)
         changes = resource_changes(scenario)
         patched = [pipeline_spec(c.resource) for c in changes if isinstance(c.resource, SpeechPipeline)]
         keys = [pipeline.key for pipeline in self.pipelines]
@@ -130,24 +123,25 @@ class SimulatedCluster:
         startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
         self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
         self._agenda = Agenda()
-        self._workloads = Workloads(self.pipelines, pools, agenda=self._agenda, servers=self, seed=seed)
+        self._workloads = Workloads(
+            self.pipelines, self._resources.pools.values(), agenda=self._agenda, servers=self, seed=seed
+        )
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
         }
-        self._resources_changed = 0
         self._observed = (-1, 0)
         for pipeline in self.pipelines:
-            for key, replicas in initial_replicas(pipeline, self._pool_specs).items():
+            for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
         self._agenda.at(self.now_s + SCRAPE_PHASE * scrape_interval_s, self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
 
-    # -- for who decides
+    # -- for the policy
 
     def snapshot(self) -> DetailedSnapshot:
-        """Return the world as a policy sees it now."""
-        metrics = Metrics(
+        """Return the cluster as a policy sees it now."""
+        metrics = SimulatedMetrics(
             self._serving,
             self._disturbances,
             now_s=self.now_s,
@@ -155,25 +149,24 @@ class SimulatedCluster:
         )
         return DetailedSnapshot(
             now_s=self.now_s,
-            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._specs.values()),
+            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._resources.pipelines.values()),
             pools={
                 name: PoolState(
                     spec=spec,
                     ready_instances=len(self._workloads.pools[name].present()),
                     leaving_instances=self._workloads.pools[name].going(),
                     zones=1,
-                    memory=self._pool_memories.get(name, PoolMemory()),
+                    memory=self._resources.pool_memories.get(name, PoolMemory()),
                 )
-                for name, spec in self._pool_specs.items()
+                for name, spec in self._resources.pools.items()
             },
             replicas=self._replica_readings(metrics),
-            ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._specs.values()))),
+            ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._resources.pipelines.values()))),
         )
 
     def apply(self, decision: Decision) -> None:
-        """Make the changes that were decided, those that add replicas first, and keep what is to be remembered."""
-        self._memories |= {pipeline.key: pipeline.memory for pipeline in decision.pipelines}
-        self._pool_memories |= {pool.name: pool.memory for pool in decision.pools}
+        """Apply the changes of a decision, those that add replicas first, and keep its memories."""
+        self._resources.remember(decision)
         changes = [(pipeline.spec, change) for pipeline in decision.pipelines for change in pipeline.changes]
         changes.sort(key=lambda entry: entry[1].after < entry[1].before)
         for spec, change in changes:
@@ -189,7 +182,7 @@ class SimulatedCluster:
         self._observe()
 
     def advance(self, until_s: float) -> None:
-        """Let time pass."""
+        """Advance the simulation to `until_s`."""
         while (due_s := self._agenda.next_s()) is not None and due_s <= until_s:
             self._advance_engines(due_s)
             self._agenda.take()()
@@ -197,28 +190,28 @@ class SimulatedCluster:
         self._advance_engines(until_s)
         self._observe()
 
-    # -- for who scores
+    # -- for scoring
 
     def tally(self, key: PipelineKey) -> Tally:
-        """Return what has become of a pipeline's items."""
+        """Return the outcomes of a pipeline's items."""
         return self._serving[key].engine.tally()
 
     @property
     def sessions_cut(self) -> int:
-        """How many sessions have lost their replica so far."""
+        """Return how many sessions have lost their replica so far."""
         return sum(serving.engine.ingress().sessions_cut for serving in self._serving.values())
 
     # -- Servers, for the workloads
 
     def begin(self, pod: Pod) -> None:
-        """The pod is ready: it serves from now on."""
+        """Let a ready pod serve from now on."""
         serving = self._serving[pod.workload.pipeline.key]
         pod.number = serving.engine.add_replica(pod.workload.key)
         assert pod.number == len(serving.pods)
         serving.pods.append(pod)
 
     def drain(self, pod: Pod) -> None:
-        """The pod was asked to go."""
+        """Let a pod drain."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
         if self.now_s < 0:  # no load yet: it is empty
@@ -229,7 +222,7 @@ class SimulatedCluster:
         serving.engine.drain_replica(pod.number, self.now_s + pod.workload.pipeline.scaling.drain_s)
 
     def kill(self, pod: Pod) -> None:
-        """The pod has vanished with what it held."""
+        """Remove a pod at once, with the items and sessions it holds."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
         serving.draining -= pod.leaving
@@ -258,17 +251,17 @@ class SimulatedCluster:
         self._serving[key].engine.admissible = limit
 
     def _observe(self) -> None:
-        """Note what runs and what it costs, if that has changed."""
-        state = (self._workloads.changes, self._resources_changed)
+        """Add an observation if replicas or resources have changed."""
+        state = (self._workloads.changes, self._resources.changes)
         if state == self._observed:
             return
         self._observed = state
-        seen = ledger.observation(
+        seen = spending.observation(
             max(0.0, self.now_s),
             self.pipelines,
             {(key, *placement): w.replicas() for (key, placement), w in self._workloads.workloads.items()},
-            budget_per_hour={key: spec.budget_per_hour for key, spec in self._specs.items()},
-            price_per_hour={name: spec.price_per_hour for name, spec in self._pool_specs.items()},
+            budget_per_hour={key: spec.budget_per_hour for key, spec in self._resources.pipelines.items()},
+            price_per_hour={name: spec.price_per_hour for name, spec in self._resources.pools.items()},
         )
         if self.observations and self.observations[-1].t_s == seen.t_s:
             self.observations.pop()
@@ -278,22 +271,12 @@ class SimulatedCluster:
 
     def _plan_faults(self, scenario: Scenario, changes: Sequence[ResourceChange]) -> None:
         for change in changes:
-            self._agenda.at(change.at_s, partial(self._set, change.resource))
+            self._agenda.at(change.at_s, partial(self._resources.set, change.resource))
         for index, fault in enumerate(scenario.file.faults):
             span = fault.interval
             self._agenda.at(span.from_s, partial(self._disturb, index, fault, begins=True))
             if span.until_s > span.from_s and math.isfinite(span.until_s):
                 self._agenda.at(span.until_s, partial(self._disturb, index, fault, begins=False))
-
-    def _set(self, resource: SpeechPipeline | ComputePool) -> None:
-        if isinstance(resource, SpeechPipeline):
-            spec = _identified(pipeline_spec(resource))
-            self._specs[spec.key] = replace(spec, generation=self._specs[spec.key].generation + 1)
-        else:
-            pool = pool_spec(resource)
-            before = self._pool_specs[pool.name]
-            self._pool_specs[pool.name] = replace(pool, uid=before.uid, generation=before.generation + 1)
-        self._resources_changed += 1
 
     def _disturb(self, index: int, fault: Fault, *, begins: bool) -> None:
         """Let a fault begin or end."""
@@ -324,8 +307,8 @@ class SimulatedCluster:
             case "spike" | "set":
                 pass  # in the load's schedule; in the changes of resources
 
-    def _reclaim(self, index: int, fault: Fault, pool: Pool, *, begins: bool) -> None:
-        """Announce that a share of a pool's nodes goes, and take it; without an end, each is replaced after a while."""
+    def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
+        """Announce the reclaim of a share of a pool's nodes, then take them; without an end, each is replaced later."""
         reclaim = fault.spot_reclaim
         assert reclaim is not None
         replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index)
@@ -344,7 +327,7 @@ class SimulatedCluster:
             for node, after_s in replaced_s.items():
                 self._agenda.at(gone_s + after_s, partial(self._replace, pool, node, gone_s + after_s))
 
-    def _replace(self, pool: Pool, node: int, now_s: float) -> None:
+    def _replace(self, pool: NodePool, node: int, now_s: float) -> None:
         pool.leaving[node] -= 1
         self._workloads.restore_nodes(pool, [node], now_s)
 
@@ -355,9 +338,9 @@ class SimulatedCluster:
                     serving.slow[stage.name] = serving.slow.get(stage.name, 1.0) * factor
                     serving.engine.slow_down(stage.name, serving.slow[stage.name])
 
-    # -- what is seen
+    # -- snapshots
 
-    def _pipeline_state(self, spec: PipelineSpec, metrics: Metrics) -> PipelineState:
+    def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics) -> PipelineState:
         workloads = {
             (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
             for stage in spec.stages
@@ -381,24 +364,24 @@ class SimulatedCluster:
                 for stage in spec.stages
                 for placement in stage.placements
             },
-            demand=self._answer(metrics, spec.queries.demand),
-            latency_s=None if spec.queries.latency is None else self._answer(metrics, spec.queries.latency),
+            demand=self._reading(metrics, spec.queries.demand),
+            latency_s=None if spec.queries.latency is None else self._reading(metrics, spec.queries.latency),
             rule_readings={
-                (stage.name, rule.name): self._answer(metrics, rule.query)
+                (stage.name, rule.name): self._reading(metrics, rule.query)
                 for stage in spec.stages
                 for rule in stage.rules
                 if rule.query is not None
             },
-            memory=self._memories.get(spec.key, PipelineMemory()),
+            memory=self._resources.pipeline_memories.get(spec.key, PipelineMemory()),
         )
 
-    def _answer(self, metrics: Metrics, text: str) -> Reading:
+    def _reading(self, metrics: SimulatedMetrics, text: str) -> Reading:
         return metrics.scalar(self._queries[text], text)
 
-    def _replica_readings(self, metrics: Metrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
-        asked = [
+    def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
+        placements = [
             (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
-            for spec in self._specs.values()
+            for spec in self._resources.pipelines.values()
             for stage in spec.stages
             for placement in stage.placements
             if (workload := self._targets.get((spec.key, placement.target.name))) is not None
@@ -409,11 +392,13 @@ class SimulatedCluster:
                 (key, stage.name, placement.pool): metrics.replicas(
                     key, placement, ready, stage.metrics_window_s if window_s is None else window_s
                 )
-                for key, stage, placement, ready in asked
+                for key, stage, placement, ready in placements
             }
         )
 
-    def _ingress_readings(self, metrics: Metrics, specs: Sequence[PipelineSpec]) -> dict[PipelineKey, IngressReading]:
+    def _ingress_readings(
+        self, metrics: SimulatedMetrics, specs: Sequence[PipelineSpec]
+    ) -> dict[PipelineKey, IngressReading]:
         readings = {}
         for spec in specs:
             window_s = spec.stages[0].metrics_window_s if self._window_s is None else self._window_s
@@ -423,12 +408,7 @@ class SimulatedCluster:
         return readings
 
 
-def _target(workload: Workload | None, pool: Pool | None, name: str) -> TargetState | TargetMissing:
+def _target(workload: Workload | None, pool: NodePool | None, name: str) -> TargetState | TargetMissing:
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
     return workload.target_state(pool)
-
-
-def _identified(pipeline: PipelineSpec) -> PipelineSpec:
-    """Resources get their uid from the API server; here it is their name."""
-    return replace(pipeline, uid=f"SpeechPipeline/{pipeline.key}")

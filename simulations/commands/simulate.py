@@ -1,4 +1,4 @@
-"""`sluice simulate`: a scenario in the simulator, under Sluice and its rivals."""
+"""`sluice simulate`: run a scenario in the simulator under Sluice and baseline policies."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simulations.results.results import Experiment
     from simulations.scenario.scenario import Scenario
 
-if find_spec("scipy") is None:  # solves the bound; the operator's image goes without, and `sluice` then says so
+if find_spec("scipy") is None:  # solves the bound; the operator's image lacks it, and `sluice` then reports that
     raise ModuleNotFoundError("scipy", name="scipy")
 
 REPORT, RESULTS = "report.html", "results.json"
@@ -45,21 +45,23 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     "policies",
     multiple=True,
     metavar="NAME",
-    help="Run this policy alone, in the what-ifs, too; may be given several times. Default: those of the scenario, and "
-    "Sluice alone in the what-ifs.",
+    help="Run only this policy, also in the what-ifs; may be repeated. Default: the scenario's policies, and Sluice "
+    "in the what-ifs.",
 )
 @click.option(
     "--what-if",
     "what_ifs",
     multiple=True,
     metavar="NAME",
-    help="Of the what-ifs, run this one alone; may be given several times. Default: all of them.",
+    help="Run only this what-if; may be repeated. Default: all what-ifs.",
 )
-@click.option("--seeds", metavar="N,N,…", callback=_seeds, help="Random loads to run. Default: those of the scenario.")
+@click.option(
+    "--seeds", metavar="N,N,…", callback=_seeds, help="Seeds of the random loads to run. Default: the scenario's."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help=f"Folder for {REPORT}, which needs nothing else to be read, and {RESULTS}.",
+    help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
@@ -73,9 +75,9 @@ def simulate(
     jobs: int | None,
     output: str,
 ) -> None:
-    """Simulate SCENARIO: what Sluice and its rivals would have cost, and how well they would have kept the SLA.
+    """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
 
-    Exit status: 0 done; 1 the scenario is invalid, or asks for what is not simulated; 2 wrong usage.
+    Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """
     from simulations.policies.catalogue import POLICIES
     from simulations.scenario.scenario import InvalidScenario, load_scenario
@@ -113,10 +115,12 @@ def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: 
 
 
 def _check_writable(folder: Path) -> None:
-    """Refuse before anything runs what could not be written at the end."""
-    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise click.BadParameter(f"{folder}: cannot be written: {there} is in the way.", param_hint="'--out'")
+    """Raise an error before the run if the files cannot be written at its end."""
+    existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise click.BadParameter(
+            f"{folder}: cannot be written: {existing} must be a folder with write permission.", param_hint="'--out'"
+        )
 
 
 def _run(
@@ -145,7 +149,7 @@ def _run(
         )
         with _progress(len(runs) + len(bounds)) as step:
             checks = self_checks(runs[0].seed)
-            results, found = run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
+            results, found_bounds = run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except InvalidScenario as error:
         raise refused(error.findings) from None
     except KeyboardInterrupt:
@@ -158,7 +162,7 @@ def _run(
         scenario=scenario.file.name,
         seeds=tuple(seeds or scenario.file.seeds),
         results=results,
-        bounds=found,
+        bounds=found_bounds,
         self_checks=tuple(checks),
         provenance=provenance(scenario, ("sluice", *sys.argv[1:]), results),
     )
@@ -166,7 +170,7 @@ def _run(
 
 @contextlib.contextmanager
 def _progress(steps: int) -> Iterator[Callable[[], None]]:
-    """Give what to call after each step; the bar is on standard error, where that is a terminal."""
+    """Yield a function to call after each step; it moves a progress bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -186,7 +190,7 @@ def _print(experiment: "Experiment", output: str) -> None:
 
 
 def _write(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
-    """Write report and results; return where the report is."""
+    """Write report and results; return the path of the report."""
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
     from simulations.results.results import to_json

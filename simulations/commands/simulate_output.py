@@ -1,16 +1,16 @@
-"""What `sluice simulate` prints for a person."""
+"""The table and the sentences that `sluice simulate` prints."""
 
 from collections.abc import Iterator
 
 from controller.commands.terminal import Page
-from simulations.report import fidelity, phrases
+from simulations.report import fidelity, formats
+from simulations.report.conclusions import label, sentences
 from simulations.report.fidelity import Fidelity
-from simulations.report.findings import label, sentences
 from simulations.results.results import Experiment, Run, dominated_by
 
 
 def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
-    """Print a table of the runs for the scenario and each what-if, and what follows from them."""
+    """Print a table of runs for the scenario and for each what-if, then the results in sentences."""
     page = Page()
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]
@@ -40,11 +40,11 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None
 
 
 def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:
-    seeds = phrases.plural(len(experiment.seeds), "seed")
+    seeds = formats.plural(len(experiment.seeds), "seed")
     least = (
         "no bound: no schedule meets the SLA in 99.5 % of the windows"
         if bound is None
-        else f"bound {phrases.money(bound)}"
+        else f"bound {formats.money(bound)}"
     )
     return f"{experiment.scenario}{'' if what_if is None else f', what if {what_if}'} ({seeds}; {least})"
 
@@ -54,14 +54,14 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
     p95 = run.mean("p95_s")
     return (
         label(run),
-        phrases.money(run.mean("cost")),
-        phrases.spread(run.range("cost"), phrases.money) or phrases.MISSING,
-        phrases.MISSING if run.cost_over_bound is None else f"{run.cost_over_bound:.2f}",
-        phrases.share(run.mean("sla_windows_met")),
-        phrases.share(run.mean("sla_windows_met_calm")),
-        phrases.share(run.mean("within_sla_share")),
-        phrases.MISSING if p95 is None and not run.mean("lost") else phrases.latency(p95),
-        *(phrases.count(run.mean(name)) for name in ("lost", "shed", "replica_changes", "cap_violations")),
+        formats.money(run.mean("cost")),
+        formats.spread(run.range("cost"), formats.money) or formats.MISSING,
+        formats.MISSING if run.cost_over_bound is None else f"{run.cost_over_bound:.2f}",
+        formats.share(run.mean("sla_windows_met")),
+        formats.share(run.mean("sla_windows_met_calm")),
+        formats.share(run.mean("within_sla_share")),
+        formats.MISSING if p95 is None and not run.mean("lost") else formats.latency(p95),
+        *(formats.count(run.mean(name)) for name in ("lost", "shed", "replica_changes", "cap_violations")),
         _verdict(run, better),
     )
 
@@ -69,13 +69,13 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
 def _verdict(run: Run, better: list[str]) -> str:
     if run.breaks_caps:
         return "over the cap"
-    return better[0] + (f" +{len(better) - 1}" if len(better) > 1 else "") if better else phrases.MISSING
+    return better[0] + (f" +{len(better) - 1}" if len(better) > 1 else "") if better else formats.MISSING
 
 
 def _trust(experiment: Experiment, error_bar: Fidelity | None) -> Iterator[str]:
     failed = [check.name for check in experiment.self_checks if not check.ok]
     if failed:
-        yield f"FAILED self-checks against theory, do not rely on these numbers: {phrases.listed(failed)}."
+        yield f"FAILED self-checks against theory, do not rely on these numbers: {formats.listed(failed)}."
     else:
-        yield f"{phrases.plural(len(experiment.self_checks), 'self-check')} against theory passed."
+        yield f"{formats.plural(len(experiment.self_checks), 'self-check')} against theory passed."
     yield fidelity.words(error_bar)

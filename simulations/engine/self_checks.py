@@ -1,7 +1,6 @@
 """The engine against theory, in every report: textbook formulas, written out here and used nowhere else."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,8 @@ from controller.core.state.spec import (
     Target,
 )
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
+from simulations.results.results import SelfCheck
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule
 
@@ -29,17 +29,6 @@ _T_999 = 3.768
 """Student's t, 23 degrees of freedom, two-sided 99.9 %: one false alarm in a thousand checks."""
 _STAGE, _POOL = StageName("stage"), PoolName("pool")
 _FOREVER_S = 1e6
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelfCheck:
-    """One check: `simulated` ± `half_width` (99.9 %, from the means of batches) against `expected`."""
-
-    name: str
-    expected: float
-    simulated: float
-    half_width: float
-    ok: bool
 
 
 def self_checks(seed: int) -> tuple[SelfCheck, ...]:

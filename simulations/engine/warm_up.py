@@ -9,7 +9,7 @@ import numpy as np
 
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Placement, PoolName, ServiceLaw
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.engine.self_checks import alone
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule

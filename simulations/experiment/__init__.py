@@ -1,1 +1,1 @@
-"""Which runs an experiment has, their bounds, and the training of policy settings."""
+"""The runs of an experiment, their bounds, and the training of policy settings."""

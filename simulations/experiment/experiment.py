@@ -1,7 +1,7 @@
-"""Which runs an experiment has, and one run from the first replica to its result; many of them in parallel processes.
+"""The runs of an experiment: which ones there are, one run from start to result, and many runs in parallel processes.
 
-Every policy gets the same start: each stage has its minimum of replicas ready, at least one, and the policy has run
-without load for `cluster.simulated.SETTLING_S` and the slowest start-up before the load begins, as on the lab.
+Every run starts alike: each stage has its minimum of replicas ready, at least one, and the policy runs without load
+for `cluster.simulated.SETTLING_S` plus the slowest start-up before the load begins, as on the lab.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from controller.core.messages.explain import reason_sentence
-from controller.core.state.decision import Decision, PipelineDecision
+from controller.core.record import decision_key
+from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
@@ -26,10 +27,10 @@ from optimizer.model import PipelineKey
 from simulations.cluster.simulated import SimulatedCluster
 from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
-from simulations.policies.base import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
+from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
-from simulations.results import ledger
-from simulations.results.results import BoundResult, Change, DecisionEntry, RunResult, Tuning
+from simulations.results import spending
+from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore, Tally
 from simulations.scenario.load import pipeline_schedules
@@ -42,7 +43,7 @@ SLUICE = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One run to make: a policy in one tuning, or with `settings` of its own, under a what-if and a seed."""
+    """One run to make: a policy with the settings of a tuning, or with `settings`, under a what-if and a seed."""
 
     policy: str
     seed: int
@@ -60,16 +61,16 @@ def planned_runs(
 ) -> tuple[RunRequest, ...]:
     """Return the runs of an experiment: every policy with every seed, as documented and as trained where that differs.
 
-    `policies`, `what_ifs` and `seeds` are those of the scenario where they are not given. What-ifs are for Sluice alone
-    unless `policies` names others.
+    `policies`, `what_ifs` and `seeds` default to the scenario's. What-ifs are run for Sluice only, unless `policies`
+    are given.
     """
     named = scenario.file.policies if policies is None else policies
-    asked: list[tuple[str | None, str]] = [(None, policy) for policy in named]
+    pairs: list[tuple[str | None, str]] = [(None, policy) for policy in named]
     for what_if in [each.name for each in scenario.file.what_if] if what_ifs is None else what_ifs:
-        asked += [(what_if, policy) for policy in ([SLUICE] if policies is None else policies)]
+        pairs += [(what_if, policy) for policy in ([SLUICE] if policies is None else policies)]
     return tuple(
         RunRequest(policy=policy, tuning=tuning, what_if=what_if, seed=seed)
-        for what_if, policy in asked
+        for what_if, policy in pairs
         for tuning in Tuning
         if tuning is Tuning.DEFAULT or POLICIES[policy].trained not in {None, POLICIES[policy].default}
         for seed in (scenario.file.seeds if seeds is None else seeds)
@@ -86,12 +87,12 @@ def run_one(
     settings: Any = None,
     schedules: Mapping[str, Schedule] | None = None,
 ) -> RunResult:
-    """Run a scenario once under a policy and return what came of it.
+    """Run a scenario once under a policy and return the result.
 
-    `settings` replaces those of the tuning; `schedules` is the load, where somebody has made it already.
+    `settings` replaces those of the tuning; `schedules` is the load; None: it is made from scenario and seed.
 
     Raises:
-        UnsupportedScenario: the scenario asks for what is not simulated.
+        UnsupportedScenario: the scenario has a feature that is not simulated.
         ValueError: no such what-if, or a policy without trained settings.
     """
     began_s = time.perf_counter()
@@ -137,13 +138,12 @@ def run_all(
 
     `progress` is called in this process with each result.
     """
-    tell = progress or _ignore
 
-    def told(answer: RunResult | BoundResult) -> None:
-        if isinstance(answer, RunResult):
-            tell(answer)
+    def report(result: RunResult | BoundResult) -> None:
+        if progress is not None and isinstance(result, RunResult):
+            progress(result)
 
-    return _runs(_answers(scenario, requests, jobs=jobs, tell=told))
+    return _runs(_answers(scenario, requests, jobs=jobs, report=report))
 
 
 def run_and_bound(
@@ -156,10 +156,10 @@ def run_and_bound(
 ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
     """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
 
-    The same requests give the same answers, whatever the number of processes. `progress` is called in this process as
-    each ends. An interrupt ends the processes before it is passed on.
+    The results do not depend on the number of processes. `progress` is called in this process when each one ends. An
+    interrupt ends the processes before it is raised.
     """
-    found = _answers(scenario, [*runs, *bounds], jobs=jobs, tell=lambda _: progress and progress())
+    found = _answers(scenario, [*runs, *bounds], jobs=jobs, report=lambda _: progress and progress())
     return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
 
 
@@ -172,18 +172,18 @@ def _answers(
     requests: Sequence[RunRequest | BoundRequest],
     *,
     jobs: int,
-    tell: Callable[[RunResult | BoundResult], object],
+    report: Callable[[RunResult | BoundResult], object],
 ) -> Sequence[RunResult | BoundResult]:
     if jobs == 1 or len(requests) <= 1:
         results = []
         for request in requests:
             results.append(_answer(scenario, request))
-            tell(results[-1])
+            report(results[-1])
         return results
     found: dict[int, RunResult | BoundResult] = {}
     pool = ProcessPoolExecutor(
         min(jobs, len(requests)),
-        mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which a fork does not take along
+        mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which do not survive a fork
         initializer=_begin_process,
         initargs=(scenario,),
     )
@@ -195,9 +195,9 @@ def _answers(
         while waiting:
             for done in wait(waiting, return_when=FIRST_COMPLETED).done:
                 found[waiting.pop(done)] = done.result()
-                tell(done.result())
+                report(done.result())
     except BaseException:
-        processes = tuple((pool._processes or {}).values())  # noqa: SLF001 - a run cannot be told to stop
+        processes = tuple((pool._processes or {}).values())  # noqa: SLF001 - a run has no way to be stopped
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
@@ -207,9 +207,9 @@ def _answers(
 
 
 def _longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
-    """Return the order in which to begin, so that all processes are busy to the end.
+    """Return the indexes of the requests, the longest first, so that all processes are busy until the end.
 
-    Sluice plans, bounds are searched for; for all the others the queues are most of the work.
+    Runs of Sluice take longest because it plans, then bounds; in all other runs most of the work is the queues.
     """
 
     def turn(index: int) -> int:
@@ -219,10 +219,6 @@ def _longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
         return 0 if request.policy == SLUICE else 2
 
     return sorted(range(len(requests)), key=turn)
-
-
-def _ignore(result: RunResult) -> None:
-    """Tell nobody."""
 
 
 _scenario_of_process: Scenario | None = None
@@ -235,9 +231,9 @@ def _begin_process(scenario: Scenario) -> None:
 
 @contextlib.contextmanager
 def _uninterruptible() -> Iterator[None]:
-    """Processes started meanwhile are deaf to Ctrl-C, which a terminal sends to all of them: their parent ends them."""
+    """Let processes started inside ignore Ctrl-C, which a terminal sends to all of them: the parent ends them."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may say what a signal does, and only there it raises
+        yield  # only the main thread may set signal handlers, and only it is interrupted
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -270,7 +266,7 @@ def _run(scenario: Scenario, request: RunRequest) -> RunResult:
 
 
 class _Loads:
-    """The loads made last: the policies of an experiment share them."""
+    """A cache of the last loads: the policies of an experiment share them."""
 
     def __init__(self) -> None:
         self._scenario: Scenario | None = None
@@ -320,26 +316,28 @@ def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[s
 
 
 class _DecisionLog:
-    """What was decided since the load began, as far as it differs from the decision before."""
+    """The decisions since the load began that differ from the one before for the same pipeline."""
 
     def __init__(self) -> None:
         self.entries: list[DecisionEntry] = []
-        self._gists: dict[PipelineKey, object] = {}
+        self._keys: dict[PipelineKey, object] = {}
 
     def add(self, decision: Decision) -> None:
-        """Note what is new."""
+        """Add the decisions that are new."""
         for pipeline in decision.pipelines:
-            gist = _gist(pipeline)
-            if self._gists.get(pipeline.key) == gist:
+            key = decision_key(pipeline)
+            if self._keys.get(pipeline.key) == key:
                 continue
-            self._gists[pipeline.key] = gist
+            self._keys[pipeline.key] = key
             if decision.now_s >= 0:
                 self.entries.append(
                     DecisionEntry(
                         t_s=decision.now_s,
                         pipeline=pipeline.key,
                         changes=tuple(
-                            Change(stage=change.stage, pool=change.pool, before=change.before, after=change.after)
+                            PlacementChange(
+                                stage=change.stage, pool=change.pool, before=change.before, after=change.after
+                            )
                             for change in pipeline.changes
                         ),
                         reason=decision.reason
@@ -347,12 +345,6 @@ class _DecisionLog:
                         else reason_sentence(pipeline),
                     )
                 )
-
-
-def _gist(decision: PipelineDecision) -> object:
-    """What makes a decision another one; readings and instants move all the time."""
-    changes = [(change.stage, change.pool, change.before, change.after) for change in decision.changes]
-    return changes, dict(decision.desired), {(hold.reason, hold.stage) for hold in decision.holds}
 
 
 def _result(
@@ -382,7 +374,7 @@ def _result(
         tuning=tuning,
         what_if=what_if,
         seed=seed,
-        cost=ledger.cost(cluster.observations, clock),
+        cost=spending.cost(cluster.observations, clock),
         windows=len(met),
         sla_windows_met=sum(met) / len(met) if met else None,
         sla_windows_met_calm=sum(met_calm) / len(met_calm) if met_calm else None,
@@ -397,9 +389,9 @@ def _result(
         lost=sum(score.lost for score in scores),
         in_flight=sum(score.in_flight for score in scores),
         sessions_cut=cluster.sessions_cut,
-        replica_changes=ledger.replica_changes(cluster.observations, clock),
+        replica_changes=spending.replica_changes(cluster.observations, clock),
         cap_violations=sum(
-            ledger.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)
+            spending.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)
             for pipeline in cluster.pipelines
         ),
         simulated_s=clock.duration_s,

@@ -1,4 +1,4 @@
-"""The order of placements that autoscalers of single workloads are set up with."""
+"""Reorder placements for autoscalers that act on one Deployment per stage."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from simulations.scenario.scenario import Scenario, resource_name, with_document
 
 
 def cheapest_first(scenario: Scenario) -> Scenario:
-    """Return the scenario with every stage's placements in order of USD per item, at full batches and first prices.
+    """Return the scenario with every stage's placements sorted by USD per item, at full batches and initial prices.
 
     Ties stay in the order declared.
     """

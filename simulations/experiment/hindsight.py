@@ -1,4 +1,4 @@
-"""The clairvoyant bound of a scenario, for each what-if and seed, on the load and the resources that the runs have."""
+"""The clairvoyant bound of a scenario for a what-if and a seed, on the load and the resources of the runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
-from simulations.bound.clairvoyant import Bound, Change, clairvoyant_bound
+from simulations.bound.clairvoyant import Bound, Epoch, clairvoyant_bound
 from simulations.results.results import BoundResult
 from simulations.results.run_series import means
 from simulations.results.scoring import Steps
@@ -30,7 +30,7 @@ def bound_one(
 ) -> BoundResult:
     """Return the bound of a scenario under a what-if and a seed.
 
-    `schedules` is the load, where somebody has made it already.
+    `schedules` is the load; None: it is made from scenario and seed.
 
     Raises:
         BoundNotFound: the solver failed.
@@ -57,11 +57,11 @@ def bound_one(
     )
 
 
-def _changes(scenario: Scenario) -> tuple[Change, ...]:
-    """What the resources are after each `set` fault, all of them each time."""
+def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
+    """Return all resources as they are after each `set` fault."""
     pipelines = {pipeline_spec(resource).key: pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool_spec(resource).name: pool_spec(resource) for resource in scenario.pools}
-    changes: list[Change] = []
+    changes: list[Epoch] = []
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):
             pipeline = pipeline_spec(change.resource)
@@ -69,12 +69,12 @@ def _changes(scenario: Scenario) -> tuple[Change, ...]:
         else:
             pool = pool_spec(change.resource)
             pools[pool.name] = pool
-        changes.append(Change(at_s=change.at_s, pipelines=tuple(pipelines.values()), pools=tuple(pools.values())))
+        changes.append(Epoch(at_s=change.at_s, pipelines=tuple(pipelines.values()), pools=tuple(pools.values())))
     return tuple(changes)
 
 
 def _by_window(bound: Bound, scenario: Scenario) -> tuple[float, ...] | None:
-    """What the bound's schedule costs per hour in each window."""
+    """Return the cost per hour of the bound's schedule in each window."""
     if not bound.times_s:
         return None
     clock = scenario.file.clock

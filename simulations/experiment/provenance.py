@@ -1,4 +1,4 @@
-"""What a result was made from: the command, the versions, and the files by their SHA-256."""
+"""The provenance of a result: the command, the versions, and the SHA-256 of each file that was read."""
 
 import hashlib
 import platform
@@ -13,7 +13,7 @@ _DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba
 
 
 def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[RunResult] = ()) -> Provenance:
-    """Return the provenance of `results`, which are runs of `scenario` by `command` on this machine."""
+    """Return the provenance of `results`, the runs of `scenario` made by `command` on this machine."""
     versions = {"python": platform.python_version()}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
@@ -31,7 +31,7 @@ def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[Run
 
 
 def _files(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
-    """The scenario, its manifests and traces, named as the scenario names them."""
+    """Yield the scenario, its manifests and its traces, with the names they have in the scenario."""
     yield scenario.path.name, scenario.path.read_bytes()
     for name, path in zip(scenario.file.manifests, scenario.manifests, strict=True):
         yield name, path.read_bytes()

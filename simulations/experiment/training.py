@@ -1,10 +1,10 @@
-"""The search for a policy's best settings on training load, so that nobody is compared in settings it would not choose.
+"""Search for the best settings of each policy on training loads, so that each is compared at its best.
 
     python -m simulations.experiment.training [--policy NAME]… [--candidates N] [--jobs N]
 
 For each policy: its documented settings and a random sample of the combinations in `SPACES`, `CANDIDATES` in all, each
-run on every training scenario with all of its seeds. `best` says which one wins. The answer, its scores and
-the hashes of what was read go to `simulations/policies/trained.json`; policies that are not named stay as they are.
+run on every training scenario with all of its seeds. `best` chooses one. It is written, with all scores and the hashes
+of the files read, to `simulations/policies/trained.json`; entries of policies that are not named stay.
 """
 
 import itertools
@@ -31,7 +31,7 @@ SCENARIOS = ("steady", "bursty", "daily")
 CANDIDATES = 10
 SEED = 1
 GOOD_ENOUGH = 0.995
-"""The share of calm windows within the SLA from which on only cost counts."""
+"""Settings with at least this share of calm windows within the SLA are compared by cost only."""
 OBJECTIVE = (
     "the least cost, relative to the documented settings and averaged over the training scenarios, among settings with "
     f"{GOOD_ENOUGH:.1%} of the calm windows within the SLA on average and no violation of a cap; "
@@ -45,7 +45,7 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "static-peak": {"latency_headroom": [0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6]},
     "hpa": {
         **_HARDWARE,
-        # A server with batches is busy with one item as with eight: such a share may be high.
+        # A server with batches is as busy with one item as with eight, so a good target may be high.
         "target_utilization": [0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
         "metrics_window_s": [15.0, 30.0],
         "down_window_s": [60.0, 120.0, 300.0],
@@ -109,12 +109,12 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "metrics_window_s": [15.0, 30.0],
     },
 }
-"""What is searched: values of settings by policy; anything that is not here stays as documented."""
+"""The values searched, by policy and setting; settings that are not listed keep their documented value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How settings did: cost over that of the documented settings, share of calm windows, violations of caps."""
+    """The score of settings: cost relative to the documented settings, share of calm windows met, cap violations."""
 
     relative_cost: float
     windows_met: float
@@ -145,7 +145,7 @@ def score(results: Sequence[RunResult], documented: Sequence[RunResult]) -> Scor
 
 
 def best(scores: Sequence[Score]) -> int:
-    """Return the index of the winner by `OBJECTIVE`; the first of equals."""
+    """Return the index of the best score by `OBJECTIVE`; the first of equals."""
     good = [index for index, own in enumerate(scores) if own.windows_met >= GOOD_ENOUGH and own.cap_violations == 0]
     if good:
         return min(good, key=lambda index: scores[index].relative_cost)
@@ -153,15 +153,15 @@ def best(scores: Sequence[Score]) -> int:
 
 
 def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) -> dict[str, Any]:
-    """Return what the data file says of a policy: the best of `count` settings, its score, and all that was tried."""
+    """Return a policy's entry in the data file: the best of `count` settings, its score, and all candidates."""
     family = POLICIES[name]
-    tried = candidates(family, count=count)
+    settings_tried = candidates(family, count=count)
     by_load = [
         run_all(
             scenario,
-            [RunRequest(policy=name, seed=seed, settings=settings) for settings in tried],
+            [RunRequest(policy=name, seed=seed, settings=settings) for settings in settings_tried],
             jobs=jobs,
-            progress=_tell,
+            progress=_report,
         )
         for scenario in scenarios
         for seed in scenario.file.seeds
@@ -170,12 +170,12 @@ def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) ->
     scores = [score(results, runs[0]) for results in runs]
     winner = best(scores)
     return {
-        "settings": family.values_of(tried[winner]),
+        "settings": family.values_of(settings_tried[winner]),
         "score": asdict(scores[winner]),
         "documented": asdict(scores[0]),
         "candidates": [
             {"settings": _differing(family, settings), **asdict(own)}
-            for settings, own in zip(tried, scores, strict=True)
+            for settings, own in zip(settings_tried, scores, strict=True)
         ],
     }
 
@@ -191,7 +191,7 @@ def _differing(family: Family[Any], settings: Any) -> dict[str, Any]:
     return {name: value for name, value in family.values_of(settings).items() if value != documented[name]}
 
 
-def _tell(result: RunResult) -> None:
+def _report(result: RunResult) -> None:
     met = "–" if result.sla_windows_met_calm is None else f"{result.sla_windows_met_calm:.1%}"
     click.echo(f"{result.policy}: {result.cost:.2f} USD, {met} of the windows, {result.wall_s:.1f} s", err=True)
 
@@ -202,7 +202,7 @@ def _tell(result: RunResult) -> None:
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: the data file of the policies.")
 def main(policies: tuple[str, ...], count: int, jobs: int, out: Path | None) -> None:
-    """Search for the best settings of policies on training load and write them down."""
+    """Search for the best settings of policies on training loads and write them to the data file."""
     path = out or Path(str(resources.files("simulations.policies") / TRAINED))
     scenarios = training_scenarios()
     for name in policies or tuple(POLICIES):

@@ -9,7 +9,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from simulations.policies.base import Autoscaler, Briefing
+from simulations.policies.autoscaler import Autoscaler, Briefing
 from simulations.policies.dynamo import Dynamo, DynamoSettings
 from simulations.policies.flink import Flink, FlinkSettings
 from simulations.policies.hpa import Hpa, HpaSettings
@@ -29,13 +29,13 @@ TRAINED = "trained.json"
 S = TypeVar("S")
 
 
-class InvalidSettings(ValueError):
-    """Settings that a policy does not have; the message names policy, field and value."""
+class InvalidPolicySettings(ValueError):
+    """Unknown or unfit settings of a policy; the message names policy, field, value and rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Generic[S]):
-    """One policy in all its settings: `default` are the documented ones, `make` sets a policy up for one run."""
+    """A policy: `default` are its documented settings, `make` returns its autoscaler for one run."""
 
     name: str
     default: S
@@ -43,26 +43,26 @@ class Family(Generic[S]):
 
     @property
     def trained(self) -> S | None:
-        """Return the settings found on training load, None where nothing has been trained."""
+        """Return the settings found on training loads; None where the policy has not been trained."""
         values = _trained().get(self.name)
         return None if values is None else self.settings_of(values)
 
     def settings_of(self, values: Mapping[str, Any]) -> S:
-        """Return the default settings with `values` in place of some, as JSON has them.
+        """Return the default settings with some replaced by `values`, which are as in JSON.
 
         Raises:
-            InvalidSettings: a field that these settings do not have, or a value of another kind.
+            InvalidPolicySettings: an unknown field, or a value of another type.
         """
         known = {field.name: getattr(self.default, field.name) for field in fields(self.default)}  # type: ignore[arg-type]
         changed: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
-                raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be one of {', '.join(sorted(known))}")
+                raise InvalidPolicySettings(f"{self.name}.{name}: {value!r}: must be one of {', '.join(sorted(known))}")
             changed[name] = self._value(name, value, known[name])
         return type(self.default)(**{**known, **changed})
 
     def values_of(self, settings: S) -> dict[str, Any]:
-        """Return settings as JSON has them."""
+        """Return settings as a JSON object."""
         values = asdict(settings)  # type: ignore[call-overload]
         return {name: value.value if isinstance(value, Enum) else value for name, value in values.items()}
 
@@ -74,7 +74,7 @@ class Family(Generic[S]):
                 return type(like)(value)
         except (TypeError, ValueError):
             pass
-        raise InvalidSettings(f"{self.name}.{name}: {value!r}: must be of the kind of {like!r}")
+        raise InvalidPolicySettings(f"{self.name}.{name}: {value!r}: must be of the same type as {like!r}")
 
 
 def _named(*families: Family[Any]) -> Mapping[str, Family[Any]]:
@@ -95,7 +95,7 @@ POLICIES: Mapping[str, Family[Any]] = _named(
     Family(name="inferline", default=InferlineSettings(), make=Inferline),
     Family(name="plus-one", default=PlusOneSettings(), make=lambda settings, _: PlusOne(settings)),
 )
-"""In the order of the tables."""
+"""In the order in which tables list them."""
 
 
 @cache

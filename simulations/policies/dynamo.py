@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo's SLA planner: predicted load over what one engine carries within the SLA, and a reactive loop.
+"""NVIDIA Dynamo's SLA planner: predicted load divided by one engine's capacity within the SLA, and a reactive loop.
 
 After components/src/dynamo/planner/core/{throughput_scaling,load_scaling,budget,load/predictors}.py and
 config/defaults.py of ai-dynamo/dynamo.
@@ -21,15 +21,15 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import (
-    Workload,
+from simulations.policies.deployments import (
+    Deployment,
     ceil,
     first_placements,
     latency_targets,
@@ -38,14 +38,14 @@ from simulations.policies.workloads import (
 )
 
 _SEARCH_STEPS = 40
-_MEDIAN = 50.0  # the model wants a percentile beside the mean that is looked at
+_MEDIAN = 50.0  # the model needs a percentile, though only its mean is used
 
 
 class Predictor(Enum):
     """How the load of the next interval is predicted."""
 
     CONSTANT = "constant"
-    """As it was in the last one."""
+    """The same as in the last one."""
     KALMAN = "kalman"
     """Level and trend, filtered."""
 
@@ -77,7 +77,7 @@ class Kalman:
     _covariance: tuple[float, float, float] = (1000.0, 0.0, 1000.0)
 
     def observe(self, value: float) -> None:
-        """Take in the value of the interval that ended."""
+        """Add the value of the interval that ended."""
         if self._state is None:
             self._state = (value, 0.0)
             return
@@ -106,13 +106,13 @@ class LatencyRegression:
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
     def observe(self, items: float, latency_s: float) -> None:
-        """Take in one worker's reading."""
+        """Add one worker's reading."""
         self._samples.append((items, latency_s))
         while len(self._samples) > self.settings.load_samples:
             self._samples.popleft()
 
     def line(self) -> Callable[[float], float] | None:
-        """Return the latency by the items at the worker; None with too few samples, or all alike."""
+        """Return the latency as a function of the items at the worker; None with too few samples, or equal ones."""
         count = len(self._samples)
         if count < self.settings.load_min_observations:
             return None
@@ -134,7 +134,7 @@ def throughput_replicas(demand_rps: float, *, engine_rps: float, least_s: float,
 def load_replicas(
     loads: Sequence[float], regression: LatencyRegression, *, target_s: float, sensitivity: float
 ) -> int | None:
-    """Return the replicas that the reactive loop wants for workers with `loads` items; None without an estimate.
+    """Return the desired replicas of the reactive loop for workers with `loads` items; None without an estimate.
 
     One more when every worker is above the target; one fewer when each, with the load of one spread over the others,
     stays within `sensitivity` of what the target leaves for the queue.
@@ -155,9 +155,9 @@ def load_replicas(
 
 
 def within_budget(wanted: Sequence[int], units: Sequence[float], least: Sequence[int], budget: float) -> list[int]:
-    """Return the replicas of components that share `budget`: all shrink alike, the last takes what is left.
+    """Return the replicas of components that share `budget`: all shrink in proportion, the last takes the rest.
 
-    `units` is what one replica of each takes. Nothing when not even `least` of each fit.
+    `units` is the budget that one replica of each takes. All are 0 when not even `least` of each fit.
     """
     total = sum(count * unit for count, unit in zip(wanted, units, strict=True))
     if total <= budget + 1e-9:
@@ -178,7 +178,7 @@ def within_budget(wanted: Sequence[int], units: Sequence[float], least: Sequence
 
 @dataclass(slots=True)
 class _Component:
-    """One stage's planner: what one engine carries, its load so far, and the floor of the throughput loop."""
+    """One stage's planner: the capacity of one engine, its load so far, and the floor of the throughput loop."""
 
     engine_rps: float
     least_s: float
@@ -194,12 +194,14 @@ class Dynamo:
 
     def __init__(self, settings: DynamoSettings) -> None:
         self._settings = settings
-        self.interval_s = self.metrics_window_s = settings.load_interval_s  # the throughput loop's are made of it
+        self.interval_s = self.metrics_window_s = (
+            settings.load_interval_s
+        )  # the throughput loop averages these readings
         self._components: dict[PlacementName, _Component] = {}
         self._planned_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the planner asks for."""
+        """Return the desired replicas of the planner."""
         works = list(first_placements(snapshot))
         specs = {state.spec.key: state.spec for state in snapshot.pipelines}
         rates = {key: offered_rates(snapshot, spec) for key, spec in specs.items()}
@@ -215,9 +217,11 @@ class Dynamo:
         desired: dict[PlacementName, int] = {}
         for name, pool in snapshot.pools.items():
             desired |= _budgeted([work for work in works if work.placement.pool == name], wanted, pool)
-        return decision_of(snapshot, desired, "predicted load over what an engine carries within its target", policy)
+        return decision_of(
+            snapshot, desired, "predicted load divided by an engine's capacity within its target", policy
+        )
 
-    def _observe(self, work: Workload, spec: PipelineSpec, offered_rps: float | None) -> None:
+    def _observe(self, work: Deployment, spec: PipelineSpec, offered_rps: float | None) -> None:
         component = self._components.get(work.name)
         if component is None:
             target_s = latency_targets(spec, spec.sla.latency_s * self._settings.sla_share)
@@ -238,7 +242,7 @@ class Dynamo:
                 items = replica.queued + replica.in_service
                 component.regression.observe(items, items / replica.completion_rate_rps)  # Little's law
 
-    def _wanted(self, work: Workload, *, plan: bool) -> int:
+    def _wanted(self, work: Deployment, *, plan: bool) -> int:
         component, settings = self._components[work.name], self._settings
         current = work.within(work.target.desired)
         if plan:
@@ -260,7 +264,7 @@ class Dynamo:
         return work.within(max(current if wanted is None else wanted, component.floor))
 
     def _planned(self, component: _Component) -> int | None:
-        """Return what the throughput loop wants; None without traffic."""
+        """Return the desired replicas of the throughput loop; None without traffic."""
         offered = component.offered
         component.offered = []
         if not offered or not any(offered):
@@ -279,10 +283,10 @@ class Dynamo:
         )
 
 
-def profiled(work: Workload, target_s: float) -> tuple[float, float]:
-    """Return the largest rate (items/s) at which one replica's mean latency is within the target, and its least (s).
+def profiled(work: Deployment, target_s: float) -> tuple[float, float]:
+    """Return the largest rate (items/s) at which one replica's mean latency meets the target, and its least one (s).
 
-    Where even an idle replica is slower than the target, the rate is what it carries at most.
+    Where even an idle replica is slower than the target, the rate is its capacity.
     """
     placement = work.placement.prior
     batch = placement.batch_sizes[-1]
@@ -303,7 +307,9 @@ def profiled(work: Workload, target_s: float) -> tuple[float, float]:
     return low, least_s
 
 
-def _budgeted(works: Sequence[Workload], wanted: dict[PlacementName, int], pool: PoolState) -> dict[PlacementName, int]:
+def _budgeted(
+    works: Sequence[Deployment], wanted: dict[PlacementName, int], pool: PoolState
+) -> dict[PlacementName, int]:
     counts = within_budget(
         [wanted[work.name] for work in works],
         [1 / work.placement.prior.per_instance for work in works],

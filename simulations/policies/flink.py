@@ -3,12 +3,11 @@
 After flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
 ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flink-kubernetes-operator.
 
-Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. What it completes
+Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. Its completion rate
 is its input rate. A stage without predecessor is a source: its waiting items are the lag, and what the ingress offers
-is its input and the growth of that lag, in which items that are turned away count as well. A join sees an item once,
-so its rate is that of one branch, where Flink adds up inputs. Adding a replica restarts nobody, so the restart time
-is 0 where a job's is 5 minutes. Items are lost after seconds here, so that what the original does about minutes of
-backlog never comes into play.
+is its input and the growth of that lag, in which shed items count as well. A join sees an item once, so its rate is
+that of one branch, where Flink adds up inputs. Adding a replica causes no restart, so the restart time is 0, where a
+job's is 5 minutes. Items are lost after seconds here, so the original's handling of minutes of backlog never applies.
 """
 
 import math
@@ -17,14 +16,14 @@ from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class VertexRates:
 
     @property
     def true_rps(self) -> float:
-        """Return the true processing rate: what it would process if it were busy all the time."""
+        """Return the true processing rate: the rate if it were busy all the time."""
         return self.input_rps / self.busy if self.busy > 0 and self.input_rps > 0 else math.inf
 
     def required_rps(self, utilization: float, settings: FlinkSettings, *, with_restart: bool) -> float:
@@ -96,16 +95,16 @@ class Sample:
 
 
 Collection = tuple[float, Mapping[PlacementName, Sample]]
-"""When it was, in seconds, and what every vertex of the job said."""
+"""The time in seconds, and the sample of every vertex of the job."""
 
 
 def evaluate(
-    history: Sequence[Collection], vertices: Sequence[Workload], settings: FlinkSettings
+    history: Sequence[Collection], vertices: Sequence[Deployment], settings: FlinkSettings
 ) -> dict[PlacementName, VertexRates]:
     """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
 
-    A source's target is what it was offered, and it catches up on its lag; any other vertex has those of the one
-    before, times what it was offered for each item that the other took in.
+    The target of a source is its offered rate, and it catches up on its lag. The target and catch-up rate of any other
+    vertex are those of its predecessor, times the items offered to it per input item of the predecessor.
     """
 
     def mean(values: Iterable[float]) -> float:
@@ -136,7 +135,7 @@ def evaluate(
 
 @dataclass(slots=True)
 class Job:
-    """One pipeline's autoscaler: the collections since it settled, and the reductions that wait."""
+    """One pipeline's autoscaler: the collections since it settled, and the delayed reductions."""
 
     settings: FlinkSettings
     settled_s: float
@@ -144,16 +143,16 @@ class Job:
     _reductions: dict[PlacementName, list[tuple[float, int]]] = field(default_factory=dict)
 
     def parallelism(
-        self, now_s: float, vertices: Sequence[Workload], offered_rps: float | None
+        self, now_s: float, vertices: Sequence[Deployment], offered_rps: float | None
     ) -> dict[PlacementName, int]:
-        """Return the replicas to ask for, all of them as they are unless a vertex is outside its band.
+        """Return the desired replicas, which are the current ones unless a vertex is outside its band.
 
-        `offered_rps` is what the job's sources are offered, None where that is not known.
+        `offered_rps` is the rate offered to the job's sources, None where it is unknown.
         """
         settings = self.settings
         kept = {own.name: own.within(own.target.desired) for own in vertices}
-        told = all(own.replicas for own in vertices)
-        if now_s < self.settled_s + settings.stabilization_s or offered_rps is None or not told:
+        reporting = all(own.replicas for own in vertices)
+        if now_s < self.settled_s + settings.stabilization_s or offered_rps is None or not reporting:
             return kept
         self._history.append((now_s, {own.name: _sample(own, offered_rps) for own in vertices}))
         if now_s - self._history[0][0] < settings.metrics_window_s:
@@ -170,8 +169,8 @@ class Job:
         self.settled_s = now_s
         return wanted
 
-    def _delayed(self, now_s: float, own: Workload, vertex: VertexRates) -> int:
-        """Return the vertex's parallelism; a reduction waits, and is then the least that was asked for meanwhile."""
+    def _delayed(self, now_s: float, own: Deployment, vertex: VertexRates) -> int:
+        """Return the vertex's parallelism. A reduction is delayed, and is then the smallest one wanted meanwhile."""
         wanted = own.within(target_parallelism(vertex, self.settings))
         if wanted >= own.target.desired:
             self._reductions.pop(own.name, None)
@@ -183,7 +182,7 @@ class Job:
         return max(count for _, count in waiting)
 
 
-def _sample(own: Workload, entry_rps: float) -> Sample:
+def _sample(own: Deployment, entry_rps: float) -> Sample:
     return Sample(
         input_rps=sum(replica.completion_rate_rps for replica in own.replicas),
         offered_rps=own.arrival_rate_rps if own.stage.after else entry_rps,
@@ -202,7 +201,7 @@ class Flink:
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the parallelism of every job."""
-        jobs: dict[PipelineKey, list[Workload]] = {}
+        jobs: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             jobs.setdefault(work.pipeline, []).append(work)
         desired: dict[PlacementName, int] = {}

@@ -2,7 +2,7 @@
 
 After pkg/controller/podautoscaler/{replica_calculator,horizontal}.go and the defaults of pkg/apis/autoscaling/v2.
 
-Mapping to speech: each stage's first placement has an HPA on a Resource metric. A replica's busy share stands for its
+Mapping to speech: each stage's first placement has an HPA on a Resource metric. A replica's busy share is taken as its
 CPU utilisation; the target is the 50 % of the documentation's walkthrough. A pod that became ready less than a metrics
 window ago has no sample of a whole window yet and counts as not ready, as for CPU.
 """
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 TOLERANCE = 0.1
 
@@ -27,8 +27,8 @@ TOLERANCE = 0.1
 class HpaBehavior:
     """`spec.behavior`, with its defaults: how fast desired replicas may follow.
 
-    Up, the larger of `up_pods` and `up_share` of the replicas per `period_s`; down without a limit of its own. The
-    lowest recommendation within `up_window_s` counts up, the highest within `down_window_s` down.
+    Scaling up is limited to the larger of `up_pods` and `up_share` of the replicas per `period_s`; scaling down is not
+    limited. The lowest recommendation within `up_window_s` counts up, the highest within `down_window_s` down.
     """
 
     up_window_s: float = 0.0
@@ -55,8 +55,8 @@ def resource_replicas(
     """Return the replicas that bring the mean of `values`, those of ready pods, to `target`.
 
     `missing` pods are ready without a sample: they count as fully used on the way down and as idle on the way up.
-    `unready` ones count as idle on the way up and not at all on the way down. None without any sample. A change that
-    is within the tolerance, or that turns around by what was filled in, is none.
+    `unready` ones count as idle on the way up and not at all on the way down. None without any sample. `current` is
+    returned for a change within the tolerance, and for one whose direction the filled-in values reverse.
     """
     if not values:
         return None
@@ -87,14 +87,14 @@ def _within(ratio: float, tolerance: float) -> bool:
 
 @dataclass(slots=True)
 class HpaControl:
-    """What an HPA remembers about its workload, and how its recommendations become replicas."""
+    """The state of an HPA for its workload, and how its recommendations become replicas."""
 
     behavior: HpaBehavior
     _recommendations: list[tuple[float, int]] = field(default_factory=list)
     _added: list[tuple[float, int]] = field(default_factory=list)
 
     def replicas(self, now_s: float, recommended: int, *, current: int, least: int, most: int) -> int:
-        """Return the replicas to ask for: stabilised, limited in speed, within the bounds."""
+        """Return the desired replicas: stabilised, limited in speed, within the bounds."""
         behavior = self.behavior
         up = recommended >= current
         window_s = behavior.up_window_s if up else behavior.down_window_s
@@ -121,8 +121,8 @@ class HpaControls:
         self._behavior = behavior
         self._controls: dict[PlacementName, HpaControl] = {}
 
-    def replicas(self, work: Workload, now_s: float, recommended: int | None) -> int:
-        """Return what a workload's HPA asks for; what there is where nothing is recommended."""
+    def replicas(self, work: Deployment, now_s: float, recommended: int | None) -> int:
+        """Return the desired replicas of a workload's HPA; the current ones without a recommendation."""
         current = work.target.desired
         if recommended is None:
             return work.within(current)
@@ -139,7 +139,7 @@ class Hpa:
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the HPAs ask for."""
+        """Return the desired replicas of the HPAs."""
         now_s = snapshot.now_s
         desired = {
             work.name: self._controls.replicas(work, now_s, self._recommended(work, now_s))
@@ -148,7 +148,7 @@ class Hpa:
         reason = f"utilisation to {self._settings.target_utilization:.0%}"
         return decision_of(snapshot, desired, reason, policy)
 
-    def _recommended(self, work: Workload, now_s: float) -> int | None:
+    def _recommended(self, work: Deployment, now_s: float) -> int | None:
         settings, target = self._settings, work.target
         fresh_s = now_s - settings.metrics_window_s
         settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]

@@ -4,11 +4,11 @@ After D. Crankshaw et al., "InferLine: latency-aware provisioning and scaling fo
 SoCC '20, §4 (planner) and §5 (tuner).
 
 Mapping to speech: a stage is a model, its placements are the hardware choices. As in the paper's evaluation, the
-planner knows the first quarter of the load as its sample; it plans for the highest 20-second mean there. What the
-paper estimates by a discrete-event simulation of the sample, this project's latency model does. Batch limits belong
-to the servers, so that the planner's action of doubling a batch is not there. The tuner ticks once a second, on rates
-over the two seconds that a rate takes at a scrape per second (the paper's shortest window is the service time). Like
-the original, neither knows of capacity or budgets, and the tuner stays on the hardware that was planned.
+planner knows the first quarter of the load as its sample; it plans for the highest 20-second mean there. The paper
+estimates latency by a discrete-event simulation of the sample; here this project's latency model does. Batch limits
+belong to the servers, so the planner has no action that doubles a batch. The tuner runs once a second, on rates over
+two seconds, the least for a rate with one scrape per second (the paper's shortest window is the service time). As in
+the original, planner and tuner ignore capacity and budgets, and the tuner keeps the planned hardware.
 """
 
 from collections import deque
@@ -24,9 +24,9 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
-from simulations.policies.base import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
-from simulations.policies.peak_load import peak_demand
-from simulations.policies.workloads import carried_out, ceil
+from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import carried_out, ceil
+from simulations.scenario.load import peak_demand
 from simulations.scenario.schedule import Schedule
 
 LONGEST_WINDOW_S = 60
@@ -46,9 +46,9 @@ class InferlineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """One model as planned: the hardware, the replicas, and what the tuner needs of it.
+    """The plan for one model: the hardware, the replicas, and the rates that the tuner needs.
 
-    `visits` is the scale factor, items it sees per item at the entry; `replica_rps` what one replica carries at most.
+    `visits` is the scale factor, items per item at the entry; `replica_rps` is the capacity of one replica.
     """
 
     stage: StageName
@@ -58,12 +58,12 @@ class Model:
     replica_rps: float
 
     def provisioning(self, planned_rps: float) -> float:
-        """Return the provisioning ratio: the share of its capacity that the planned rate takes, at most 1."""
+        """Return the provisioning ratio: the planned rate as a share of the capacity, at most 1."""
         return min(1.0, planned_rps * self.visits / (self.replicas * self.replica_rps))
 
 
 def replicas_for(rate_rps: float, model: Model, ratio: float) -> int:
-    """Return the replicas of `model` that take `rate_rps` at the entry at the provisioning ratio."""
+    """Return the replicas of `model` for `rate_rps` at the entry, at this provisioning ratio."""
     return max(1, ceil(rate_rps * model.visits / (model.replica_rps * ratio)))
 
 
@@ -89,11 +89,11 @@ def windows_s() -> list[int]:
 
 
 def plan(problem: Pipeline, prices: Mapping[PoolName, float]) -> dict[PlacementKey, int]:
-    """Return replicas on one hardware type per stage that serve `problem` within its SLA, greedily made cheap.
+    """Return replicas on one hardware type per stage that serve `problem` within its SLA, made cheaper greedily.
 
-    `prices` are USD per instance and hour. First the fastest hardware, one replica more wherever capacity is shortest
-    until the latency is met; then, as long as it stays met, the one step that saves most: a replica less, or cheaper
-    hardware for a stage. When nothing meets it, the most that was tried.
+    `prices` are USD per instance and hour. It begins with the fastest hardware, and adds a replica to the stage with
+    the least capacity until the SLA is met. Then it takes the step that saves most and still meets the SLA, again and
+    again: a replica fewer, or cheaper hardware for a stage. Where no allocation meets the SLA, the largest one tried.
     """
     chosen = {stage.name: (min(stage.placements, key=lambda own: own.service.mean_s(1)), 1) for stage in problem.stages}
     while not _feasible(problem, chosen):
@@ -167,7 +167,7 @@ class Tuner:
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=LONGEST_WINDOW_S))
 
     def tune(self, now_s: float, offered_rps: float) -> Mapping[PlacementKey, int]:
-        """Take in the last second's offered load and return the replicas to ask for."""
+        """Add the last second's offered load and return the desired replicas."""
         self._recent.append(offered_rps)
         rates = list(self._recent)
         now = {window: sum(rates[-window:]) / window for window in self.planned if window <= len(rates)}
@@ -185,7 +185,7 @@ class Tuner:
         return self.current
 
     def _reduced(self, rates: Sequence[float]) -> dict[PlacementKey, int]:
-        """Return fewer replicas where the highest rate of the last while, in bins, needs fewer."""
+        """Return fewer replicas where the highest rate of the recent bins needs fewer."""
         settings = self.settings
         if len(rates) < settings.down_window_s:
             return dict(self.current)
@@ -210,7 +210,7 @@ class Inferline:
         self._tuners: dict[PipelineKey, Tuner] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the tuners ask for; what was not planned for stays until what was is ready, then goes."""
+        """Return the desired replicas of the tuners. Other placements keep theirs until the planned ones are ready."""
         desired: dict[PlacementName, int] = {}
         for state in snapshot.pipelines:
             tuner = self._tuners.get(state.spec.key) or self._planned(state.spec, snapshot.now_s)

@@ -1,16 +1,16 @@
-"""llm-inferno's optimizer: a queueing model sizes every server, a greedy divides limited accelerators.
+"""llm-inferno's optimizer: a queueing model sizes every server, a greedy algorithm divides limited accelerators.
 
 After pkg/analyzer/queueanalyzer.go, pkg/core/allocation.go and pkg/solver/greedy.go of llm-inferno/optimizer.
 
 Mapping to speech: a stage is a server, a pool an accelerator type, an item a request of one step. A replica that
-serves c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c ·
-perItem). The time to first token is the mean of waiting and service, its target the stage's share of the end-to-end
-SLA (`sla_share` of it in all), less what a batch waits to fill, which the model does not see. Where a stage holds
+serves c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c · perItem).
+The time to first token is the mean of waiting and service, its target the stage's share of the end-to-end SLA
+(`sla_share` of it in all), less the time that a batch waits to fill, which the model leaves out. Where a stage holds
 session slots they bound a replica's rate, as memory bounds the batch of the original. The arrival rate is the one
 offered at the ingress, by the declared pass ratios. As in the original, a stage runs on one pool at a time, targets
 are means, budgets are unknown. A stage that changes pools keeps the old replicas until the new ones are ready, as a
-rolling update does. The original's tuner of the service law is left out: the declared one is what the simulation
-runs, faults aside.
+rolling update does. The original's tuner of the service law is left out: the simulation uses the declared law, faults
+aside.
 """
 
 import math
@@ -27,9 +27,9 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import PipelineSpec, StageSpec
 from optimizer.model import Placement, PoolName
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
-from simulations.policies.workloads import (
-    Workload,
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import (
+    Deployment,
     carried_out,
     ceil,
     latency_targets,
@@ -48,12 +48,12 @@ Array = NDArray[np.float64]
 
 
 class Saturation(Enum):
-    """What a server gets that cannot have all it needs (`saturationPolicy`)."""
+    """The allocation of a server whose needs exceed the free accelerators (`saturationPolicy`)."""
 
     NONE = "None"
-    """No allocation: nothing about it is changed."""
+    """No allocation: its replicas are not changed."""
     PRIORITY_EXHAUSTIVE = "PriorityExhaustive"
-    """As much as is left, on the first accelerator that has any."""
+    """As many replicas as fit on the first accelerator with free capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def steady_state(service_rps: Array, arrival_rps: float) -> QueueState:
 
 
 def largest_rate(service_rps: Array, target: float, measure: Callable[[QueueState], float]) -> float | None:
-    """Return the largest arrival rate (items/s) at which `measure` stays within `target`; None when at none."""
+    """Return the largest arrival rate (items/s) at which `measure` is within `target`; None if there is none."""
 
     def value(rate: float) -> float:
         return measure(steady_state(service_rps, rate))
@@ -140,7 +140,7 @@ def transition_value(*, cost: float, current_cost: float, same_accelerator: bool
 
 @dataclass(slots=True)
 class Server:
-    """A server in the greedy's queue: its candidates by value, and what it loses if it cannot have the present one."""
+    """A server in the queue of the greedy algorithm: its candidates, sorted by value, and its rank."""
 
     name: str
     priority: int
@@ -208,7 +208,7 @@ def _leftovers(servers: Sequence[Server], free: dict[str, Fraction]) -> dict[str
 
 
 class Inferno:
-    """Sizes all stages every period and moves them at once."""
+    """Sizes all stages every period and applies the result at once."""
 
     def __init__(self, settings: InfernoSettings) -> None:
         self._settings = settings
@@ -216,7 +216,7 @@ class Inferno:
         self._rates: dict[tuple[Placement, float], float | None] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the allocations of the greedy."""
+        """Return the decision with the allocations of the greedy algorithm."""
         servers: list[Server] = []
         stages: dict[str, tuple[PipelineState, StageSpec]] = {}
         for state in snapshot.pipelines:
@@ -241,7 +241,7 @@ class Inferno:
     def _candidates(
         self,
         spec: PipelineSpec,
-        works: Sequence[Workload],
+        works: Sequence[Deployment],
         rate_rps: float,
         target_s: float,
         snapshot: DetailedSnapshot,
@@ -281,5 +281,5 @@ class Inferno:
         return self._rates[key]
 
 
-def _price_per_hour(work: Workload, snapshot: DetailedSnapshot) -> float:
+def _price_per_hour(work: Deployment, snapshot: DetailedSnapshot) -> float:
     return snapshot.pools[work.placement.pool].spec.price_per_hour / work.placement.prior.per_instance

@@ -3,16 +3,16 @@
 After kedacore/keda (ScaledObject, scalers) and the AverageValue rule of Kubernetes' replica calculator.
 
 Mapping to speech: the trigger counts the items of a stage's first placement that wait or are in service, as the SQS
-scaler counts messages waiting and in flight; the target is its default, 5 per replica. KEDA's own part, between no
-replica and one, has nothing to do: a stage always keeps one.
+scaler counts messages waiting and in flight; the target is its default, 5 per replica. KEDA's own part, scaling between
+zero and one, is not needed: a stage always keeps one replica.
 """
 
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
+from simulations.policies.deployments import Deployment, first_placements
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
-from simulations.policies.workloads import Workload, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,14 @@ class Keda:
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the generated HPAs ask for."""
+        """Return the desired replicas of the generated HPAs."""
         desired = {
             work.name: self._controls.replicas(work, snapshot.now_s, self._recommended(work))
             for work in first_placements(snapshot)
         }
         return decision_of(snapshot, desired, f"{self._settings.target_ongoing:g} ongoing items per replica", policy)
 
-    def _recommended(self, work: Workload) -> int | None:
+    def _recommended(self, work: Deployment) -> int | None:
         if not work.replicas:
             return None  # the trigger fails, and without a fallback the HPA holds
         target = self._settings.target_ongoing

@@ -3,22 +3,22 @@
 After pkg/autoscaler/scaling/autoscaler.go and config/core/configmaps/autoscaler.yaml of knative/serving.
 
 Mapping to speech: each stage's first placement is a revision. A replica's concurrency is its items that wait or are in
-service, as the queue-proxy counts requests; `containerConcurrency` is what it serves at once, its batches, full. The
-mean over the replicas that were scraped stands for all that are ready. A stage never goes to zero.
+service, as the queue-proxy counts requests; `containerConcurrency` is its concurrency times its largest
+batch. The mean over the scraped replicas is taken for all that are ready. A stage never goes to zero.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class KpaSettings(OneWorkloadSettings):
 class KpaScaler:
     """The decider of one revision; `target` is the concurrency wanted per replica.
 
-    Born with more than one replica ready it starts in panic, so that it does not scale down before it has data.
+    It starts in panic mode with more than one replica ready, so that it does not scale down before it has data.
     """
 
     settings: KpaSettings
@@ -78,13 +78,13 @@ class Kpa:
         self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the deciders want."""
+        """Return the desired replicas of the deciders."""
         desired: Mapping[PlacementName, int] = {
             work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)
         }
         return decision_of(snapshot, desired, f"{self._settings.target_utilization:.0%} of the concurrency", policy)
 
-    def _replicas(self, work: Workload, now_s: float) -> int:
+    def _replicas(self, work: Deployment, now_s: float) -> int:
         if not work.replicas:
             return work.within(work.target.desired)
         settings, ready = self._settings, work.target.ready

@@ -1,6 +1,6 @@
-"""One more replica for the slowest stage: what people write first, kept as the plainest yardstick.
+"""One more replica for the slowest stage: the simplest rule, as a baseline.
 
-A rule of this project's own wording. While the end-to-end p95 is above the SLA, the first placement of the stage whose
+The rule is this project's own. While the end-to-end p95 is above the SLA, the first placement of the stage whose
 own p95 is the highest gets one replica more per tick; when it has been below half of the SLA for a cooldown, the least
 utilised stage gets one fewer.
 """
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
 from optimizer.model import PipelineKey
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, first_placements
+from simulations.policies.deployments import Deployment, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,15 @@ class PlusOneSettings(OneWorkloadSettings):
     metrics_window_s: float = 15.0
 
 
-def slowest(stages: Sequence[Workload]) -> Workload | None:
-    """Return the stage with the slowest replica, None when none has answered anything."""
+def slowest(stages: Sequence[Deployment]) -> Deployment | None:
+    """Return the stage with the slowest replica; None when no replica has served an item."""
     known = [(_p95_s(work), work) for work in stages]
     seen = [(p95_s, work) for p95_s, work in known if p95_s is not None]
     return max(seen, key=lambda pair: pair[0])[1] if seen else None
 
 
-def idlest(stages: Sequence[Workload]) -> Workload | None:
-    """Return the stage whose replicas are least utilised among those that can spare one."""
+def idlest(stages: Sequence[Deployment]) -> Deployment | None:
+    """Return the stage with the lowest utilisation among those above their minimum; None without one."""
     able = [work for work in stages if work.replicas and work.target.desired > work.least]
     if not able:
         return None
@@ -47,7 +47,7 @@ def idlest(stages: Sequence[Workload]) -> Workload | None:
 
 
 class PlusOne:
-    """The rule for every pipeline."""
+    """Applies the rule to every pipeline."""
 
     def __init__(self, settings: PlusOneSettings) -> None:
         self._settings = settings
@@ -55,8 +55,8 @@ class PlusOne:
         self._calm_since_s: dict[PipelineKey, float] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return one step at most for each pipeline."""
-        stages: dict[PipelineKey, list[Workload]] = {}
+        """Return the decision: at most one replica more or fewer for each pipeline."""
+        stages: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             stages.setdefault(work.pipeline, []).append(work)
         desired: dict[PlacementName, int] = {}
@@ -70,7 +70,7 @@ class PlusOne:
         return decision_of(snapshot, desired, "one replica for the slowest stage", policy)
 
     def _step(
-        self, pipeline: PipelineKey, works: Sequence[Workload], of_sla: float, now_s: float
+        self, pipeline: PipelineKey, works: Sequence[Deployment], of_sla: float, now_s: float
     ) -> dict[PlacementName, int]:
         settings = self._settings
         if of_sla > settings.up_share:
@@ -88,6 +88,6 @@ class PlusOne:
         return {} if chosen is None else {chosen.name: chosen.within(chosen.target.desired + step)}
 
 
-def _p95_s(work: Workload) -> float | None:
+def _p95_s(work: Deployment) -> float | None:
     known = [own.latency_p95_s for own in work.replicas if own.latency_p95_s is not None]
     return max(known, default=None)

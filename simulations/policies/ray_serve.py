@@ -9,14 +9,14 @@ service. The original's control loop runs ten times a second; here it runs once,
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import (
+from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
     PlacementName,
     decision_of,
 )
-from simulations.policies.workloads import Workload, ceil, first_placements
+from simulations.policies.deployments import Deployment, ceil, first_placements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class RayDeployment:
     _decisions: int = 0
 
     def replicas(self, ongoing: float, *, running: int, target: int, least: int, most: int) -> int:
-        """Return the replicas to ask for, with `ongoing` requests over `running` replicas, `target` asked for now."""
+        """Return the desired replicas, with `ongoing` requests over `running` replicas; `target` is desired now."""
         settings = self.settings
         if running == 0:
             return max(ceil(settings.upscaling_factor), target) if ongoing > 0 else target
@@ -79,14 +79,14 @@ class RayServe:
         self._deployments: dict[PlacementName, RayDeployment] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the deployments want."""
+        """Return the desired replicas of the deployments."""
         desired = {work.name: self._replicas(work) for work in first_placements(snapshot)}
         reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"
         return decision_of(snapshot, desired, reason, policy)
 
-    def _replicas(self, work: Workload) -> int:
+    def _replicas(self, work: Deployment) -> int:
         if not work.replicas and work.target.ready:
-            return work.within(work.target.desired)  # no replica has reported: there is no number of ongoing requests
+            return work.within(work.target.desired)  # no replica reports, so ongoing requests are unknown
         deployment = self._deployments.setdefault(work.name, RayDeployment(self._settings))
         wanted = deployment.replicas(
             work.ongoing, running=work.target.ready, target=work.target.desired, least=work.least, most=work.most

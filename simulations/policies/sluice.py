@@ -1,4 +1,4 @@
-"""Sluice itself: the very function that runs in the cluster, with the operator's settings."""
+"""Sluice as a policy: the `decide` that runs in a cluster, with the operator's settings."""
 
 from dataclasses import dataclass, replace
 
@@ -7,13 +7,13 @@ from controller.core.cycle import decide
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from simulations.policies.base import Autoscaler, Briefing, DetailedSnapshot
-from simulations.policies.peak_load import demand_by_second
+from simulations.policies.autoscaler import Autoscaler, Briefing, DetailedSnapshot
+from simulations.scenario.load import demand_by_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SluiceSettings:
-    """What an operator can set of `controller.core.state.policy.Policy`, with its defaults."""
+    """The settings of `controller.core.state.policy.Policy` that a user can set, with their defaults."""
 
     interval_s: float = Policy().interval_s
     latency_headroom: float = Policy().latency_headroom
@@ -22,25 +22,27 @@ class SluiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight(SluiceSettings):
-    """What no operator has: the load is known, `beyond_s` farther than until what is decided now serves."""
+    """Settings of Sluice with a known load, `beyond_s` further ahead than the time until new replicas are ready."""
 
     beyond_s: float
 
 
 def sluice(settings: SluiceSettings, briefing: Briefing) -> Autoscaler:
-    """Return Sluice, or with `Foresight` what it would be if it knew the load."""
-    return ToldSluice(settings, briefing) if isinstance(settings, Foresight) else Sluice(settings)
+    """Return Sluice, or with `Foresight` Sluice with a known load."""
+    return ForesightSluice(settings, briefing) if isinstance(settings, Foresight) else Sluice(settings)
 
 
 class Sluice:
-    """`decide`. Its memory is in the Snapshot, as it is in the cluster; this object holds none."""
+    """Calls `decide`. Its memory is in the Snapshot, as in a cluster; this object has no state."""
 
     def __init__(self, settings: SluiceSettings) -> None:
         self._settings = settings
-        self.interval_s = self.metrics_window_s = settings.interval_s  # its samples have the stages' own windows
+        self.interval_s = self.metrics_window_s = (
+            settings.interval_s
+        )  # samples are averaged over the stages' own windows
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
-        """Return what `decide` makes of the Snapshot, under `policy` with these settings."""
+        """Return the decision of `decide` for the Snapshot, under `policy` with these settings."""
         settings = self._settings
         return decide(
             snapshot,
@@ -49,15 +51,15 @@ class Sluice:
                 interval_s=settings.interval_s,
                 latency_headroom=settings.latency_headroom,
                 switching_cost_per_hour=settings.switching_cost_per_hour,
-                advice=False,  # nobody is there to take it
+                advice=False,  # is not read in a simulation
             ),
         )
 
 
-class ToldSluice:
-    """Sluice that is told the load: what that saves is what not knowing it costs.
+class ForesightSluice:
+    """Sluice with a known load: comparing it with Sluice gives the cost of not knowing the load.
 
-    Demand is the highest to come, instead of what is measured and forecast. All else is as in the cluster: replicas
+    Demand is the highest of the coming load instead of measurement and forecast. The rest is as in a cluster: replicas
     start and drain, service times are measured.
     """
 
@@ -71,12 +73,12 @@ class ToldSluice:
         }
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
-        """Return what Sluice makes of the Snapshot with the load that it is told."""
-        told = tuple(self._told(state, snapshot.now_s) for state in snapshot.pipelines)
-        return self._decide(replace(snapshot, pipelines=told), policy)
+        """Return Sluice's decision for the Snapshot with the coming load as its demand."""
+        informed = tuple(self._informed(state, snapshot.now_s) for state in snapshot.pipelines)
+        return self._decide(replace(snapshot, pipelines=informed), policy)
 
-    def _told(self, state: PipelineState, now_s: float) -> PipelineState:
-        """Return a pipeline that is offered now the most that will be, and remembers nothing of what was."""
+    def _informed(self, state: PipelineState, now_s: float) -> PipelineState:
+        """Return the state with the highest coming load as its demand, and without past demand."""
         until_s = now_s + horizon_s(state.spec, self.interval_s) + self._beyond_s
         coming = self._levels[state.spec.key][max(0, int(now_s)) : max(0, int(until_s))]
         memory = replace(state.memory, samples=(), demand=None)

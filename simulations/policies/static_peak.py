@@ -1,16 +1,22 @@
-"""A static peak: the allocation that this project's own optimizer finds for the highest load, all the time.
+"""The static peak: the optimizer's allocation for the highest load, unchanged for the whole run.
 
-It knows the whole load beforehand, and, as it cannot give way later, the highest prices and the lowest budgets that the
-scenario will set: its plan is within them. Where none serves the peak within the SLA it is the one that serves most of
-it.
+It knows the whole load in advance, and the highest prices and lowest budgets that the scenario will set, because it
+cannot change its allocation later. Where no plan within these serves the peak within the SLA, it takes the one that
+serves most of it.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PoolSpec
-from simulations.policies.base import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
-from simulations.policies.peak_load import peak_plan
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from optimizer.allocate import allocate
+from optimizer.model import PipelineKey, PoolName, Problem
+from optimizer.plan import Plan
+from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
+from simulations.scenario.load import peak_demand
+from simulations.scenario.schedule import Schedule
 
 _OFTEN_S = 60.0
 
@@ -23,7 +29,7 @@ class StaticPeakSettings:
 
 
 class StaticPeak:
-    """Asks for the same replicas for ever."""
+    """Sets the same replicas in every decision."""
 
     interval_s = _OFTEN_S
     metrics_window_s = _OFTEN_S
@@ -59,3 +65,53 @@ def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[Pla
         for pipeline in briefing.pipelines
         for key in pipeline.placement_keys()
     }
+
+
+def peak_instances(
+    pipelines: tuple[PipelineSpec, ...],
+    pools: tuple[PoolSpec, ...],
+    loads: Mapping[PipelineKey, Schedule],
+    duration_s: float,
+) -> dict[PoolName, float] | None:
+    """Return the instances of each pool in the plan for the highest 20-second mean of the load.
+
+    The plan is made by the operator's optimizer with its default latency headroom and without a budget. None when no
+    plan serves the peak.
+    """
+    plan = peak_plan(
+        pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom, within_budget=False
+    )
+    if not plan.feasible:
+        return None
+    instances: dict[PoolName, float] = {}
+    for pipeline in pipelines:
+        replicas = plan.of(pipeline.key).replicas()
+        for stage in pipeline.stages:
+            for placement in stage.placements:
+                share = replicas.get((stage.name, placement.pool), 0) / placement.prior.per_instance
+                instances[placement.pool] = instances.get(placement.pool, 0.0) + share
+    return instances
+
+
+def peak_plan(
+    pipelines: Sequence[PipelineSpec],
+    pools: Sequence[PoolSpec],
+    loads: Mapping[PipelineKey, Schedule],
+    duration_s: float,
+    *,
+    latency_headroom: float,
+    within_budget: bool,
+) -> Plan:
+    """Return the optimizer's plan for the highest 20-second mean of the load."""
+    problems = []
+    for pipeline in pipelines:
+        peak = peak_demand(loads[pipeline.key], pipeline, duration_s)
+        problem = optimizer_pipeline(pipeline, peak, latency_headroom=latency_headroom)
+        problems.append(problem if within_budget else replace(problem, budget_per_hour=None))
+    return allocate(
+        Problem(
+            pipelines=tuple(problems),
+            pools={pool.name: optimizer_pool(pool, pool.instances or 0) for pool in pools},
+            composition=Policy().composition,
+        )
+    )

@@ -1,4 +1,4 @@
-"""llm-d's Workload Variant Autoscaler, saturation V1, its default, with the HPA that carries out what it publishes.
+"""llm-d's Workload Variant Autoscaler, saturation V1, its default, with the HPA that acts on its published targets.
 
 After internal/saturation/analyzer.go, internal/engines/saturation/engine.go and config/samples/hpa-integration.yaml of
 llm-d/llm-d-workload-variant-autoscaler.
@@ -6,17 +6,17 @@ llm-d/llm-d-workload-variant-autoscaler.
 Mapping to speech: a stage is a model, its placements are the variants, a replica's price their cost. KV cache usage is
 the share of a replica's session slots in use (none without `memory`), the queue its waiting items, both as peaks over
 a minute: of means over 15 s here, of samples in the original, so that a spike of a few seconds counts for less. As in
-the original, a variant that reports no replica is never chosen, so that one that nobody starts stays at zero, and a
-single pending replica stops all decisions about its stage.
+the original, a variant without a reporting replica is never chosen, so one at zero stays there, and a single pending
+replica stops all decisions about its stage.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.base import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.deployments import Deployment, placements
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
-from simulations.policies.workloads import Workload, placements
 
 _LEAST_TO_SHRINK = 2
 
@@ -58,7 +58,7 @@ class Variant:
 
 
 def saturation(loads: Sequence[ReplicaLoad], settings: WvaSettings) -> tuple[bool, bool]:
-    """Return whether the replicas of a model ask for one more, and whether they could do with one fewer."""
+    """Return whether a model needs one replica more, and whether one fewer would be enough."""
     calm = [load for load in loads if load.kv < settings.kv_threshold and load.queue < settings.queue_threshold]
     if not loads:
         return False, False
@@ -95,12 +95,12 @@ def targets(variants: Sequence[Variant], settings: WvaSettings) -> Mapping[str, 
 
 
 def _moving(variant: Variant) -> bool:
-    asked = variant.published is not None and variant.published != variant.current
-    return asked or len(variant.loads) != variant.current
+    pending = variant.published is not None and variant.published != variant.current
+    return pending or len(variant.loads) != variant.current
 
 
 class Wva:
-    """One model per stage; what it publishes reaches the cluster through one HPA per variant."""
+    """One model per stage; one HPA per variant applies its published targets."""
 
     def __init__(self, settings: WvaSettings) -> None:
         self._settings = settings
@@ -112,7 +112,7 @@ class Wva:
         self._decided_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return what the HPAs make of what is published."""
+        """Return the desired replicas of the HPAs for the published targets."""
         now_s, settings = snapshot.now_s, self._settings
         models = [placements(snapshot, state, stage) for state in snapshot.pipelines for stage in state.spec.stages]
         peaks = {own.name: self._peak(own, now_s) for model in models for own in model}
@@ -127,7 +127,7 @@ class Wva:
 
     def _publish(
         self,
-        model: Sequence[Workload],
+        model: Sequence[Deployment],
         peaks: Mapping[PlacementName, tuple[ReplicaLoad, ...]],
         snapshot: DetailedSnapshot,
     ) -> None:
@@ -147,14 +147,14 @@ class Wva:
             if own.placement.pool in wanted:
                 self._published[own.name] = own.within(wanted[own.placement.pool])
 
-    def _recommended(self, own: Workload) -> int | None:
+    def _recommended(self, own: Deployment) -> int | None:
         published, tolerance = self._published.get(own.name), self._settings.hpa_tolerance
         if published is None:
             return None
         return average_value_replicas(float(published), target=1.0, current=own.target.desired, tolerance=tolerance)
 
-    def _peak(self, own: Workload, now_s: float) -> tuple[ReplicaLoad, ...]:
-        """Return the peaks of each replica that reports; a replica is known by when it became ready."""
+    def _peak(self, own: Deployment, now_s: float) -> tuple[ReplicaLoad, ...]:
+        """Return the peaks of each replica that reports; a replica is identified by when it became ready."""
         slots = own.placement.prior.session_slots
         loads: dict[tuple[float, int], ReplicaLoad] = {}
         for replica in own.replicas:

@@ -1,19 +1,19 @@
-"""Charts over time: an SVG that stretches with the page, and axes and legend in HTML, so that text keeps its size.
+"""Charts over time: an SVG that stretches with the page. Axes and legend are HTML, so that text keeps its size.
 
-A series has a value per window and is drawn as the steps that it consists of.
+A series has a value per window and is drawn as a step function.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.html import Markup, element
-from simulations.report.scale import Scale
+from simulations.report.scale import Axis
 from simulations.report.series import Value, borders, parts
 
 SIDE = 1000
-"""The plot's own units, either way."""
+"""Width and height of the plot in its own units."""
 _COLUMNS = 600
 _READ_OUT_COLUMNS = 400
 _DIGITS = 4
@@ -22,7 +22,7 @@ _NEAR_END = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A fault: shaded from `from_s` to `until_s`, and marked with a letter that the text explains."""
+    """A fault in a chart: shaded from `from_s` to `until_s`, and marked with a letter. `words` describe it."""
 
     letter: str
     words: str
@@ -32,19 +32,19 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The windows that all charts of a run share: when each begins, and when the last one ends."""
+    """The time axis that all charts of a run share: when each window begins, and when the last one ends."""
 
     t_s: Sequence[float]
     end_s: float
     bands: tuple[Band, ...] = ()
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> Axis:
         """The axis."""
         return scale.of_time(self.t_s[0], self.end_s)
 
     def edge(self, window: int) -> float:
-        """Return when a window begins; the one after the last begins when that ends."""
+        """Return when a window begins; for the index after the last, when the last one ends."""
         return self.t_s[window] if window < len(self.t_s) else self.end_s
 
 
@@ -62,7 +62,7 @@ class Line:
 class Chart:
     """A chart over time.
 
-    `words` turns a value into text. `missed` marks windows in red at the foot, with `missed_name` in the legend;
+    `words` turns a value into text. `missed` marks windows in red at the bottom, with `missed_name` in the legend;
     `beyond` marks those whose value is infinite at the top, with `beyond_name`.
     """
 
@@ -70,7 +70,7 @@ class Chart:
     unit: str
     lines: tuple[Line, ...]
     axis: TimeAxis
-    values: Scale
+    values: Axis
     words: Callable[[float], str]
     missed: Sequence[bool] = ()
     missed_name: str = ""
@@ -139,7 +139,7 @@ def figure(chart: Chart) -> Markup:
                 [
                     element(
                         "span",
-                        phrases.clock(tick),
+                        formats.clock(tick),
                         class_="last" if time.at(tick) > _NEAR_END else None,
                         style=f"left:{time.at(tick) * 100:.1f}%",
                     )
@@ -163,59 +163,61 @@ def figure(chart: Chart) -> Markup:
 
 
 def read_out_axis(axis: TimeAxis) -> dict[str, str]:
-    """Return the attributes by which the script finds the part of the time under the pointer, once for all charts."""
+    """Return the attributes by which the script finds the windows under the pointer, the same for all charts."""
     cuts = borders(len(axis.t_s), _READ_OUT_COLUMNS)
     return {
-        "data_from": "|".join(phrases.clock(axis.edge(begin)) for begin, _ in cuts),
+        "data_from": "|".join(formats.clock(axis.edge(begin)) for begin, _ in cuts),
         "data_until": "|".join(f"{axis.scale.at(axis.edge(end)):.{_DIGITS}f}" for _, end in cuts),
     }
 
 
 def _read_out(line: Line, words: Callable[[float], str]) -> str:
-    """The words of a line for each part of the time; nothing where they are those of the part before."""
-    told, last, last_part = [], "", None
+    """Return the texts of a line for each part of the time; empty where a text repeats the one before."""
+    texts, last, last_part = [], "", None
     for part in parts(line.values, _READ_OUT_COLUMNS):
         if last_part is not None and (part.low, part.high) == (last_part.low, last_part.high):
-            told.append("")
+            texts.append("")
             continue
         text = _part_words(part.low, part.high, words)
-        told.append("" if text == last else text)
+        texts.append("" if text == last else text)
         last, last_part = text, part
-    return "|".join(told)
+    return "|".join(texts)
 
 
 def _part_words(low: Value, high: Value, words: Callable[[float], str]) -> str:
     if low is None or high is None:
-        return phrases.MISSING
+        return formats.MISSING
     first, last = words(low), words(high)
     return first if first == last else f"{first} to {last}"
 
 
 def _in_words(chart: Chart) -> str:
-    """A sentence for those who do not see the chart."""
-    told = []
+    """Return the chart as a sentence, for screen readers."""
+    texts = []
     for line in chart.lines:
         known = [value for value in line.values if value is not None]
         if known:
             middle = math.fsum(known) / len(known)
             low, mean, high = chart.words(min(known)), chart.words(middle), chart.words(max(known))
-            told.append(f"{line.name} {low}" if low == high else f"{line.name} from {low} to {high}, {mean} on average")
+            texts.append(
+                f"{line.name} {low}" if low == high else f"{line.name} from {low} to {high}, {mean} on average"
+            )
         else:
-            told.append(f"{line.name} without values")
+            texts.append(f"{line.name} without values")
     if any(chart.missed):
-        told.append(f"{chart.missed_name} in {phrases.plural(sum(chart.missed), 'window')}")
-    return "; ".join(told)
+        texts.append(f"{chart.missed_name} in {formats.plural(sum(chart.missed), 'window')}")
+    return "; ".join(texts)
 
 
-def _y(value: float, values: Scale) -> int:
+def _y(value: float, values: Axis) -> int:
     return round(SIDE * (1 - values.at(value)))
 
 
 def _steps(line: Line, chart: Chart) -> str:
-    """The line as a path: horizontal over each window, vertical between them, broken where there is no value."""
+    """Return the line as a path: horizontal over each window, vertical between them, with gaps at missing values."""
     time, strokes, at_y = chart.axis.scale, list[str](), None
     before: tuple[Value, ...] | None = None
-    until = ""  # how far the last level goes; it is drawn when it ends
+    until = ""  # where the last level ends; it is drawn when the level changes
     for part in parts(line.values, _COLUMNS):
         if part.low is None or part.high is None:
             strokes.append(until)
@@ -236,7 +238,7 @@ def _steps(line: Line, chart: Chart) -> str:
 
 
 def _area(path: str) -> str:
-    """The surface under a line: the same strokes, each piece closed along the foot."""
+    """Return the area under a line: the same strokes, each piece closed along the bottom."""
     closed = ""
     for piece in filter(None, path.split("M")):
         start = piece.split("H")[0].split(" ")[0]
@@ -245,7 +247,7 @@ def _area(path: str) -> str:
 
 
 def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
-    """Strokes along a height, over the windows that are marked; one of those drawn together is enough."""
+    """Return strokes at height `y` over the marked windows. Windows drawn as one are marked if one of them is."""
     time, path, begun = axis.scale, "", None
     for begin, end in [*borders(len(windows), _COLUMNS), (len(windows), len(windows))]:
         marked = any(windows[begin:end])
@@ -258,12 +260,12 @@ def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
     return path
 
 
-def _band(band: Band, time: Scale) -> Markup:
+def _band(band: Band, time: Axis) -> Markup:
     from_x, until_x = SIDE * time.at(band.from_s), SIDE * time.at(band.until_s)
     return element("rect", class_="band", x=f"{from_x:.0f}", width=f"{max(until_x - from_x, 3):.0f}", y=0, height=SIDE)
 
 
-def _band_label(band: Band, time: Scale) -> Markup:
+def _band_label(band: Band, time: Axis) -> Markup:
     middle = (time.at(band.from_s) + time.at(band.until_s)) / 2
     return element("span", band.letter, class_="letter", style=f"left:{middle * 100:.1f}%", title=band.words)
 

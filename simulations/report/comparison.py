@@ -1,10 +1,10 @@
-"""Policies side by side, and what-ifs side by side."""
+"""Tables and a chart that compare policies, and a table that compares what-ifs."""
 
 from collections.abc import Callable, Sequence
 
-from simulations.report import phrases
+from simulations.report import formats
 from simulations.report.chart import swatch
-from simulations.report.findings import label
+from simulations.report.conclusions import label
 from simulations.report.html import Markup, element
 from simulations.report.scatter import Point, cost_against_sla
 from simulations.report.table import table
@@ -13,13 +13,13 @@ from simulations.results.scoring import REQUIRED_SHARE
 
 
 def anchor(run: Run) -> str:
-    """Return the id under which a run's own section is found on the page."""
+    """Return the id of the run's own section on the page."""
     name = "-".join(filter(None, [run.policy, run.tuning.value, run.what_if]))
     return "run-" + "".join(char if char.isalnum() else "-" for char in name)
 
 
 def policies(runs: Sequence[Run]) -> Markup:
-    """Return the runs of one what-if as a chart and a table, each judged against the others."""
+    """Return the runs of one what-if as a chart and a table, each with a verdict against the others."""
     ordered = sorted(runs, key=lambda run: (run.mean("cost") or 0.0, run.policy, run.tuning))
     return Markup.of(
         _scatter(runs),
@@ -43,20 +43,20 @@ def policies(runs: Sequence[Run]) -> Markup:
                 ">above the cap",
             ),
             (_row(run, _verdict(run, runs)) for run in ordered),
-            label="Policies side by side",
+            label="Policies compared",
         ),
     )
 
 
 def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
-    """Return the runs of one policy under each what-if; `words` tells what a what-if changes."""
+    """Return the runs of one policy under each what-if; `words` returns what a what-if changes."""
     top = max((high for run in runs if (costs := run.range("cost")) for high in [costs[1]]), default=0.0)
     baseline = next((run for run in runs if run.what_if is None), None)
     return table(
         (
             "#what if",
             Markup.of("cost ", element("small", "(whisker: seeds; mark: bound)")),
-            ">against as it is",
+            ">against the scenario",
             ">× bound",
             ">windows within the SLA",
             ">items within the SLA",
@@ -66,7 +66,7 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
             ">above the cap",
         ),
         (_what_if_row(run, baseline, words(run.what_if), top) for run in runs),
-        label="What-ifs side by side",
+        label="What-ifs compared",
     )
 
 
@@ -86,15 +86,15 @@ def _scatter(runs: Sequence[Run]) -> Markup:
                 mets=mets,
                 style=_style(run, runs),
                 trained=run.tuning.value == "trained",
-                words=f"{label(run)}: {phrases.money(cost)}, {phrases.share(met)} of the windows",
+                words=f"{label(run)}: {formats.money(cost)}, {formats.share(met)} of the windows",
             )
         )
     if len(points) < 2:
         return Markup()
     points.sort(key=lambda point: (_IMPORTANCE.index(point.style), point.cost, point.name, point.trained))
     keys = [
-        ("best", "on the frontier: nothing is as cheap and as good"),
-        ("dominated", "dominated: something is as cheap and as good, and better in one of these"),
+        ("best", "on the frontier: no other policy is as cheap and as good"),
+        ("dominated", "dominated: another policy is as cheap and as good, and better in one of these"),
         ("broke", "spent above the cap: not compared"),
     ]
     return element(
@@ -111,9 +111,9 @@ def _scatter(runs: Sequence[Run]) -> Markup:
             [element("li", _key(style), words) for style, words in keys if any(p.style == style for p in points)],
             any(point.trained for point in points)
             and [element("li", _key("best"), "default settings"), element("li", _diamond(), "trained settings")],
-            element("li", swatch("line sla"), f"{phrases.share(REQUIRED_SHARE)} of the windows"),
+            element("li", swatch("line sla"), f"{formats.share(REQUIRED_SHARE)} of the windows"),
             runs[0].bound is not None
-            and element("li", swatch("line bound"), "bound: nothing that meets that costs less"),
+            and element("li", swatch("line bound"), "bound: the least cost that can meet that"),
             element("li", "bars through a point: lowest to highest over the seeds"),
             class_="legend",
         ),
@@ -136,11 +136,11 @@ def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
         return element("span", "✕ spent above the cap", class_="verdict bad")
     if style == "best":
         if (run.mean("sla_windows_met") or 0.0) < REQUIRED_SHARE:
-            return element("span", "● on the frontier, but late too often", class_="verdict")
+            return element("span", "● on the frontier, but misses the SLA too often", class_="verdict")
         return element("span", "● on the frontier", class_="verdict good")
     names = [label(other) for other in dominated_by(run, runs)]
     shown = names if len(names) <= 2 else [names[0], f"{len(names) - 1} more"]
-    return element("span", f"○ dominated by {phrases.listed(shown)}", class_="verdict", title=phrases.listed(names))
+    return element("span", f"○ dominated by {formats.listed(shown)}", class_="verdict", title=formats.listed(names))
 
 
 def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
@@ -148,14 +148,14 @@ def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
         element("a", run.policy, href=f"#{anchor(run)}"),
         run.tuning.value,
         verdict,
-        _cell(run, "cost", phrases.money),
-        Markup.of(phrases.ratio(run.cost_over_bound), _seeds(run.cost_over_bound_range, phrases.ratio)),
-        _cell(run, "sla_windows_met", phrases.share),
-        _cell(run, "sla_windows_met_calm", phrases.share),
-        _cell(run, "within_sla_share", phrases.share),
+        _cell(run, "cost", formats.money),
+        Markup.of(formats.ratio(run.cost_over_bound), _seeds(run.cost_over_bound_range, formats.ratio)),
+        _cell(run, "sla_windows_met", formats.share),
+        _cell(run, "sla_windows_met_calm", formats.share),
+        _cell(run, "within_sla_share", formats.share),
         *(_latency(run, name) for name in ("p50_s", "p95_s", "p99_s")),
         *(
-            phrases.count(run.mean(name))
+            formats.count(run.mean(name))
             for name in ("lost", "shed", "sessions_cut", "replica_changes", "cap_violations")
         ),
     )
@@ -164,16 +164,16 @@ def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
 def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tuple[object, ...]:
     cost, costs = run.mean("cost"), run.range("cost")
     before = None if baseline is None or baseline is run else baseline.mean("cost")
-    change = phrases.MISSING if before is None or not before or cost is None else phrases.change(cost / before - 1)
+    change = formats.MISSING if before is None or not before or cost is None else formats.change(cost / before - 1)
     return (
-        Markup.of(element("a", run.what_if or "as it is", href=f"#{anchor(run)}"), element("small", words)),
-        Markup.of(_cell(run, "cost", phrases.money), _bar(cost, costs, run.bound, top)),
+        Markup.of(element("a", run.what_if or "no change", href=f"#{anchor(run)}"), element("small", words)),
+        Markup.of(_cell(run, "cost", formats.money), _bar(cost, costs, run.bound, top)),
         change,
-        phrases.ratio(run.cost_over_bound),
-        _cell(run, "sla_windows_met", phrases.share),
-        _cell(run, "within_sla_share", phrases.share),
+        formats.ratio(run.cost_over_bound),
+        _cell(run, "sla_windows_met", formats.share),
+        _cell(run, "within_sla_share", formats.share),
         _latency(run, "p95_s"),
-        *(phrases.count(run.mean(name)) for name in ("shed", "lost", "cap_violations")),
+        *(formats.count(run.mean(name)) for name in ("shed", "lost", "cap_violations")),
     )
 
 
@@ -194,20 +194,20 @@ def _bar(cost: float | None, costs: tuple[float, float] | None, bound: float | N
     )
 
 
-def _cell(run: Run, measure: str, words: phrases.Words) -> Markup:
+def _cell(run: Run, measure: str, words: formats.Words) -> Markup:
     """A mean with its range over the seeds."""
     value = run.mean(measure)
-    text = phrases.MISSING if value is None else words(value)
+    text = formats.MISSING if value is None else words(value)
     return Markup.of(text, _seeds(run.range(measure), words))
 
 
 def _latency(run: Run, measure: str) -> str:
     value = run.mean(measure)
-    return phrases.MISSING if value is None and not run.mean("lost") else phrases.latency(value)
+    return formats.MISSING if value is None and not run.mean("lost") else formats.latency(value)
 
 
-def _seeds(low_high: tuple[float, float] | None, words: phrases.Words) -> Markup | None:
-    text = phrases.spread(low_high, words)
+def _seeds(low_high: tuple[float, float] | None, words: formats.Words) -> Markup | None:
+    text = formats.spread(low_high, words)
     return element("small", text, class_="seeds") if text else None
 
 

@@ -1,17 +1,17 @@
-"""How far the simulator is from the live lab, as measured: the error bar of every simulated number."""
+"""The measured difference between the simulator and the live lab: the error bar of every simulated number."""
 
 import json
 from dataclasses import dataclass
 from importlib.resources import files
 
-from simulations.report import phrases
+from simulations.report import formats
 
 _FILE = "fidelity.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityError:
-    """Simulated over live − 1, without its sign: on average, and what nine of ten comparisons stay within."""
+    """The relative error of a simulated quantity, |simulated / live − 1|: its mean and its 90th percentile."""
 
     quantity: str
     mean: float
@@ -20,7 +20,7 @@ class QuantityError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """What a comparison of simulated with live runs found, and the command that repeats it."""
+    """The errors found in a comparison of simulated with live runs, and the command that repeats it."""
 
     command: str
     scenarios: tuple[str, ...]
@@ -29,17 +29,17 @@ class Fidelity:
 
 
 def measured_fidelity() -> Fidelity | None:
-    """Return what was measured for this version; None when nothing was.
+    """Return the errors measured for this version; None when none were measured.
 
     Raises:
-        ValueError: the file is there and does not say what it should.
+        ValueError: the file exists, but lacks a field.
     """
     file = files("simulations.report") / _FILE
     return parse(file.read_text()) if file.is_file() else None
 
 
 def parse(text: str) -> Fidelity:
-    """Return what the text of the file says."""
+    """Return the errors that the text of the file holds."""
     try:
         document = json.loads(text)
         return Fidelity(
@@ -58,14 +58,15 @@ def parse(text: str) -> Fidelity:
 def words(fidelity: Fidelity | None) -> str:
     """Return the error bar as a sentence."""
     if fidelity is None:
-        return "How far simulated numbers are from those of a live cluster was not measured for this version."
-    told = phrases.listed([_error_words(error) for error in fidelity.errors])
-    runs = f"{phrases.plural(len(fidelity.scenarios), 'scenario')} × {phrases.plural(fidelity.seeds, 'seed')}"
-    return (
-        f"Against live runs of {runs} ({phrases.listed(list(fidelity.scenarios))}), the simulator was off by: {told}."
-    )
+        return "The difference between simulated numbers and those of a live cluster was not measured for this version."
+    errors = formats.listed([_error_words(error) for error in fidelity.errors])
+    runs = f"{formats.plural(len(fidelity.scenarios), 'scenario')} × {formats.plural(fidelity.seeds, 'seed')}"
+    scenarios = formats.listed(list(fidelity.scenarios))
+    return f"Against live runs of {runs} ({scenarios}), the simulator's relative errors are: {errors}."
 
 
 def _error_words(error: QuantityError) -> str:
-    tail = "" if error.nine_of_ten is None else f" (within {phrases.share(error.nine_of_ten)} in nine of ten cases)"
-    return f"{error.quantity} {phrases.share(error.mean)} on average{tail}"
+    tail = (
+        "" if error.nine_of_ten is None else f" (within {formats.share(error.nine_of_ten)} in nine of ten comparisons)"
+    )
+    return f"{error.quantity} {formats.share(error.mean)} on average{tail}"

@@ -1,31 +1,33 @@
-"""The words of the report, for somebody who meets them for the first time."""
+"""The terms of the report with their meanings."""
 
 from simulations.report.html import Markup, element
 
 _WORDS = {
-    "item": "What a pipeline works on: a chunk of audio of an open stream, or a request.",
-    "SLA": "The promise: so many percent of the items are answered within so much time.",
-    "window": "The promise is checked window by window; a window without enough items is not scored.",
+    "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",
+    "SLA": "Service level: the given percentage of the items is answered within the given latency.",
+    "window": "A stretch of time for which the SLA is checked. A window with fewer than 20 unfiltered items is not "
+    "scored.",
     "p95": "95 % of the items took at most this long. Lost items count as infinitely late.",
-    "filtered": "Ended on purpose: voice activity detection heard silence.",
-    "shed": "Turned away at the entry, because more could not be served in time.",
-    "lost": "Refused by a full queue, or without an answer for ten times the SLA, retries included.",
-    "session cut": "A stream whose replica went away: it continued on another one, with empty state.",
-    "cost": "What the scheduled replicas cost, those that start or drain included. A replica pays for its share of an "
+    "filtered": "Ended on purpose: voice activity detection found silence.",
+    "shed": "Refused at the ingress, because the load exceeds what can be served within the SLA.",
+    "lost": "Refused by a full queue, or not answered within ten times the SLA, retries included.",
+    "session cut": "A stream whose replica was removed. It continued on another replica, with empty state.",
+    "cost": "Price of the scheduled replicas, those that start or drain included. A replica costs its share of an "
     "instance.",
-    "spend": "What counts against the budget at a moment: the larger of what is asked for and what exists, at the "
-    "price of that moment.",
-    "bound": "The least that any schedule could cost that knows load and faults in advance, respects budget, capacity "
-    "and start-up times, and meets the SLA in at least 99.5 % of the windows. Without foresight nobody reaches it.",
+    "spend": "Counts against the budget: the larger of the desired and the existing replicas, at the price of the "
+    "moment.",
+    "bound": "Lower bound on the cost of any schedule that respects budget, capacity and start-up times and meets the "
+    "SLA in at least 99.5 % of the windows. Such a schedule may know load and faults in advance; a policy does not.",
     "dominated": "Another policy costs no more, meets the SLA in as many windows and for as many items, "
     "and is better in one of these.",
-    "seed": "A random load of the same kind. A number is the mean over the seeds; lowest and highest are beside it.",
-    "trained": "With the settings that a search found best on other loads than these. Default: as documented.",
+    "seed": "Number of a random load of the same kind. A value is the mean over the seeds, with the lowest and the "
+    "highest.",
+    "trained": "With the best settings that a search found on other, training loads. Default: the documented settings.",
 }
 
 
 def glossary() -> Markup:
-    """Return the words with their meanings."""
+    """Return the terms with their meanings."""
     return element(
         "dl",
         [Markup.of(element("dt", word), element("dd", meaning)) for word, meaning in _WORDS.items()],

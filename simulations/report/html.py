@@ -1,4 +1,4 @@
-"""HTML from values: whatever is not markup already is escaped, so that no name from a scenario can become any."""
+"""HTML from values. Text that is not `Markup` is escaped, so that no name from a scenario becomes HTML."""
 
 import html
 from typing import Self
@@ -13,7 +13,7 @@ class Markup(str):
 
     @classmethod
     def of(cls, *children: object) -> Self:
-        """Return the children one after the other; what is no Markup is escaped, None and False are left out."""
+        """Return the children one after the other; text that is not Markup is escaped, None and False are left out."""
         return cls("".join(_markup(child) for child in children))
 
 

@@ -1,14 +1,14 @@
-"""The report as one HTML page: what was asked, what came out, how it went over time, who else, how far to trust it."""
+"""The report as one HTML page: scenario, results, charts over time, other policies, what-ifs, accuracy."""
 
 from collections.abc import Sequence
 from importlib.resources import files
 
-from simulations.report import comparison, decision_log, findings, phrases, question, timeline
-from simulations.report.asked import asked, fault_list
+from simulations.report import comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
 from simulations.report.html import Markup, element
+from simulations.report.scenario_summary import fault_list, scenario_summary
 from simulations.report.trust import Live, again, trust
 from simulations.results.results import BoundResult, Experiment, Run, RunResult
 from simulations.results.scoring import REQUIRED_SHARE
@@ -22,18 +22,19 @@ _POLICY = (
 def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | None, live: Live | None = None) -> str:
     """Return the report of `experiment`, which ran `scenario`; the same arguments give the same bytes.
 
-    `error_bar` is what is known of how far simulated numbers are from live ones; `live` is given for a live run.
+    `error_bar` is the measured difference between simulated and live numbers, None where it was not measured; `live`
+    is given for a live run.
     """
     title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
     sections = [
-        ("asked", "What was asked", asked(scenario, experiment.seeds)),
-        ("found", "What came out", _found(experiment, live)),
-        ("time", "How it went", _over_time(experiment, scenario)),
-        ("policies", "Policies side by side", _policies(experiment)),
+        ("asked", "Scenario", scenario_summary(scenario, experiment.seeds)),
+        ("found", "Results", _results(experiment, live)),
+        ("time", "Over time", _over_time(experiment, scenario)),
+        ("policies", "Policies compared", _policies(experiment)),
         ("what-ifs", "What if", _what_ifs(experiment, scenario)),
-        ("trust", "How far to trust it", trust(experiment, error_bar, live)),
-        ("again", "To run it again", again(experiment)),
-        ("words", "Words used here", glossary()),
+        ("trust", "Accuracy", trust(experiment, error_bar, live)),
+        ("again", "How to repeat it", again(experiment)),
+        ("words", "Glossary", glossary()),
     ]
     filled = [section for section in sections if section[2]]
     body = Markup.of(
@@ -48,7 +49,7 @@ def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | 
             else element(
                 "p",
                 "✕ A self-check of the simulator failed: do not rely on these numbers. ",
-                element("a", "Which one", href="#trust"),
+                element("a", "See which one", href="#trust"),
                 class_="alarm",
                 role="alert",
             ),
@@ -87,7 +88,7 @@ def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | 
 
 def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> str:
     clock = scenario.file.clock
-    length = phrases.span(clock.duration_s)
+    length = formats.span(clock.duration_s)
     if live is not None:
         return f"A live run of {length} on Kubernetes {live.kubernetes}: real queues and batches behind real sockets."
     runs = experiment.runs()
@@ -95,14 +96,14 @@ def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> 
     others = len([what_if for what_if in experiment.what_ifs if what_if is not None])
     return (
         f"A simulation of {length}: {policies} {'policy' if policies == 1 else 'policies'}, "
-        f"{phrases.plural(len(experiment.seeds), 'random load')}"
-        + (f", {phrases.plural(others, 'what-if')}" if others else "")
-        + ". Decisions are made by the code that runs in the cluster; cluster and load are simulated."
+        f"{formats.plural(len(experiment.seeds), 'random load')}"
+        + (f", {formats.plural(others, 'what-if')}" if others else "")
+        + ". Sluice decides with the code that runs in a cluster; the cluster and the load are simulated."
     )
 
 
-def _found(experiment: Experiment, live: Live | None) -> Markup:
-    run = findings.subject(experiment)
+def _results(experiment: Experiment, live: Live | None) -> Markup:
+    run = conclusions.subject(experiment)
     cards = [
         element(
             "div",
@@ -110,26 +111,25 @@ def _found(experiment: Experiment, live: Live | None) -> Markup:
             element("dd", figure.words, class_={True: "good", False: "bad", None: None}[figure.good]),
             element("dd", figure.note, class_="note"),
         )
-        for figure in findings.figures(run, REQUIRED_SHARE)
+        for figure in conclusions.figures(run, REQUIRED_SHARE)
     ]
     peak = live and live.static_peak_cost
     return Markup.of(
-        element("ul", [element("li", sentence) for sentence in findings.sentences(experiment)], class_="findings"),
+        element("ul", [element("li", sentence) for sentence in conclusions.sentences(experiment)], class_="findings"),
         peak
         and element(
             "p",
-            "An allocation that never moves and carries the peak of the same load would have cost "
-            f"{phrases.money(peak)}.",
+            f"A static allocation for the peak of the same load would have cost {formats.money(peak)}.",
         ),
         element("dl", cards, class_="cards"),
     )
 
 
 def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
-    ours = findings.subject(experiment)
-    bands = question.bands(scenario)
+    ours = conclusions.subject(experiment)
+    bands = scenario_words.bands(scenario)
     others = [run for run in experiment.runs() if run != ours]
-    intro = [f"Numbers are of windows of {phrases.span(scenario.file.clock.window_s)}."]
+    intro = [f"Each value is of one window of {formats.span(scenario.file.clock.window_s)}."]
     if len(ours.results) > 1:
         intro.append(f"Shown is seed {ours.results[0].seed}; the other seeds are below.")
     intro.append("Point at a chart, or focus it and use the arrow keys, to read its values.")
@@ -137,18 +137,18 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
         element("p", " ".join(intro)),
         fault_list(bands),
         element("div", _run(ours.results[0], bands, experiment), id=comparison.anchor(ours)),
-        element("h3", "Decisions, with their reasons"),
-        decision_log.log(ours.results[0].decisions, name=findings.label(ours)),
+        element("h3", "Decisions and their reasons"),
+        decision_log.log(ours.results[0].decisions, name=conclusions.label(ours)),
         [
             element(
                 "details",
-                element("summary", f"{findings.label(ours)}, seed {result.seed}"),
+                element("summary", f"{conclusions.label(ours)}, seed {result.seed}"),
                 _run(result, bands, experiment),
             )
             for result in ours.results[1:]
         ],
         others and element("h3", "The other runs"),
-        others and element("p", f"Each with seed {ours.results[0].seed}: its charts, and what it decided."),
+        others and element("p", f"Each with seed {ours.results[0].seed}: its charts and its decisions."),
         [
             element(
                 "details",
@@ -156,7 +156,7 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
                 _run(run.results[0], bands, experiment),
                 decision_log.log(
                     run.results[0].decisions,
-                    name=" ".join(filter(None, [findings.label(run), run.what_if])),
+                    name=" ".join(filter(None, [conclusions.label(run), run.what_if])),
                     limit=None if run.policy == ours.policy else decision_log.MAX_ENTRIES,
                 ),
                 id=comparison.anchor(run),
@@ -168,8 +168,8 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
 
 def _summary(run: Run) -> Markup:
     under = f" · what if: {run.what_if}" if run.what_if else ""
-    numbers = f"{phrases.money(run.mean('cost'))}, {phrases.share(run.mean('sla_windows_met'))} of the windows"
-    return Markup.of(element("b", findings.label(run)), under, " ", element("span", numbers, class_="unit"))
+    numbers = f"{formats.money(run.mean('cost'))}, {formats.share(run.mean('sla_windows_met'))} of the windows"
+    return Markup.of(element("b", conclusions.label(run)), under, " ", element("span", numbers, class_="unit"))
 
 
 def _run(result: RunResult, bands: Sequence[Band], experiment: Experiment) -> Markup:
@@ -193,21 +193,19 @@ def _policies(experiment: Experiment) -> Markup | None:
 
 
 def _what_ifs(experiment: Experiment, scenario: Scenario) -> Markup | None:
-    named = {what_if.name: question.what_if_words(what_if) for what_if in scenario.file.what_if}
+    named = {what_if.name: scenario_words.what_if_words(what_if) for what_if in scenario.file.what_if}
     groups: dict[str, list[Run]] = {}
     for run in experiment.runs():
-        groups.setdefault(findings.label(run), []).append(run)
+        groups.setdefault(conclusions.label(run), []).append(run)
     several = {name: runs for name, runs in groups.items() if any(run.what_if is not None for run in runs)}
     if not several:
         return None
     return Markup.of(
-        element("p", "The same run with one thing changed, and what that does to cost and promise."),
+        element("p", "The same run with other resources or another load, and how its cost and SLA compare."),
         [
             Markup.of(
                 len(several) > 1 and element("h3", name),
-                comparison.what_ifs(
-                    runs, lambda key: "nothing: the scenario as it is written" if key is None else named[key]
-                ),
+                comparison.what_ifs(runs, lambda key: "the scenario without changes" if key is None else named[key]),
             )
             for name, runs in several.items()
         ],

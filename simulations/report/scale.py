@@ -1,4 +1,4 @@
-"""Axes: which ticks a reader can work with, and where a value lies between the ends."""
+"""Axes: their ticks, and the position of a value between their ends."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _LOG_TICKS = (1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Axis:
     """An axis from `low` to `high`, logarithmic or not; `ticks` are within it."""
 
     low: float
@@ -21,29 +21,29 @@ class Scale:
     log: bool = False
 
     def at(self, value: float) -> float:
-        """Return where a value lies, 0 at the low end and 1 at the high one; what is outside lies at that end."""
+        """Return the position of a value: 0 at the low end, 1 at the high one; values outside are at the nearer end."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             return math.log(inside / self.low) / math.log(self.high / self.low)
         return (inside - self.low) / (self.high - self.low)
 
 
-def from_zero(values: Iterable[float], *, ticks: int = 4, whole: bool = False) -> Scale:
-    """Return a linear axis from 0 to a round number that all finite `values` fit under; `whole`: of whole numbers."""
+def from_zero(values: Iterable[float], *, ticks: int = 4, whole: bool = False) -> Axis:
+    """Return a linear axis from 0 to a round number above all finite `values`; `whole`: with whole numbers as ticks."""
     top = max((value for value in values if math.isfinite(value)), default=0.0)
     return _linear(0.0, max(top, ticks) if whole else top if top > 0 else 1.0, ticks, whole=whole)
 
 
-def around(values: Iterable[float], *, ticks: int = 5) -> Scale:
-    """Return a linear axis that all `values`, none below 0, fit into with air at both ends."""
+def around(values: Iterable[float], *, ticks: int = 5) -> Axis:
+    """Return a linear axis that covers all `values`, none below 0, with a margin at both ends."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     air = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
     return _linear(max(0.0, low - air), high + air, ticks)
 
 
-def of_latencies(values: Iterable[float]) -> Scale:
-    """Return an axis for times in seconds: from 0, or logarithmic where they differ too much for that."""
+def of_latencies(values: Iterable[float]) -> Axis:
+    """Return an axis for times in seconds: from 0, or logarithmic where they differ by more than `_LOG_SPAN`."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known or max(known) / min(known) <= _LOG_SPAN:
         return from_zero(known)
@@ -55,24 +55,24 @@ def of_latencies(values: Iterable[float]) -> Scale:
     low = max(mark for mark in marks if mark <= min(known) * (1 + 1e-9))
     high = min(mark for mark in marks if mark >= max(known) * (1 - 1e-9))
     inside = [mark for mark in marks if low <= mark <= high]
-    return Scale(low=low, high=high, ticks=tuple(_thinned(inside)), log=True)
+    return Axis(low=low, high=high, ticks=tuple(_thinned(inside)), log=True)
 
 
-def of_time(from_s: float, until_s: float, *, ticks: int = 6) -> Scale:
-    """Return an axis of time with ticks at round moments."""
+def of_time(from_s: float, until_s: float, *, ticks: int = 6) -> Axis:
+    """Return an axis of time with ticks at round times."""
     step = next((s for s in _TIME_STEPS_S if (until_s - from_s) / s <= ticks), _TIME_STEPS_S[-1])
     first, last = math.ceil(from_s / step - 1e-9), math.floor(until_s / step + 1e-9)
-    return Scale(low=from_s, high=until_s, ticks=tuple(float(step * n) for n in range(first, last + 1)))
+    return Axis(low=from_s, high=until_s, ticks=tuple(float(step * n) for n in range(first, last + 1)))
 
 
-def _linear(low: float, high: float, ticks: int, *, whole: bool = False) -> Scale:
+def _linear(low: float, high: float, ticks: int, *, whole: bool = False) -> Axis:
     raw = (high - low) / ticks
     power = 10.0 ** math.floor(math.log10(raw))
     steps = (factor * power for factor in _STEPS)
     step = next(step for step in steps if step >= raw * (1 - 1e-9) and not (whole and step % 1))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     marks = tuple(float(f"{n * step:.12g}") for n in range(first, last + 1))
-    return Scale(low=marks[0], high=marks[-1], ticks=marks)
+    return Axis(low=marks[0], high=marks[-1], ticks=marks)
 
 
 def _thinned(marks: Sequence[float]) -> Sequence[float]:

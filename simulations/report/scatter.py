@@ -7,15 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.html import Markup, element
-from simulations.report.scale import Scale
+from simulations.report.scale import Axis
 
 _SIZES = (("wide", 860, 440), ("narrow", 330, 420))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
 _LETTER, _LINE = 6.8, 15
 _LINEAR_BELOW = 0.002
-"""Shares of missed windows are logarithmic above this, linear below: 0.1 and 1 % are worlds apart, 50 and 51 % not."""
+"""The axis of missed windows is logarithmic above this share, linear below, so that 0.1 % and 1 % can be told apart."""
 _MISSED_TICKS = (0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 _REACH = (12, 20, 30, 42, 56)
 _TICK_GAP = 26
@@ -23,7 +23,7 @@ _TICK_GAP = 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A policy: its cost in USD, the share of windows it met, their ranges over seeds. `style` tells how it did."""
+    """A policy: its cost in USD, the share of windows it met, their ranges over seeds. `style` is its verdict."""
 
     name: str
     cost: float
@@ -65,7 +65,7 @@ class _Plane:
 
     width: float
     height: float
-    costs: Scale
+    costs: Axis
     worst: float
 
     def x(self, cost: float) -> float:
@@ -79,7 +79,7 @@ class _Plane:
 def cost_against_sla(points: Sequence[Point], bound: float | None, required: float) -> Markup:
     """Return the chart; `required` is the share of windows that a policy should meet, `bound` the least cost.
 
-    The first of `points` matter most: they are on top, and find a place for their names first.
+    The first of `points` are drawn on top, and their names are placed first.
     """
     return element(
         "div",
@@ -106,7 +106,7 @@ def _drawing(
         class_=name,
         viewBox=f"0 0 {width} {height}",
         role="img",
-        aria_label="Cost against the share of windows within the SLA, a point per policy; the table has the numbers",
+        aria_label="Cost against the share of windows within the SLA, a point per policy; the numbers are in the table",
     )
 
 
@@ -120,7 +120,7 @@ def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
             continue
         last_y = y
         yield element("path", class_="grid", d=f"M{_LEFT} {y:.1f}H{plane.width - _RIGHT}")
-        yield element("text", phrases.share(1 - missed), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end")
+        yield element("text", formats.share(1 - missed), x=_LEFT - 6, y=f"{y + 4:.1f}", text_anchor="end")
     last_x = -math.inf
     for tick in plane.costs.ticks:
         x = plane.x(tick)
@@ -129,7 +129,7 @@ def _axes(plane: _Plane, foot: float) -> Iterator[Markup]:
         last_x = x
         yield element("path", class_="grid", d=f"M{x:.1f} {_TOP}V{foot}")
         anchor = "end" if x > plane.width - _TICK_GAP else "middle"
-        yield element("text", phrases.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor=anchor)
+        yield element("text", formats.money(tick), x=f"{x:.1f}", y=foot + 16, text_anchor=anchor)
     yield element(
         "text", "cost of the run (USD)", x=f"{(plane.width + _LEFT) / 2:.0f}", y=foot + 33, text_anchor="middle"
     )
@@ -156,7 +156,7 @@ def _marker(point: Point, plane: _Plane) -> Markup:
 
 
 def _names(points: Sequence[Point], plane: _Plane) -> Iterator[Markup]:
-    """Place each name at the nearest free place around its point; one that finds none stays in the table alone."""
+    """Place each name at the nearest free place around its point; without one, it is only in the table."""
     taken = [_Box(left=plane.x(p.cost) - 7, top=plane.y(p.met) - 7, width=14, height=14) for p in points]
     for point in points:
         x, y = plane.x(point.cost), plane.y(point.met)

@@ -1,4 +1,4 @@
-"""Long series made shorter for the screen without losing what matters: the lowest and the highest of every part."""
+"""Long series shortened for the screen; the lowest and the highest value of every part stay."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ Value = float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SeriesPart:
     """Windows [begin, end) of a series as one; `low` and `high` are None where all of them are."""
 
     begin: int
@@ -19,7 +19,7 @@ class Part:
     last: Value
 
 
-def parts(values: Sequence[Value], columns: int) -> list[Part]:
+def parts(values: Sequence[Value], columns: int) -> list[SeriesPart]:
     """Return `values` in at most `columns` parts of about equal length; up to that many values stay as they are."""
     return [_part(values, begin, end) for begin, end in borders(len(values), columns)]
 
@@ -30,10 +30,10 @@ def borders(count: int, columns: int) -> list[tuple[int, int]]:
     return [(begin, min(begin + size, count)) for begin in range(0, count, size)]
 
 
-def _part(values: Sequence[Value], begin: int, end: int) -> Part:
+def _part(values: Sequence[Value], begin: int, end: int) -> SeriesPart:
     inside = values[begin:end]
     known = [value for value in inside if value is not None]
-    return Part(
+    return SeriesPart(
         begin=begin,
         end=end,
         first=inside[0],

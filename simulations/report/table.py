@@ -1,4 +1,4 @@
-"""Tables that scroll by themselves where the page is narrow."""
+"""Tables that scroll where the page is narrow."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

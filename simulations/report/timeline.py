@@ -1,10 +1,10 @@
-"""One run over time: load, latency, money, and the replicas of every stage on every pool."""
+"""Charts of one run over time: load, latency, cost, and the replicas of every stage on every pool."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from controller.core.messages.phrases import duration, number
-from simulations.report import phrases, scale
+from simulations.report import formats, scale
 from simulations.report.chart import Band, Chart, Line, TimeAxis, figure, read_out_axis
 from simulations.report.html import Markup, element
 from simulations.results.results import PipelineSeries, RunResult, RunSeries
@@ -13,10 +13,10 @@ _POOL_STYLES = 6
 
 
 def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[float] | None) -> Markup:
-    """Return the charts of a run; `bound_per_hour` is what the bound's schedule costs in each window."""
+    """Return the charts of a run; `bound_per_hour` is the cost of the bound's schedule in each window."""
     series = run.series
     if not series.t_s:
-        return element("p", "The run had no window to show.")
+        return element("p", "The run has no window to show.")
     axis = TimeAxis(t_s=series.t_s, end_s=series.t_s[-1] + series.length_s[-1], bands=bands)
     pools = {pool: index for index, pool in enumerate(series.price_per_hour)}
     several = len(series.pipelines) > 1
@@ -53,17 +53,17 @@ def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] |
                 value is None and offered > 0 and met is False
                 for value, offered, met in zip(pipeline.p95_s, pipeline.offered_rps, pipeline.met, strict=True)
             ],
-            beyond_name="more than 5 % never answered",
+            beyond_name="more than 5 % not answered",
         )
     )
     lines = [
         Line(name="cost", values=pipeline.cost_per_hour, style="cost", area=True),
-        Line(name="spend: what counts against the budget", values=pipeline.spend_per_hour, style="spend"),
+        Line(name="spend (counts against the budget)", values=pipeline.spend_per_hour, style="spend"),
     ]
     if any(value is not None for value in pipeline.budget_per_hour):
         lines.append(Line(name="budget", values=pipeline.budget_per_hour, style="budget"))
     if bound is not None:
-        lines.append(Line(name="bound: the cheapest schedule in hindsight", values=bound, style="bound"))
+        lines.append(Line(name="bound (least cost in hindsight)", values=bound, style="bound"))
     yield figure(
         Chart(
             title="Cost against budget and bound" if bound is not None else "Cost against budget",
@@ -71,7 +71,7 @@ def _pipeline(pipeline: PipelineSeries, axis: TimeAxis, bound: Sequence[float] |
             lines=tuple(lines),
             axis=axis,
             values=scale.from_zero(value for line in lines for value in line.values if value is not None),
-            words=phrases.money,
+            words=formats.money,
         )
     )
 
@@ -83,14 +83,14 @@ def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
         lines.append(Line(name="answered or filtered as silence", values=answered, style="answered"))
     lines.append(Line(name="answered", values=pipeline.served_rps, style="served"))
     for name, values, style in (
-        ("turned away (shed)", pipeline.shed_rps, "shed"),
+        ("shed", pipeline.shed_rps, "shed"),
         ("lost", pipeline.lost_rps, "lost"),
     ):
         if any(values):
             lines.append(Line(name=name, values=values, style=style))
     return Chart(
         title="Load",
-        unit="items per second, by the window in which they arrived",
+        unit="items per second, by window of arrival",
         lines=tuple(lines),
         axis=axis,
         values=scale.from_zero(pipeline.offered_rps),
@@ -105,14 +105,14 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
         by_stage.setdefault(placement.stage, []).extend(
             (
                 Line(name=f"{placement.pool}: ready", values=placement.ready, style=style, area=True),
-                Line(name=f"{placement.pool}: asked for", values=placement.desired, style=f"{style} wanted"),
+                Line(name=f"{placement.pool}: desired", values=placement.desired, style=f"{style} wanted"),
             )
         )
     for stage, lines in by_stage.items():
         yield figure(
             Chart(
                 title=f"Replicas of {stage}",
-                unit="as each window ended, by pool",
+                unit="at the end of each window, by pool",
                 lines=tuple(lines),
                 axis=axis,
                 values=scale.from_zero((value for line in lines for value in line.values if value), whole=True),
@@ -122,7 +122,7 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
 
 
 def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterator[Markup]:
-    """Yield a chart of the prices where one of them moves."""
+    """Yield a chart of the prices if one of them changes."""
     if any(len(set(prices)) > 1 for prices in series.price_per_hour.values()):
         lines = tuple(
             Line(name=pool, values=prices, style=_pool_style(pools[pool]))
@@ -131,11 +131,11 @@ def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterato
         yield figure(
             Chart(
                 title="Prices",
-                unit="USD per hour of a whole instance, by pool",
+                unit="USD per instance and hour, by pool",
                 lines=lines,
                 axis=axis,
                 values=scale.from_zero(value for line in lines for value in line.values if value is not None),
-                words=phrases.money,
+                words=formats.money,
             )
         )
 

@@ -1,4 +1,4 @@
-"""How far to trust the numbers: seeds, live runs, theory; and all that it takes to repeat them."""
+"""How accurate the numbers are (seeds, live runs, theory), and how to repeat the experiment."""
 
 import shlex
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from simulations.results.results import Experiment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What a report says of a live run beside its numbers."""
+    """Facts about a live run that its report shows beside the numbers."""
 
     kubernetes: str
     static_peak_cost: float | None
@@ -23,22 +23,22 @@ class Live:
 
 
 def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None) -> Markup:
-    """Return how far the numbers hold: over seeds, against live runs, against theory."""
+    """Return the section about accuracy: over seeds, against live runs, against theory."""
     if live is not None:
         late = live.generator_lag_p99_s > live.max_lag_s
         lag = f"The load generator was late by {duration(live.generator_lag_p99_s)} (p99)"
         verdict = (
-            f", more than the {duration(live.max_lag_s)} that may be: the run is invalid."
+            f". At most {duration(live.max_lag_s)} is allowed: the run is invalid."
             if late
-            else ", as it should be."
+            else f". At most {duration(live.max_lag_s)} is allowed."
         )
         return Markup.of(
             element("p", lag + verdict, class_="alarm" if late else None),
             element(
                 "p",
-                "Nothing here was simulated, so there are no self-checks of the simulator to show: latencies were "
-                "measured between real sockets, and money follows from the replicas that were seen. Workers stand in "
-                "for the models and take as long as their profiles say. It is one run; another one differs.",
+                "Nothing here was simulated, so there are no self-checks of the simulator. Latencies were measured "
+                "between real sockets, and cost follows from the observed replicas. The workers run no models: each "
+                "batch takes as long as its profile says. This is one run; another run differs.",
             ),
         )
     blocks: list[Markup] = []
@@ -46,7 +46,7 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
         blocks.append(
             element(
                 "p",
-                f"Numbers are means over {len(experiment.seeds)} seeds, the lowest and the highest beside them. "
+                f"Numbers are means over {len(experiment.seeds)} seeds, shown with the lowest and the highest. "
                 "All policies get the same loads.",
             )
         )
@@ -54,15 +54,15 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
         element("h3", "Against a live cluster"),
         element("p", fidelity.words(error_bar), error_bar and Markup.of(" ", element("code", error_bar.command))),
         element("h3", "Against theory"),
-        element("p", "Before every experiment the simulator is tried on queues whose answer is known."),
-        _self_checks(experiment) if experiment.self_checks else element("p", "No self-check was made.", class_="alarm"),
+        element("p", "Before every experiment the simulator is checked on queues with a known solution."),
+        _self_checks(experiment) if experiment.self_checks else element("p", "No self-check was run.", class_="alarm"),
     ]
     return Markup.of(blocks)
 
 
 def _self_checks(experiment: Experiment) -> Markup:
     return table(
-        ("", "check", ">theory says", ">simulated", ">confidence interval"),
+        ("", "check", ">theory", ">simulated", ">confidence interval"),
         (
             (
                 element("span", "✓ agrees", class_="good") if check.ok else element("strong", "✕ FAILED", class_="bad"),
@@ -78,13 +78,13 @@ def _self_checks(experiment: Experiment) -> Markup:
 
 
 def again(experiment: Experiment) -> Markup:
-    """Return all that it takes to repeat the experiment."""
+    """Return the command, the seeds, the versions and the files that repeat the experiment."""
     made = experiment.provenance
     return Markup.of(
         element("p", "The same command with the same files and versions gives the same numbers."),
         element("pre", element("code", shlex.join(made.command)), tabindex=0),
         element("p", f"Seeds: {', '.join(map(str, experiment.seeds))}."),
-        _named_table(("what", "version"), made.versions, label="Versions"),
+        _named_table(("package", "version"), made.versions, label="Versions"),
         _named_table(("file", "SHA-256"), made.sha256, label="Files"),
     )
 

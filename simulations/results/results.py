@@ -1,14 +1,14 @@
-"""What an experiment found: its runs seed by seed, what they mean together, and the JSON of `sluice simulate`.
+"""The results of an experiment: runs seed by seed, means over seeds, and the JSON of `sluice simulate`.
 
-A run is one policy in one tuning under one what-if and one seed; what is reported of it is the mean over its seeds with
-the lowest and highest beside it. Times are seconds since a run began, rates are items/s, money is USD.
+A run is one policy in one tuning under one what-if and one seed. Reports show the mean over the seeds, with the lowest
+and the highest. Times are seconds since a run began, rates are items/s, money is USD.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 MEASURES = (
     "cost",
@@ -30,11 +30,11 @@ MEASURES = (
     "cap_violations",
     "simulated_s",
 )
-"""What is averaged over seeds, in the order of the JSON; `wall_s` is apart: it alone differs from time to time."""
+"""The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
 
 class Tuning(StrEnum):
-    """Where a policy's settings come from."""
+    """The origin of a policy's settings."""
 
     DEFAULT = "default"
     TRAINED = "trained"
@@ -56,8 +56,7 @@ class PipelineSeries:
 
     The SLA is the one in force as the window began, the rates are of items that arrived in it. `p95_s` is None where
     infinite or without items; `met` is None where a window is not scored. Money is in USD per hour as the window ended
-    (`cost_per_hour`: its mean over the window); a budget that does not exist is None. What a run did not count is None
-    as a whole.
+    (`cost_per_hour`: its mean over the window); without a budget, None.
     """
 
     pipeline: str
@@ -80,7 +79,7 @@ class PipelineSeries:
 class RunSeries:
     """The scored windows of one run: window i is [t_s[i], t_s[i] + length_s[i]). All series have an entry for each.
 
-    `simulations.results.run_series` makes it of scores and observations.
+    `simulations.results.run_series` makes it from scores and observations.
     """
 
     t_s: tuple[float, ...]
@@ -97,7 +96,7 @@ class RunSeries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class PlacementChange:
     """The replicas of one placement, before and after."""
 
     stage: str
@@ -108,20 +107,21 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:
-    """A decision that differs from the last one for the same pipeline (`namespace/name`), with its reason in words."""
+    """A decision that differs from the last one for the same pipeline (`namespace/name`), with its reason as text."""
 
     t_s: float
     pipeline: str
-    changes: tuple[Change, ...]
+    changes: tuple[PlacementChange, ...]
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One policy, tuning, what-if and seed. Pipelines are taken together; shares are None where nothing can be shared.
+    """The result of one policy, tuning, what-if and seed, over all pipelines.
 
-    Percentiles are nearest-rank, None when infinite or without items. `wall_s` is what the run took on this machine.
-    `seed` is of the load; `windows` are those with enough items to be scored.
+    It has more than fifteen fields because it mirrors an entry of `runs` in the JSON. Shares are None without items or
+    windows. Percentiles are nearest-rank, None when infinite or without items. `wall_s` is the duration of the run on
+    this machine. `seed` is that of the load; `windows` counts those with enough items to be scored.
     """
 
     policy: str
@@ -153,10 +153,10 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundResult:
-    """The clairvoyant bound of one what-if and seed: nothing that meets the SLA in 99.5 % of the windows costs less.
+    """The clairvoyant bound of a what-if and seed: no schedule that meets the SLA in 99.5 % of the windows costs less.
 
     `cost` is None where no schedule meets it; `windows_share` is the share of the scored windows that the bound's
-    schedule serves. `cost_per_hour` is its cost window by window, None where it is not known.
+    schedule serves. `cost_per_hour` is its cost in each window, None where there is no cost.
     """
 
     what_if: str | None
@@ -166,19 +166,18 @@ class BoundResult:
     cost_per_hour: tuple[float, ...] | None
 
 
-class SelfCheck(Protocol):
-    """The simulator against a formula: `ok` when `expected` is within `half_width` of `simulated`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfCheck:
+    """One check of the simulator: `simulated` ± `half_width` (99.9 %, from the means of batches) against `expected`.
 
-    @property
-    def name(self) -> str: ...  # noqa: D102
-    @property
-    def expected(self) -> float: ...  # noqa: D102
-    @property
-    def simulated(self) -> float: ...  # noqa: D102
-    @property
-    def half_width(self) -> float: ...  # noqa: D102
-    @property
-    def ok(self) -> bool: ...  # noqa: D102
+    `expected` comes from a formula. `ok` says whether they agree.
+    """
+
+    name: str
+    expected: float
+    simulated: float
+    half_width: float
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,22 +192,22 @@ class Run:
 
     @property
     def policy(self) -> str:
-        """The policy's name, as scenario files have it."""
+        """Return the policy's name, as in scenario files."""
         return self.results[0].policy
 
     @property
     def tuning(self) -> Tuning:
-        """Where its settings come from."""
+        """Return the origin of its settings."""
         return self.results[0].tuning
 
     @property
     def what_if(self) -> str | None:
-        """The what-if; None is the scenario as it is written."""
+        """Return the name of the what-if; None is the scenario without changes."""
         return self.results[0].what_if
 
     @property
     def cost_over_bound(self) -> float | None:
-        """Mean cost over mean bound."""
+        """Return mean cost over mean bound; None without a bound."""
         cost = self.mean("cost")
         return None if self.bound is None or not self.bound or cost is None else cost / self.bound
 
@@ -233,7 +232,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """All that it takes to repeat an experiment: the command, what it read (SHA-256 by file) and what it ran on."""
+    """What is needed to repeat an experiment: the command, the versions, and the SHA-256 of every file read."""
 
     command: tuple[str, ...]
     versions: Mapping[str, str]
@@ -242,7 +241,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """All runs of a scenario, its bounds, and how far to trust them. Results and bounds in any order of seeds."""
+    """All runs of a scenario, its bounds and the self-checks."""
 
     scenario: str
     seeds: tuple[int, ...]
@@ -252,7 +251,7 @@ class Experiment:
     provenance: Provenance
 
     def runs(self) -> tuple[Run, ...]:
-        """Return the runs over seeds, in the order in which each of them first comes."""
+        """Return the runs grouped over seeds, in the order of first appearance."""
         order = {seed: index for index, seed in enumerate(self.seeds)}
         groups: dict[tuple[str, Tuning, str | None], list[RunResult]] = {}
         for result in self.results:
@@ -267,7 +266,7 @@ class Experiment:
 
     @property
     def what_ifs(self) -> tuple[str | None, ...]:
-        """The what-ifs that were run, None being the scenario itself."""
+        """Return the what-ifs that were run; None is the scenario itself."""
         return tuple(dict.fromkeys(result.what_if for result in self.results))
 
     @property
@@ -289,9 +288,8 @@ class Experiment:
 def dominates(one: Run, other: Run) -> bool:
     """Whether `one` is at least as cheap as `other` and as good, and better in one of these.
 
-    As good: within the SLA in as many windows, and with as large a share of the items offered, so that who sheds load
-    gains nothing by it. Dominance is judged within a what-if, among runs without cap violations: breaking a promise is
-    no advantage.
+    As good: within the SLA in as many windows, and for as large a share of the items offered, so that shedding load is
+    no advantage. Only runs of one what-if without cap violations are compared.
     """
     if one.what_if != other.what_if or one.breaks_caps or other.breaks_caps:
         return False
@@ -318,9 +316,9 @@ def mean_or_none(values: Sequence[float | None]) -> float | None:
 
 
 def to_json(experiment: Experiment) -> dict[str, Any]:
-    """Return the document that `sluice simulate -o json` promises.
+    """Return the document that `sluice simulate -o json` prints.
 
-    Beside the promised fields a run has `spread` (lowest and highest over the seeds, by field) and `dominated_by`; the
+    Beside the fields of the contract a run has `spread` (lowest and highest over seeds) and `dominated_by`; the
     document has `provenance`. Only `wall_s` differs when the same experiment is run again.
     """
     runs = experiment.runs()
@@ -372,7 +370,7 @@ def _run_document(run: Run, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _whole(value: float | None) -> float | int | None:
-    """Counts stay whole numbers where all seeds agree."""
+    """Return a whole number as an int, so that counts stay whole where all seeds agree."""
     return int(value) if value is not None and value.is_integer() else value
 
 
@@ -381,7 +379,7 @@ def _pair(values: tuple[float, float] | None) -> list[float] | None:
 
 
 def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
-    """Every sequence that must have an entry per window, with its name."""
+    """Yield every sequence that must have an entry per window, with its name."""
     yield "length_s", series.length_s
     yield "calm", series.calm
     for pool, prices in series.price_per_hour.items():

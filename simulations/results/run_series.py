@@ -1,4 +1,4 @@
-"""The series of a run, from how its items were scored and what was observed: one code for simulator and lab."""
+"""The series of a run, made from item scores and observations, for the simulator and the lab."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey
-from simulations.results import ledger
-from simulations.results.ledger import Observation
+from simulations.results import spending
 from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
 from simulations.results.scoring import ItemScore, Steps, Window
+from simulations.results.spending import Observation
 
 
 def run_series(
     pipelines: Sequence[PipelineSpec], scores: Mapping[PipelineKey, ItemScore], observations: Sequence[Observation]
 ) -> RunSeries:
-    """Return the windows that `scores` has, which are the same for every pipeline.
+    """Return the series over the windows of `scores`, which are the same for every pipeline.
 
     Replicas, spend, budget and prices are those of the last observation up to the end of a window; cost is the mean
     over the window.
@@ -40,7 +40,7 @@ def run_series(
 def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the mean over each [begun_s, ended_s), both ascending, of shape (windows,).
 
-    It is what the quantity sums up to by the end, less what it did by the beginning.
+    The mean is the difference of the running sum at end and beginning, over the length.
     """
     if not len(begun_s):
         return ()
@@ -54,7 +54,7 @@ def _pipeline(
     spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
 ) -> PipelineSeries:
     def cost_per_hour(seen: Observation) -> float:
-        prices = ledger.replica_prices(spec, seen.price_per_hour)
+        prices = spending.replica_prices(spec, seen.price_per_hour)
         return sum(price * seen.placements[place].scheduled for place, price in prices.items())
 
     begun_s = np.array([window.t_s for window in windows])
@@ -71,7 +71,7 @@ def _pipeline(
         p95_s=tuple(window.p95_s for window in windows),
         met=tuple(window.met for window in windows),
         spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
-        cost_per_hour=means(ledger.steps(observations, cost_per_hour), begun_s, ends_s),
+        cost_per_hour=means(spending.steps(observations, cost_per_hour), begun_s, ends_s),
         budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
         placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
     )
@@ -92,5 +92,5 @@ def _placement(
 def _at(
     observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
 ) -> tuple[float, ...]:
-    """What held at the end of each window; 0 before the first observation."""
-    return tuple(ledger.steps(observations, value).at(ends_s).tolist())
+    """Return the value at the end of each window; 0 before the first observation."""
+    return tuple(spending.steps(observations, value).at(ends_s).tolist())

@@ -1,6 +1,6 @@
-"""How a run is scored, the same for the simulator and the lab: items, windows, money, changes.
+"""How a run is scored, in the simulator and the lab: items, windows, cost, replica changes.
 
-Everything about items is counted over those that arrive in scored time, [warmup_s, duration_s). Times are seconds since
+Item counts cover the items that arrive in the scored time, [warmup_s, duration_s). Times are seconds since
 the run began.
 """
 
@@ -13,24 +13,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.model import Sla
 from optimizer.runtime.compiled import compiled
 
 LOST_AFTER_SLAS = 10.0
 """An item without an answer for this many SLAs is lost."""
 CALM_AFTER_S = 360.0
-"""A window is calm when no fault began or ended this recently."""
+"""A window is calm when no fault is active in it or ended less than this long before it."""
 MIN_WINDOW_ITEMS = 20
 _SAME_MONEY = 1e-9
 
 
 class Outcome(IntEnum):
-    """What became of an item."""
+    """The outcome of an item."""
 
     SERVED = 0
     FILTERED = 1
-    """Voice activity detection ended its way."""
+    """Ended by voice activity detection."""
     SHED = 2
-    """Turned away at the ingress, beyond what can be served within the SLA."""
+    """Refused at the ingress, because the load exceeds what can be served within the SLA."""
     LOST = 3
     """Refused, or without an answer for 10 × SLA."""
     IN_FLIGHT = 4
@@ -54,8 +55,8 @@ _BINS = 20 * 1024 + 2  # twenty octaves below 10 × SLA; what is faster still fa
 class Items:
     """The items of one pipeline, arrays of shape (items,), in any order.
 
-    `latency_s` is from arrival to the last answer; for an item in flight, its age when the run ended. It is not looked
-    at for items that were filtered, shed or lost.
+    `latency_s` is from arrival to the last answer; for an item in flight, its age when the run ended. It is not used
+    for items that were filtered, shed or lost.
     """
 
     arrival_s: NDArray[np.float64]
@@ -63,16 +64,8 @@ class Items:
     outcome: NDArray[np.uint8]
 
     def select(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "Items":
-        """The items that a mask or indexes choose."""
+        """Return the items chosen by a mask or by indexes."""
         return Items(arrival_s=self.arrival_s[chosen], latency_s=self.latency_s[chosen], outcome=self.outcome[chosen])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sla:
-    """`percentile` percent of the items are to be answered within `latency_s`."""
-
-    latency_s: float
-    percentile: float
 
 
 SlaChanges = Sequence[tuple[float, Sla]]
@@ -81,7 +74,7 @@ SlaChanges = Sequence[tuple[float, Sla]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """What part of a run is scored, in windows of `window_s` (the last one may be shorter)."""
+    """The scored part of a run, in windows of `window_s` (the last one may be shorter)."""
 
     duration_s: float
     warmup_s: float
@@ -90,13 +83,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """[from_s, until_s); `until_s` is infinite for what does not end, and equals `from_s` for what happens at once."""
+    """[from_s, until_s); `until_s` is infinite without an end, and equals `from_s` for a single point in time."""
 
     from_s: float
     until_s: float
 
     def overlaps(self, other: "Interval") -> bool:
-        """Whether they have an instant in common."""
+        """Whether the intervals have a point in time in common."""
         return self.from_s < other.until_s and other.from_s < self.until_s
 
 
@@ -124,8 +117,8 @@ class Window:
 class ItemScore:
     """The items of a run: offered = served + filtered + shed + lost + in_flight.
 
-    `within_sla_share` = items within the SLA / items offered and not filtered. Shares are None where there is nothing
-    to share; percentiles (nearest rank, lost items infinite) are None when infinite or without items.
+    `within_sla_share` = items within the SLA / items offered and not filtered. Shares are None without
+    items; percentiles (nearest rank, lost items infinite) are None when infinite or without items.
     """
 
     windows: tuple[Window, ...]
@@ -162,18 +155,18 @@ class Steps:
             raise ValueError("times_s: must ascend")
 
     def at(self, t_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The values at these instants."""
+        """Return the values at these times."""
         values = np.concatenate([[0.0], np.asarray(self.values, dtype=np.float64)])
         return values[np.searchsorted(np.asarray(self.times_s, dtype=np.float64), t_s, side="right")]
 
     def parts(self, from_s: float, until_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The constant parts between two instants: where each begins, with `until_s` last, and the value of each."""
+        """Return the constant parts between two times: the beginning of each, with `until_s` last, and their values."""
         edges = _edges([from_s, until_s], self.times_s)
         return edges, self.at(edges[:-1])
 
 
 class TallyArrays(NamedTuple):
-    """The memory of a Tally, for compiled code: `observe` and `count` write it.
+    """The arrays of a Tally, for compiled code: `observe` writes them.
 
     `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks`
     (open windows, bins) and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of
@@ -194,7 +187,7 @@ class TallyArrays(NamedTuple):
 
 
 class Tally:
-    """What has become of the items of one pipeline, in memory that does not grow with their number.
+    """Counts the outcomes of one pipeline's items, in memory that does not grow with their number.
 
     Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the
     bin: exact where it holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
@@ -202,7 +195,7 @@ class Tally:
     """
 
     def __init__(self, sla: Sla, clock: Clock, *, changes: SlaChanges = (), open_windows: int = 1) -> None:
-        """`open_windows`: how many windows, in a row, items may still be recorded of at a time."""
+        """`open_windows` is the number of consecutive windows whose items can be recorded at the same time."""
         self._slas = ((-math.inf, sla), *changes)
         self._clock = clock
         windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
@@ -232,7 +225,7 @@ class Tally:
             raise ValueError("arrival_s: in a window that is closed: items must come in the order of their windows")
 
     def copy(self) -> "Tally":
-        """Return another one that holds the same."""
+        """Return a copy."""
         (_, sla), *changes = self._slas
         twin = Tally(sla, self._clock, changes=changes, open_windows=len(self.arrays.fine))
         for mine, other in zip(self.arrays, twin.arrays, strict=True):
@@ -240,7 +233,7 @@ class Tally:
         return twin
 
     def score(self, faults: Iterable[Interval] = ()) -> ItemScore:
-        """Score what was recorded; `faults` are the intervals in which the scenario disturbs the run."""
+        """Return the score of the recorded items; `faults` are the intervals of the scenario's faults."""
         counts = self.arrays.counts
         total = counts.sum(axis=0)
         windows = tuple(self._windows(tuple(faults)))
@@ -306,14 +299,14 @@ def observe(
     latency_s: NDArray[np.float64],
     outcome: NDArray[np.uint8],
 ) -> int:
-    """Count the first `n` items; return how many of them were of a window that is closed (and not counted)."""
+    """Count the first `n` items; return how many were not counted because their window is closed."""
     counts, fine, peaks, first_open, slas = tally.counts, tally.fine, tally.peaks, tally.first_open, tally.slas
     warmup_s, duration_s, window_s = tally.numbers[0], tally.numbers[1], tally.numbers[2]
     windows, slots, base = len(counts), len(fine), tally.base[0]
     sla_s = lost_after_s = 0.0
     bits = latency_s.view(np.int64)
     late = 0
-    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # those of the item before
+    window, slot, from_s, until_s = -1, 0, math.inf, -math.inf  # of the previous item
     for i in range(n):
         if not warmup_s <= arrival_s[i] < duration_s:
             continue
@@ -353,7 +346,7 @@ def observe(
 
 @compiled
 def _close(tally: TallyArrays) -> None:
-    """Note the p95 of the first open window, and let the run's histogram have its latencies."""
+    """Store the p95 of the first open window, and add its latencies to the histogram of the run."""
     window = tally.first_open[0]
     slot = window % len(tally.fine)
     fine, peaks = tally.fine[slot], tally.peaks[slot]
@@ -383,7 +376,7 @@ def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, perce
 def score_items(
     items: Items, sla: Sla, clock: Clock, faults: Iterable[Interval] = (), *, changes: SlaChanges = ()
 ) -> ItemScore:
-    """Score the items of one pipeline; `faults` are the intervals in which the scenario disturbs the run.
+    """Return the score of one pipeline's items; `faults` are the intervals of the scenario's faults.
 
     `changes` are the SLAs that follow `sla`. An answer later than 10 × SLA, and an item in flight for longer than that,
     count as lost.
@@ -394,21 +387,21 @@ def score_items(
 
 
 def cost(cost_per_hour: Steps, clock: Clock) -> float:
-    """USD over the scored time, of what scheduled replicas cost per hour, starting and draining ones included."""
+    """Return the cost in USD over the scored time, from the cost per hour of the scheduled replicas."""
     edges, values = cost_per_hour.parts(clock.warmup_s, clock.duration_s)
     return float(np.sum(np.diff(edges) * values) / 3600)
 
 
 def replica_changes(desired: Iterable[Steps], clock: Clock) -> int:
-    """Σ|Δ desired| over all placements in the scored time; what holds when it begins is no change."""
+    """Return Σ|Δ desired| over all placements in the scored time; the state at its beginning is not a change."""
     return sum(int(np.sum(np.abs(np.diff(series.parts(clock.warmup_s, clock.duration_s)[1])))) for series in desired)
 
 
 def cap_violations(spend_per_hour: Steps, cap_per_hour: Steps, duration_s: float, excused: Iterable[Interval]) -> int:
-    """The number of maximal intervals of unexcused excess of spend over the cap, warm-up included.
+    """Return the number of maximal intervals in which spend exceeds the cap without an excuse, warm-up included.
 
-    In an excused interval (from a price rise, a budget cut or a take-over until the drain + 2 cycles later) an excess
-    is forgiven as long as spend is not above the lowest that it has been since the interval began.
+    In an excused interval (from a price rise, a budget cut or a take-over until drain + 2 cycles later) an excess does
+    not count as long as spend is not above its lowest value since the interval began.
     """
     excuses = tuple(excused)
     edges = _edges(

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from simulations.scenario.scenario import Load, Scenario, pipeline_key
@@ -23,15 +25,17 @@ from simulations.scenario.schedule import (
 )
 from simulations.scenario.traces import Column, read_trace
 
+_PEAK_WINDOW_S = 20
+
 
 def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
-    """Return the schedule of every pipeline, by namespace/name; spikes are in it, and without load it is empty.
+    """Return the schedule of every pipeline, by namespace/name; spikes are included, and without load it is empty.
 
-    `scale` thins the sessions to that share of them. A seed gives the same sessions whatever else is in the file.
+    `scale` is the share of the sessions kept. The sessions of a seed do not depend on the rest of the file.
 
     Raises:
         InvalidTrace: a trace that cannot be read.
-        LoadTooLarge: more sessions than anybody could carry; it names the field that asks for them.
+        LoadTooLarge: too many sessions; the error names the field that causes them.
         ValueError: a scale outside (0, 1].
     """
     clock = scenario.file.clock
@@ -41,14 +45,14 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
     for index, load in enumerate(scenario.file.load):
         entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
         make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
-        with _asked_by("load", index):
+        with _blame("load", index):
             schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
         schedules[load.pipeline] = schedules[load.pipeline].merged(schedule)
     for index, fault in enumerate(scenario.file.faults):
         spike = fault.spike
         if spike is not None:
             until_s = min(fault.interval.until_s, clock.duration_s)
-            with _asked_by("faults", index, "spike"):
+            with _blame("faults", index, "spike"):
                 schedules[spike.pipeline] = with_spike(
                     schedules[spike.pipeline], fault.interval.from_s, until_s, spike.factor, derived_seed(seed, index)
                 )
@@ -61,7 +65,7 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
 
 
 def refused_loads(scenario: Scenario, seeds: Iterable[int]) -> Iterator[Breach]:
-    """Yield the field that asks for more load than can be made, if there is one."""
+    """Yield the field that causes a load above the limit, if there is one."""
     for seed in seeds:
         try:
             pipeline_schedules(scenario, seed=seed)
@@ -71,7 +75,7 @@ def refused_loads(scenario: Scenario, seeds: Iterable[int]) -> Iterator[Breach]:
 
 
 @contextlib.contextmanager
-def _asked_by(*path: str | int) -> Iterator[None]:
+def _blame(*path: str | int) -> Iterator[None]:
     try:
         yield
     except LoadTooLarge as error:
@@ -80,7 +84,7 @@ def _asked_by(*path: str | int) -> Iterator[None]:
 
 
 def item_seed(seed: int, index: int) -> int:
-    """Return the seed of what happens to the items of the pipeline at `index` in a run: phases, filters, service."""
+    """Return the seed for the items of the pipeline at `index` in a run: chunk phases, filtering, service times."""
     return derived_seed(seed, index)
 
 
@@ -93,3 +97,18 @@ def _replay(load: Load, folder: Path) -> Replay:
         offset_s=0.0 if load.offset is None else duration_s(load.offset),
         session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
     )
+
+
+def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:
+    """Return the highest 20-second mean of a load, in the pipeline's unit."""
+    level = demand_by_second(load, pipeline, until_s)
+    width = min(_PEAK_WINDOW_S, len(level))
+    return float(np.convolve(level, np.ones(width) / width, mode="valid").max())
+
+
+def demand_by_second(load: Schedule, pipeline: PipelineSpec, until_s: float) -> NDArray[np.float64]:
+    """Return the load in each second, in the pipeline's unit: streams at its middle, or requests that arrive in it."""
+    edges = np.arange(0.0, until_s + 1.0)
+    if pipeline.unit is DemandUnit.STREAMS:
+        return load.active(edges[:-1] + 0.5).astype(float)
+    return np.histogram(load.start_s, edges)[0].astype(float)

@@ -1,4 +1,4 @@
-"""JSON merge patches (RFC 7396), as `set` in scenario files has them: applying one, and taking it back. Pure."""
+"""JSON merge patches (RFC 7396), as in `set` of scenario files: apply one, and undo it. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, A
 
 
 def undo(patch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that brings back what `patch` changes in `before`."""
+    """Return the merge patch that undoes `patch`, which was applied to `before`."""
     return {
         field: undo(value, before[field])
         if isinstance(value, Mapping) and isinstance(before.get(field), Mapping)

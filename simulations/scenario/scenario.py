@@ -1,6 +1,6 @@
-"""Scenario files: the load, the faults and the questions of one run, for the simulator and the lab alike.
+"""Scenario files: load, faults, policies and what-ifs of a run, for the simulator and the lab.
 
-A file is checked together with the manifests it names; paths in it are relative to it.
+A file is checked together with the manifests that it names. Its paths are relative to it.
 """
 
 import math
@@ -20,7 +20,8 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
-from simulations.results.scoring import Clock, Interval, Sla
+from optimizer.model import Sla
+from simulations.results.scoring import Clock, Interval
 from simulations.scenario.patches import merged, undo
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
@@ -30,7 +31,7 @@ MAX_WINDOWS = 100_000
 
 
 def _number(value: Any) -> float:
-    """Whole numbers and decimal strings, as everywhere in the resources: never floats."""
+    """Return a whole number or decimal string as a number; floats are refused, as in the resources."""
     try:
         number = Decimal(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
     except InvalidOperation:
@@ -100,14 +101,14 @@ Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
 
 
 class Session(Part):
-    """How long a stream lasts: log-normal."""
+    """The length of streams, log-normal."""
 
     mean: PositiveDuration
     cv: Number
 
 
 class LoadFields(Part):
-    """How a trace becomes load; in a what-if, the fields that are given replace those of every load entry."""
+    """How a trace becomes load. In a what-if, the given fields replace those of every load entry."""
 
     trace: str | None = None
     """A file, or the name of a bundled trace."""
@@ -117,7 +118,7 @@ class LoadFields(Part):
     session: Session | None = None
     speed: PositiveNumber | None = None
     offset: Duration | None = None
-    """Where in the recording the first copy begins; default its beginning."""
+    """Where in the recording the first copy begins. Default: its beginning."""
 
 
 class Load(LoadFields):
@@ -129,7 +130,7 @@ class Load(LoadFields):
 
 
 class MetricsShare(Part):
-    """`metricsPartial`: this share of the series stays away."""
+    """`metricsPartial`: this share of the series is missing."""
 
     share: Share
     pipeline: PipelineNames = EVERYTHING
@@ -164,12 +165,12 @@ class SlowStage(Part):
 
 
 class SpotReclaim(Part):
-    """`spotReclaim`: a share of a pool's nodes is taken back; what runs on them goes with them."""
+    """`spotReclaim`: a share of a pool's nodes is reclaimed, with the replicas on them."""
 
     pool: str
     share: Share
     notice: Duration = "0s"
-    """How long before it is announced: the nodes take no new replica any more."""
+    """The time between the announcement, from which the nodes take no new replica, and the reclaim."""
 
 
 FaultKind = Literal[
@@ -194,7 +195,7 @@ def _kinds(fault: Any) -> list[str]:
 
 def _given(part: Part, name: str) -> bool:
     values = vars(part)
-    return name not in values or values[name] is not None  # what has been found wrong already is not among them
+    return name not in values or values[name] is not None  # fields that have failed validation are not among them
 
 
 def _one_kind(fault: Any) -> Iterator[Breach]:
@@ -205,14 +206,14 @@ def _one_kind(fault: Any) -> Iterator[Breach]:
 
 
 class Fault(Part):
-    """One disturbance, from `at` on for as long as `for` says, or to the end of the run."""
+    """One fault, from `at` for the time `for`, or to the end of the run."""
 
     at: Duration
     for_: PositiveDuration | None = Field(default=None, alias="for")
     pool_unavailable: str | None = None
-    """No new replica gets a node of the pool; running ones stay."""
+    """New replicas get no node of the pool; running ones stay."""
     pool_lost: str | None = None
-    """The pool's nodes vanish with what ran on them."""
+    """The pool's nodes are lost, with the replicas on them."""
     metrics_lost: PipelineNames | None = None
     metrics_stale: PipelineNames | None = None
     metrics_partial: MetricsShare | None = None
@@ -228,13 +229,13 @@ class Fault(Part):
 
     @property
     def kind(self) -> FaultKind:
-        """Which of the disturbances it is, by its name in the file."""
+        """Return the kind of the fault, by its name in the file."""
         kind: FaultKind = _kinds(self)[0]  # type: ignore[assignment]
         return kind
 
     @property
     def interval(self) -> Interval:
-        """When it is on; what happens at once (`set` without `for`, `spotReclaim`) ends when it begins."""
+        """Return when the fault is active; `set` and `spotReclaim` without `for` end when they begin."""
         at_s = duration_s(self.at)
         if self.for_ is not None:
             return Interval(from_s=at_s, until_s=at_s + duration_s(self.for_))
@@ -242,13 +243,13 @@ class Fault(Part):
 
     @property
     def pool(self) -> str | None:
-        """The pool it is about, if it is about one."""
+        """Return the pool that the fault affects, None if it affects none in particular."""
         holder = self.slow_start or self.spot_reclaim
         return self.pool_unavailable or self.pool_lost or (holder.pool if holder else None)
 
     @property
     def pipeline(self) -> str | None:
-        """The pipeline (or "*") it is about, if it is about any."""
+        """Return the pipeline (or "*") that the fault affects, None if it affects none in particular."""
         holder = self.metrics_partial or self.metrics_noisy or self.spike
         return self.metrics_lost or self.metrics_stale or (holder.pipeline if holder else None)
 
@@ -264,7 +265,7 @@ class WhatIf(Part):
         constraint(
             holds=lambda self: _given(self, "set_") or _given(self, "load"),
             cel=None,
-            rule="must have set or load, or it changes nothing",
+            rule="must have set or load; without them it changes nothing",
             field="name",
         ),
     )
@@ -279,7 +280,7 @@ def _faults_outside(scenario: Any) -> Iterator[Breach]:
 
 
 class ScenarioFile(Part):
-    """A scenario as it is written."""
+    """The content of a scenario file."""
 
     name: Annotated[str, Field(min_length=1)]
     manifests: Annotated[list[str], Field(min_length=1)]
@@ -296,7 +297,7 @@ class ScenarioFile(Part):
         constraint(
             holds=lambda self: len(self.name) <= 100 and self.name.isprintable() and "/" not in self.name,
             cel=None,
-            rule="must be fit for the name of a file: at most 100 printable characters, none of them /",
+            rule="must be usable as a file name: at most 100 printable characters, none of them /",
             field="name",
         ),
         constraint(
@@ -316,14 +317,14 @@ class ScenarioFile(Part):
 
     @property
     def clock(self) -> Clock:
-        """What is scored of a run."""
+        """Return which part of a run is scored."""
         return Clock(
             duration_s=duration_s(self.duration), warmup_s=duration_s(self.warmup), window_s=duration_s(self.window)
         )
 
 
 class InvalidScenario(ValueError):
-    """A scenario, or a manifest that it names, has mistakes: `findings` has each, the message one line for each."""
+    """A scenario or one of its manifests is invalid: `findings` has each error, the message a line for each."""
 
     def __init__(self, findings: tuple[Finding, ...]) -> None:
         super().__init__("\n".join(map(str, findings)))
@@ -334,7 +335,7 @@ class InvalidScenario(ValueError):
 class Scenario:
     """A valid scenario with the resources its manifests declare.
 
-    `documents` are these resources as they are written, by KIND/[NAMESPACE/]NAME.
+    `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME.
     """
 
     path: Path
@@ -345,11 +346,15 @@ class Scenario:
 
     @property
     def manifests(self) -> tuple[Path, ...]:
-        """The manifest files."""
+        """Return the paths of the manifest files."""
         return tuple(self.path.parent / name for name in self.file.manifests)
 
     def what_if(self, name: str) -> WhatIf:
-        """Return the what-if of that name; ValueError when there is none."""
+        """Return the what-if of that name.
+
+        Raises:
+            ValueError: there is no such what-if.
+        """
         found = next((what_if for what_if in self.file.what_if if what_if.name == name), None)
         if found is None:
             known = ", ".join(what_if.name for what_if in self.file.what_if) or "none"
@@ -359,9 +364,9 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceChange:
-    """From `at_s` on a resource is another one; `name` is its KIND/[NAMESPACE/]NAME.
+    """The new value of a resource from `at_s` on; `name` is its KIND/[NAMESPACE/]NAME.
 
-    `fault` is the index of the fault that sets it, or ends then.
+    `fault` is the index of the `set` fault that begins or ends then.
     """
 
     at_s: float
@@ -371,9 +376,9 @@ class ResourceChange:
 
 
 class PatchRefused(ValueError):
-    """A patch makes a resource that is none: `breaches` has each mistake with its path in the resource.
+    """A patch makes a resource invalid: `breaches` has each error with its path in the resource.
 
-    `fault` is the index of the fault that has the patch, None for that of a what-if.
+    `fault` is the index of the fault with the patch, None for the patch of a what-if.
     """
 
     def __init__(self, name: str, breaches: tuple[Breach, ...], fault: int | None) -> None:
@@ -388,7 +393,7 @@ def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
     """Return the scenario with the resources and the load of a what-if, and nothing else changed.
 
     Raises:
-        PatchRefused: a patch makes a resource that is none.
+        PatchRefused: a patch makes a resource invalid.
     """
     if what_if is None:
         return scenario
@@ -402,10 +407,10 @@ def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
 
 
 def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]]) -> Scenario:
-    """Return the scenario with other documents in place of those of the same names.
+    """Return the scenario with `documents` in place of those of the same names.
 
     Raises:
-        PatchRefused: a document is no such resource.
+        PatchRefused: a document is not a valid resource of its kind.
     """
     changed = {name: _resource(name, document) for name, document in documents.items()}
     return replace(
@@ -417,10 +422,10 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
 
 
 def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
-    """Return what the `set` faults make of the resources, in order of time; what has an end is undone at it.
+    """Return the changes that `set` faults make to resources, sorted by time; a fault with an end is undone then.
 
     Raises:
-        PatchRefused: a patch makes a resource that is none.
+        PatchRefused: a patch makes a resource invalid.
     """
     due: list[tuple[float, int, str, bool]] = []
     for index, fault in enumerate(scenario.file.faults):
@@ -449,10 +454,8 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
     changes: dict[str, list[tuple[float, Sla]]] = {pipeline_key(pipeline): [] for pipeline in scenario.pipelines}
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):
-            sla = pipeline_spec(change.resource).sla
-            changes[change.name.partition("/")[2]].append(
-                (change.at_s, Sla(latency_s=sla.latency_s, percentile=sla.percentile))
-            )
+            key = change.name.partition("/")[2]
+            changes[key].append((change.at_s, pipeline_spec(change.resource).sla))
     return changes
 
 
@@ -473,16 +476,19 @@ def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Re
 
 
 def resource_name(resource: SpeechPipeline | ComputePool) -> str:
-    """KIND/[NAMESPACE/]NAME, as scenarios name resources."""
+    """Return KIND/[NAMESPACE/]NAME, as scenarios name resources."""
     if isinstance(resource, SpeechPipeline):
         return f"SpeechPipeline/{pipeline_key(resource)}"
     return f"ComputePool/{resource.metadata.name}"
 
 
 def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
-    """Read a scenario and the manifests that it names; raise InvalidScenario with every mistake in them.
+    """Return the scenario in a file, with the manifests that it names.
 
-    `policies` are the names that its `policies` may have; None: any.
+    `policies` are the names allowed in its `policies`; None: any.
+
+    Raises:
+        InvalidScenario: with every error in the scenario and its manifests.
     """
     try:
         documents = load_documents(path)
@@ -503,16 +509,16 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
     scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
-    breaches = breaches or [*_refused_patches(scenario)]  # a patch of what is not there has had its message
+    breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
     return scenario
 
 
 def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -> InvalidScenario:
-    """Return the error that tells mistakes with file and line.
+    """Return the error that reports mistakes with file and line.
 
-    Each is in the scenario file, or in the manifest of the resource that comes with it (KIND/[NAMESPACE/]NAME).
+    A mistake is in the manifest of the resource named with it (KIND/[NAMESPACE/]NAME); None: in the scenario file.
     """
     manifests = _manifest_documents(scenario.manifests)
     (file,) = load_documents(scenario.path)
@@ -521,7 +527,7 @@ def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -
 
 
 def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:
-    """Return the resources as they are written, by KIND/[NAMESPACE/]NAME."""
+    """Return the resources as written in the manifests, by KIND/[NAMESPACE/]NAME."""
     return {
         _document_name(document.data): document
         for path in paths
@@ -544,7 +550,7 @@ def _unknown_policies(file: ScenarioFile, known: Collection[str]) -> Iterator[Br
 
 
 def _refused_patches(scenario: Scenario) -> Iterator[Breach]:
-    """What patches would make of the resources, and other loads of the pipelines, that cannot be."""
+    """Yield the errors that patches cause in resources, and that other loads of what-ifs have."""
     yield from _refused_faults(scenario, ())
     for index, what_if in enumerate(scenario.file.what_if):
         try:
@@ -556,31 +562,31 @@ def _refused_patches(scenario: Scenario) -> Iterator[Breach]:
         load_at = ("whatIf", index, "load")
         found = [
             breach for load in other.file.load for breach in _load_breaches(load_at, load, other)
-        ]  # one message for what is wrong with every load entry
+        ]  # one message for an error in every load entry
         yield from {breach.path: breach for breach in found}.values()
         yield from _refused_faults(other, ("whatIf", index))
 
 
 def _refused_faults(scenario: Scenario, base: tuple[str | int, ...]) -> Iterator[Breach]:
-    """Blames the fault, or the what-if at `base` that it does not go with."""
+    """Yield the errors that `set` faults cause, at the fault, or at `base`: the what-if that conflicts with it."""
     try:
         resource_changes(scenario)
     except PatchRefused as error:
         for breach in error.breaches:
             if base:
-                rule = f"does not go with faults[{error.fault}], which then makes {error.name} one whose"
-                yield Breach(path=base, rule=f"{rule} {format_path(breach.path)} {breach.rule}")
+                rule = f"conflicts with faults[{error.fault}], which makes {error.name} invalid"
+                yield Breach(path=base, rule=f"{rule}: {format_path(breach.path)}: {breach.rule}")
             else:
                 yield Breach(path=("faults", error.fault or 0, "set", error.name, *breach.path), rule=breach.rule)
 
 
 def pipeline_key(pipeline: SpeechPipeline) -> str:
-    """namespace/name, as scenarios name pipelines."""
+    """Return namespace/name, as scenarios name pipelines."""
     return f"{pipeline.metadata.namespace or 'default'}/{pipeline.metadata.name}"
 
 
 def _references(scenario: Scenario) -> Iterator[Breach]:
-    """What the file says of things that are not there, or that do not go with the pipeline's unit."""
+    """Yield references to unknown resources, and loads that do not fit the pipeline's unit."""
     pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
     resources = {*map(resource_name, scenario.pipelines), *map(resource_name, scenario.pools)}
@@ -609,7 +615,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
 
 
 def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) -> Iterator[Breach]:
-    """What is wrong with the load of a pipeline that is there."""
+    """Yield the errors of a load entry whose pipeline exists."""
     pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
     yield from _unit_breaches(at, load, pipeline)
     try:

@@ -1,4 +1,4 @@
-"""From recorded load to who starts when: a schedule that is decided before the run and does not depend on it.
+"""Schedules of sessions made from recorded load. A schedule is made before the run and does not depend on it.
 
 Time in a schedule is that of the run: a trace at speed 4 passes four times faster than it was recorded, session lengths
 included. Randomness is seeded: the same arguments give the same schedule.
@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 from simulations.scenario.traces import Column, Trace
 
 MAX_SESSIONS = 5_000_000
-"""A schedule of more sessions or bins is a slip of the pen, and would not fit into memory."""
+"""The limit of sessions or bins in a schedule: more are surely a mistake, and would not fit into memory."""
 
 _SPIKE_JITTER_S = 1.0
-_PHASES, _SPIKE, _THINNING = 1, 2, 3  # one random stream per purpose
+_PHASES, _SPIKE, _THINNING = 1, 2, 3  # a random stream for each purpose
 
 
 class LoadTooLarge(ValueError):
-    """A load of more than MAX_SESSIONS; the message says of what.
+    """A load of more than MAX_SESSIONS sessions or bins.
 
-    `path` is the field of the scenario that asks for it, empty where there is no scenario.
+    `path` is the field of the scenario that causes it, empty without a scenario.
     """
 
     path: tuple[str | int, ...] = ()
@@ -44,14 +44,14 @@ class SessionLength:
     cv: float
 
     def draw(self, rng: Generator, count: int) -> NDArray[np.float64]:
-        """`count` lengths in seconds."""
+        """Return `count` random lengths in seconds."""
         variance = math.log1p(self.cv**2)
         return rng.lognormal(math.log(self.mean_s) - variance / 2, math.sqrt(variance), count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """How a trace is played: `copies` superposed, from `offset_s` of the recording on, `speed` times faster.
+    """How a trace is replayed: `copies` superposed, from `offset_s` of the recording on, `speed` times faster.
 
     The first copy plays the recording as it is, so that `offset_s` names a segment; every further copy is shifted
     cyclically by an independent random number of bins. Counts are never multiplied: that would inflate their
@@ -74,11 +74,11 @@ class Replay:
 
     @property
     def bin_s(self) -> float:
-        """The length of a bin in the run."""
+        """Return the length of a bin in the run."""
         return self.trace.bin_s / self.speed
 
     def bins(self, rng: Generator, duration_s: float) -> NDArray[np.float64]:
-        """The superposed values, one per bin of the run, in the unit of the trace's column."""
+        """Return the superposed values, one per bin of the run, in the unit of the trace's column."""
         recorded = self.trace.values
         first = round(self.offset_s / self.trace.bin_s)
         _bound(duration_s * self.speed / self.trace.bin_s, "bins of the trace")
@@ -104,36 +104,40 @@ class Schedule:
 
     @classmethod
     def of(cls, start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> Self:
-        """Bring sessions into order."""
+        """Return the schedule of these sessions, sorted by start."""
         order = np.argsort(start_s, kind="stable")
         return cls(start_s=start_s[order], end_s=end_s[order])
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` has written."""
+        """Return the schedule that `save` wrote to `path`."""
         with np.load(path) as arrays:
             return cls(start_s=arrays["start_s"], end_s=arrays["end_s"])
 
     def save(self, path: Path) -> None:
-        """Write as `.npz`."""
+        """Write the schedule to `path` as `.npz`."""
         np.savez(path, start_s=self.start_s, end_s=self.end_s)
 
     def merged(self, other: "Schedule") -> "Schedule":
-        """Both loads at once."""
+        """Return the sum of both loads."""
         return Schedule.of(
             np.concatenate([self.start_s, other.start_s]),
             np.concatenate([self.end_s, other.end_s]),
         )
 
     def active(self, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The number of sessions under way at each instant."""
+        """Return the number of active sessions at each time."""
         return np.searchsorted(self.start_s, at_s, side="right") - np.searchsorted(
             np.sort(self.end_s), at_s, side="right"
         )
 
 
 def request_schedule(replay: Replay, duration_s: float, seed: int) -> Schedule:
-    """Requests of a pipeline whose unit is Requests."""
+    """Return the requests for a pipeline whose unit is Requests.
+
+    Raises:
+        ValueError: the trace is a level of streams, or `replay` has session lengths.
+    """
     if replay.trace.column is Column.STREAMS:
         raise ValueError("column: streams: is a level of sessions; a pipeline of Requests needs arrivals or rate_per_s")
     if replay.session is not None:
@@ -143,39 +147,45 @@ def request_schedule(replay: Replay, duration_s: float, seed: int) -> Schedule:
 
 
 def stream_schedule(replay: Replay, duration_s: float, seed: int) -> Schedule:
-    """Sessions of a pipeline whose unit is Streams; the run begins with none under way."""
+    """Return the sessions for a pipeline whose unit is Streams; the run begins with none active.
+
+    Raises:
+        ValueError: the trace does not say how long sessions last, and `replay` does not either.
+    """
     rng = default_rng(seed)
     if replay.trace.column is Column.STREAMS:
         return _follow_level(replay, duration_s, rng)
     if replay.session is None:
-        raise ValueError(f"session: is required with column {replay.trace.column.value}: how long does a stream last?")
+        raise ValueError(
+            f"session: is required with column {replay.trace.column.value}, which does not say how long a stream lasts"
+        )
     start_s = _starts(replay, duration_s, rng)
     return Schedule.of(start_s, start_s + replay.session.draw(rng, len(start_s)) / replay.speed)
 
 
 def with_spike(schedule: Schedule, from_s: float, until_s: float, factor: float, seed: int) -> Schedule:
-    """Multiply the load between `from_s` and `until_s` by `factor` (at least 1) with extra sessions.
+    """Return the schedule with the load between `from_s` and `until_s` multiplied by `factor` (at least 1).
 
-    Every session gets factor - 1 companions on average for as long as it lasts within the interval, so that the level
-    is multiplied from the beginning to the end of it. Companions start up to 1 s apart.
+    Every session gets factor - 1 copies on average for as long as it lasts within the interval, so that the level is
+    multiplied in all of it. The starts of the copies are spread over up to 1 s.
     """
     if factor < 1:
         raise ValueError(f"spike.factor: {factor:g}: must be at least 1")
     rng = default_rng([seed, _SPIKE])
     _bound(factor * len(schedule), "sessions in the spike")
     whole, share = divmod(factor - 1, 1)
-    companions = int(whole) + (rng.random(len(schedule)) < share)
-    start_s = np.repeat(np.maximum(schedule.start_s, from_s), companions)
-    is_request = np.repeat(schedule.end_s == schedule.start_s, companions)
-    inside = np.repeat((schedule.start_s < until_s) & (schedule.end_s >= from_s), companions)
+    copies = int(whole) + (rng.random(len(schedule)) < share)
+    start_s = np.repeat(np.maximum(schedule.start_s, from_s), copies)
+    is_request = np.repeat(schedule.end_s == schedule.start_s, copies)
+    inside = np.repeat((schedule.start_s < until_s) & (schedule.end_s >= from_s), copies)
     start_s += rng.random(len(start_s)) * np.minimum(_SPIKE_JITTER_S, until_s - from_s)
-    end_s = np.where(is_request, start_s, np.minimum(np.repeat(schedule.end_s, companions), until_s))
+    end_s = np.where(is_request, start_s, np.minimum(np.repeat(schedule.end_s, copies), until_s))
     inside &= (start_s < until_s) & (is_request | (end_s > start_s))
     return schedule.merged(Schedule.of(start_s[inside], end_s[inside]))
 
 
 def thinned(schedule: Schedule, share: float, seed: int) -> Schedule:
-    """Keep every session with probability `share`, which keeps the shape of the load."""
+    """Return the schedule with each session kept with probability `share`, which keeps the shape of the load."""
     if not 0 < share <= 1:
         raise ValueError(f"scale: {share:g}: must be above 0 and at most 1")
     kept = default_rng([seed, _THINNING]).random(len(schedule)) < share
@@ -185,9 +195,9 @@ def thinned(schedule: Schedule, share: float, seed: int) -> Schedule:
 def chunk_times(
     schedule: Schedule, chunk_s: float, duration_s: float, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """When each stream offers its chunks: every `chunk_s` from a random phase until it ends.
+    """Return when each stream offers its chunks: every `chunk_s` from a random phase until it ends.
 
-    Returns the times in order, shape (chunks,), and for each the index of its session in the schedule.
+    The result has the times in order, shape (chunks,), and for each the index of its session in the schedule.
     """
     first_s = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
     end_s = np.minimum(schedule.end_s, duration_s)
@@ -200,12 +210,12 @@ def chunk_times(
 
 
 def chunk_phases(schedule: Schedule, chunk_s: float, seed: int) -> NDArray[np.float64]:
-    """How long after its start each stream offers its first chunk, shape (sessions,)."""
+    """Return how long after its start each stream offers its first chunk, shape (sessions,)."""
     return default_rng([seed, _PHASES]).random(len(schedule)) * chunk_s
 
 
 def derived_seed(seed: int, *path: int) -> int:
-    """A seed of its own for each purpose, so that one draw more in one place changes nothing elsewhere."""
+    """Return a seed for one purpose, so that an additional draw for one purpose does not change others."""
     return int(SeedSequence([seed, *path]).generate_state(1)[0])
 
 
@@ -221,10 +231,10 @@ def _starts(replay: Replay, duration_s: float, rng: Generator) -> NDArray[np.flo
 
 
 def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule:
-    """Sessions whose number follows the level.
+    """Return sessions whose number follows the level.
 
-    A session that ends while the level holds is followed by another at once; when the level falls, those end that would
-    have ended first. Without a session length, sessions last until the level falls.
+    A session that ends while the level holds is replaced at once. When the level falls, those end that would have ended
+    first. Without a session length, sessions last until the level falls.
     """
 
     def end_of(start_s: float) -> float:

@@ -1,7 +1,7 @@
 """Recorded load: a level or a count per time bin, read from CSV.
 
 A trace is a CSV file (gzip if its name ends in `.gz`) with a header. Its first column is `t_s`, the start of the bin in
-seconds, evenly spaced. The column that is read says what the numbers are (`Column`).
+seconds, evenly spaced. The column name says what its numbers are (`Column`).
 """
 
 import csv
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_BYTES = 256 * 2**20
-"""More than this, unpacked, is no recording of load."""
+"""The largest trace file, unpacked."""
 
 
 class Column(Enum):
-    """What the values of a trace count."""
+    """The quantity in a column of a trace."""
 
     ARRIVALS = "arrivals"
     """Sessions (or requests) that start in the bin: whole numbers."""
@@ -48,20 +48,21 @@ class Trace:
 
     @property
     def span_s(self) -> float:
-        """The length of the recording."""
+        """Return the length of the recording."""
         return self.bin_s * len(self.values)
 
 
 def bundled_names() -> list[str]:
-    """The file names of the traces that come with Sluice."""
+    """Return the file names of the bundled traces."""
     folder = resources.files("simulations.data") / "traces"
     return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith((".csv", ".csv.gz")))
 
 
 def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
-    """Read a file (relative to `folder`) or, where there is none of that name, the bundled trace.
+    """Return the trace in the file `source`, relative to `folder`; if there is none, the bundled trace of that name.
 
-    Raises InvalidTrace.
+    Raises:
+        InvalidTrace: there is no such trace, or it cannot be read.
     """
     path = folder / source
     if path.is_file():
@@ -72,7 +73,7 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
     elif source in bundled_names():
         content = (resources.files("simulations.data") / "traces" / source).read_bytes()
     else:
-        raise InvalidTrace(f"{path}: no such file, nor a bundled trace ({', '.join(bundled_names())})")
+        raise InvalidTrace(f"{path}: no such file or bundled trace (the bundled ones are {', '.join(bundled_names())})")
     if source.endswith(".gz"):
         try:
             content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES + 1)
@@ -88,7 +89,11 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
 
 
 def parse_trace(text: str, column: Column, *, name: str) -> Trace:
-    """Read CSV text; `name` appears in messages. Raises InvalidTrace."""
+    """Return the trace in CSV `text`; `name` appears in messages.
+
+    Raises:
+        InvalidTrace: the text is no valid trace.
+    """
     rows = _rows(text, name)
     header = [field.strip() for field in next(rows, (1, []))[1]]
     if not header or header[0] != "t_s":
@@ -108,12 +113,12 @@ def parse_trace(text: str, column: Column, *, name: str) -> Trace:
         values.append(value)
         _check_spacing(times, f"{name}:{line}: t_s: {row[0]}")
     if len(times) < 2:
-        raise InvalidTrace(f"{name}: {len(times)} rows; at least 2 are needed to know the bin")
+        raise InvalidTrace(f"{name}: {len(times)} rows; must be at least 2, to know the length of a bin")
     return Trace(name=name, column=column, bin_s=times[1] - times[0], values=np.array(values))
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with the number of its line."""
+    """Yield the rows that are not empty, each with its line number."""
     rows = csv.reader(io.StringIO(text))
     try:
         for row in rows:

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 from browser import Page, a_browser, a_page
-from experiments import Check, a_result, a_scenario, a_whole_experiment, an_experiment
+from experiments import a_check, a_result, a_scenario, a_whole_experiment, an_experiment
 
 from simulations.report.page import render
-from simulations.results.results import Change, DecisionEntry, Experiment
+from simulations.results.results import DecisionEntry, Experiment, PlacementChange
 
 T = TypeVar("T")
 MIN_CONTRAST = 4.5
@@ -130,7 +130,7 @@ def test_every_text_and_line_can_be_told_from_what_is_behind_it(
 
 
 def test_alarms_can_be_read_in_light_and_dark(browser: str, tmp_path: Path) -> None:
-    path = written(tmp_path, an_experiment(checks=[Check(ok=False)]))
+    path = written(tmp_path, an_experiment(checks=[a_check(ok=False)]))
     for dark in (False, True):
         texts = evaluated(browser, path, TEXT_CONTRASTS, dark=dark)
         assert texts["P.alarm"] >= MIN_CONTRAST
@@ -287,7 +287,10 @@ def test_hostile_names_are_shown_as_text(browser: str, tmp_path: Path) -> None:
         price_per_hour={hostile: (1.0, 2.0, 1.0, 1.0, 1.0, 1.0)},
     )
     entry = DecisionEntry(
-        t_s=1.0, pipeline=hostile, changes=(Change(stage=hostile, pool=hostile, before=1, after=2),), reason=hostile
+        t_s=1.0,
+        pipeline=hostile,
+        changes=(PlacementChange(stage=hostile, pool=hostile, before=1, after=2),),
+        reason=hostile,
     )
     experiment = replace(
         an_experiment(replace(result, series=series, decisions=(entry,)), a_result("hpa")), scenario=hostile

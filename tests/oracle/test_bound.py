@@ -19,7 +19,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, P
 from optimizer.model import Routing, ServiceLaw, Sla
 from simulations.bound.clairvoyant import clairvoyant_bound
 from simulations.engine.draws import verdict
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.results.scoring import MIN_WINDOW_ITEMS, Clock
 from simulations.scenario.schedule import Schedule
 

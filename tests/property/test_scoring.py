@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from simulations.results.scoring import Clock, Items, Outcome, Sla, Steps, cap_violations, cost, score_items
+from optimizer.model import Sla
+from simulations.results.scoring import Clock, Items, Outcome, Steps, cap_violations, cost, score_items
 
 CLOCK = Clock(duration_s=100, warmup_s=15, window_s=10)
 

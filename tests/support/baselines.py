@@ -10,8 +10,8 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import PipelineKey, PoolName
-from simulations.policies.base import Autoscaler, DetailedSnapshot, IngressReading, ReplicaReading
-from simulations.policies.workloads import Workload, placements
+from simulations.policies.autoscaler import Autoscaler, DetailedSnapshot, IngressReading, ReplicaReading
+from simulations.policies.deployments import Deployment, placements
 
 CAPTIONS = PipelineKey("speech/captions")
 
@@ -61,7 +61,7 @@ def a_detailed(
     )
 
 
-def a_workload(stage: StageSpec, desired: int, readings: Sequence[ReplicaReading] = ()) -> Workload:
+def a_workload(stage: StageSpec, desired: int, readings: Sequence[ReplicaReading] = ()) -> Deployment:
     """Return the first placement of `stage` with `desired` replicas, all ready."""
     key = (stage.name, stage.placements[0].pool)
     whole = a_state(a_spec(stage), replicas={key: desired})

@@ -19,7 +19,7 @@ from controller.core.state.spec import (
     Target,
 )
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from simulations.engine.pipeline import PipelineEngine
+from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule
 

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from simulations.results.results import (
     BoundResult,
-    Change,
     DecisionEntry,
     Experiment,
     PipelineSeries,
+    PlacementChange,
     PlacementSeries,
     Provenance,
     RunResult,
     RunSeries,
+    SelfCheck,
     Tuning,
 )
 from simulations.scenario.scenario import Scenario, load_scenario
@@ -36,13 +36,8 @@ POLICIES = {  # cost and missed share against those of sluice
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    name: str = "M/M/3: mean wait"
-    expected: float = 0.12
-    simulated: float = 0.1214
-    half_width: float = 0.002
-    ok: bool = True
+def a_check(*, name: str = "M/M/3: mean wait", ok: bool = True) -> SelfCheck:
+    return SelfCheck(name=name, expected=0.12, simulated=0.1214, half_width=0.002, ok=ok)
 
 
 def a_scenario() -> Scenario:
@@ -140,7 +135,7 @@ def a_result(
 
 
 def an_experiment(
-    *results: RunResult, bounds: Sequence[BoundResult] | None = None, checks: Sequence[Check] = (Check(),)
+    *results: RunResult, bounds: Sequence[BoundResult] | None = None, checks: Sequence[SelfCheck] = (a_check(),)
 ) -> Experiment:
     """Return an experiment of `results`, one of Sluice's by default, with a bound of 8 USD for every seed."""
     found = results or (a_result(),)
@@ -193,12 +188,14 @@ def a_whole_experiment(*, windows: int = 288, seeds: int = 3, decisions: int = 1
             a_result(seed=s, what_if=name, cost=cost + 0.1 * s, met=met, windows=windows, decisions=decisions)
             for s in range(1, seeds + 1)
         ]
-    checks = [replace(Check(), name=name) for name in ("M/M/3: mean wait", "M/D/1: mean wait", "Little's law: L = λW")]
+    checks = [a_check(name=name) for name in ("M/M/3: mean wait", "M/D/1: mean wait", "Little's law: L = λW")]
     return an_experiment(*results, checks=checks)
 
 
 def _decision(index: int) -> DecisionEntry:
-    changes = () if index % 3 == 2 else (Change(stage="encoder", pool="gpu", before=index % 7, after=index % 7 + 1),)
+    changes = (
+        () if index % 3 == 2 else (PlacementChange(stage="encoder", pool="gpu", before=index % 7, after=index % 7 + 1),)
+    )
     return DecisionEntry(
         t_s=120.0 + 15 * index,
         pipeline="speech/live-captions",

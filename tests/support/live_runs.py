@@ -11,9 +11,9 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.lab.session.report import LiveRun, lab_result
-from simulations.results.ledger import Observation, PlacementKey, Replicas
-from simulations.results.results import Change
+from simulations.results.results import PlacementChange
 from simulations.results.scoring import Clock, Items, Outcome
+from simulations.results.spending import Observation, PlacementKey, Replicas
 
 CAPTIONS = PipelineKey("speech/captions")
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
@@ -68,7 +68,10 @@ def observed(seen: Callable[[float], Observation] = an_observation) -> tuple[Obs
 
 def a_decision(*, now_s: float, reason: str = "more demand") -> LoggedDecision:
     return LoggedDecision(
-        now_s=now_s, pipeline=CAPTIONS, changes=(Change(stage="asr", pool="cpu", before=1, after=2),), reason=reason
+        now_s=now_s,
+        pipeline=CAPTIONS,
+        changes=(PlacementChange(stage="asr", pool="cpu", before=1, after=2),),
+        reason=reason,
     )
 
 

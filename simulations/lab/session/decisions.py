@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.core.record import SCHEMA
-from simulations.results.results import Change
+from controller.core.record import SCHEMA, recorded_decision_key
+from simulations.results.results import PlacementChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class LoggedDecision:
 
     now_s: float
     pipeline: str
-    changes: tuple[Change, ...]
+    changes: tuple[PlacementChange, ...]
     reason: str
 
 
@@ -29,7 +29,7 @@ class DecisionLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
-        self._gists: dict[str, object] = {}
+        self._keys: dict[str, object] = {}
 
     def latest(self) -> list[LoggedDecision]:
         """Return the decisions that were logged since the last call, in order."""
@@ -46,9 +46,9 @@ class DecisionLog:
         if record is None:
             return
         for key, decision in record["decision"]["pipelines"].items():
-            gist = _gist(decision)
-            if self._gists.get(key) != gist:
-                self._gists[key] = gist
+            decision_key = recorded_decision_key(decision)
+            if self._keys.get(key) != decision_key:
+                self._keys[key] = decision_key
                 yield _decision(record["decision"]["now_s"], key, decision)
 
 
@@ -60,18 +60,14 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
 
 
-def _gist(decision: Mapping[str, Any]) -> object:
-    """Return the fields whose change makes a decision new; readings and times change in every cycle."""
-    holds = sorted((hold["reason"], hold["stage"] or "") for hold in decision["holds"])
-    return decision["outcome"], decision["changes"], decision["desired"], holds
-
-
 def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDecision:
     return LoggedDecision(
         now_s=now_s,
         pipeline=key,
         changes=tuple(
-            Change(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"]) for c in decision["changes"]
+            PlacementChange(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"])
+            for c in decision["changes"]
+            for c in decision["changes"]
         ),
         reason=decision["message"],
     )

@@ -12,7 +12,7 @@ from controller.core.state.spec import PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from optimizer.model import PoolName
-from simulations.cluster.nodes import reclaimed_nodes
+from simulations.cluster.node_pool import reclaimed_nodes
 from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.faults.metric_faults import Chooser, MetricFault, NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss

@@ -15,7 +15,7 @@ from kubernetes import client, config
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName
-from simulations.results.ledger import Observation, PlacementKey, Replicas, observation
+from simulations.results.spending import Observation, PlacementKey, Replicas, observation
 
 _PERIOD_S = 0.5
 _TIMEOUT_S = (3, 10)

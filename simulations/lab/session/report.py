@@ -11,10 +11,10 @@ from typing import Any
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.session.decisions import LoggedDecision
-from simulations.results import ledger
-from simulations.results.ledger import Observation
+from simulations.results import spending
 from simulations.results.results import DecisionEntry
-from simulations.results.scoring import Clock, Interval, Items, ItemScore, Sla, SlaChanges, Window, score_items
+from simulations.results.scoring import Clock, Interval, Items, ItemScore, SlaChanges, Window, score_items
+from simulations.results.spending import Observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
     return {
         pipeline.key: score_items(
             run.items[pipeline.key],
-            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
+            pipeline.sla,
             run.clock,
             run.faults,
             changes=run.sla_changes.get(pipeline.key, ()),
@@ -167,11 +167,11 @@ def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
         in_flight=sum(score.in_flight for score in scores),
         sessions_cut=run.sessions_cut,
         retries=run.retries,
-        cost=ledger.cost(run.observations, run.clock),
-        static_peak_cost=None if peak is None else ledger.cost_of_instances(run.observations, peak, run.clock),
-        replica_changes=ledger.replica_changes(run.observations, run.clock),
+        cost=spending.cost(run.observations, run.clock),
+        static_peak_cost=None if peak is None else spending.cost_of_instances(run.observations, peak, run.clock),
+        replica_changes=spending.replica_changes(run.observations, run.clock),
         cap_violations=sum(
-            ledger.cap_violations(
+            spending.cap_violations(
                 run.observations, pipeline, interval_s=run.interval_s, duration_s=run.clock.duration_s
             )
             for pipeline in run.pipelines
@@ -186,7 +186,7 @@ def _windows(run: LiveRun, scores: Sequence[ItemScore]) -> tuple[LabWindow, ...]
 
 def _window(run: LiveRun, windows: Sequence[Window]) -> LabWindow:
     first = windows[0]
-    seen = ledger.at(run.observations, first.t_s + first.length_s)
+    seen = spending.at(run.observations, first.t_s + first.length_s)
     return LabWindow(
         t_s=first.t_s,
         offered_rps=sum(window.offered for window in windows) / first.length_s,

@@ -27,7 +27,7 @@ from simulations.lab.session.view import Moment, OperatorMetrics, RunView, windo
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
-from simulations.policies.peak_load import peak_instances
+from simulations.policies.static_peak import peak_instances
 from simulations.results.scoring import Clock
 from simulations.scenario import schedule as schedules
 from simulations.scenario.load import pipeline_schedules, refused_loads

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from simulations.lab.session.report import LabWindow
-from simulations.results.ledger import Observation
+from simulations.results.spending import Observation
 
 _METRICS_TIMEOUT_S = 1.0
 

@@ -3,8 +3,8 @@
     python simulations/scenarios/daily/make_traces.py [FOLDER]
 
 A day is copies of a recorded hour, each shifted cyclically, superposed and thinned: a session is kept with a
-probability that follows the time of day, from 0.2 at night to 1 at noon. Thinning keeps the seconds as random as they
-were; multiplying counts would not. The day passes in an hour, while sessions and start-ups keep their length.
+probability that follows the time of day, from 0.2 at night to 1 at noon. Thinning keeps the randomness of
+the seconds; multiplying counts would not. The day passes in an hour, while sessions and start-ups keep their length.
 """
 
 import gzip

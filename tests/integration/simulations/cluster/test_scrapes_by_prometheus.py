@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from simulations.cluster.scrapes import Floats, ScrapeHistory, Window
+from simulations.cluster.scrapes import Floats, ScrapeHistory, ScrapeWindow
 from simulations.lab.host.binaries import Binaries
 
 PODS = ("steady", "bursty", "idle", "late", "first seen just now")
@@ -18,7 +18,7 @@ WINDOWS_S = (5, 20, 60)
 MICRO = 1_000_000
 INSTANTS_S = (30.5, 75.5, 100.25)
 
-EXPRESSIONS: dict[str, Callable[[Window], Floats]] = {
+EXPRESSIONS: dict[str, Callable[[ScrapeWindow], Floats]] = {
     "rate(c[{window}s])": lambda window: window.rates[:, 0],
     "avg_over_time(g[{window}s])": lambda window: window.means[:, 0],
     "deriv(g[{window}s])": lambda window: window.slopes[:, 0],
@@ -45,7 +45,7 @@ def written(column: Floats, found_s: int) -> str:
     return " ".join("_" if t_s < found_s else f"{value:g}" for t_s, value in enumerate(column.tolist()))
 
 
-def simulated(counters: Floats, levels: Floats, now_s: float, window_s: float) -> Window:
+def simulated(counters: Floats, levels: Floats, now_s: float, window_s: float) -> ScrapeWindow:
     history = ScrapeHistory(keep_s=max(WINDOWS_S), counters=1, levels=1)
     for t_s in range(math.floor(now_s) + 1):
         history.record(

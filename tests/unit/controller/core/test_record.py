@@ -1,6 +1,7 @@
 """The decision record: made again from a file, refused when it is another's."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from builders import ENCODER, VAD, a_snapshot, a_state, a_target
@@ -8,7 +9,15 @@ from planning import Planner
 
 from controller.core.codec import InvalidRecord
 from controller.core.cycle import decide
-from controller.core.record import SCHEMA, decision_record, policy_from_record, snapshot_from_record
+from controller.core.record import (
+    SCHEMA,
+    decision_key,
+    decision_record,
+    policy_from_record,
+    recorded_decision_key,
+    snapshot_from_record,
+)
+from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 
 
@@ -29,3 +38,26 @@ def test_a_record_of_another_form_is_refused(broken: dict[str, object]) -> None:
         snapshot_from_record(broken)  # type: ignore[arg-type]
     with pytest.raises(InvalidRecord):
         policy_from_record(broken)  # type: ignore[arg-type]
+
+
+def test_a_decision_is_a_new_one_when_its_changes_holds_or_limit_differ(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: a_target(2, pending_since_s=[1.0])}))
+    decision = decide(snapshot, Policy())
+    (pipeline,) = decision.pipelines
+    others = [
+        replace(pipeline, observed=12.0, demand=34.0, forecast=56.0),
+        replace(pipeline, changes=()),
+        replace(pipeline, desired={VAD: 9}),
+        replace(pipeline, holds=(Hold(reason=HoldReason.PAUSED),)),
+        replace(pipeline, admissible=7.0),
+    ]
+
+    def recorded(other: PipelineDecision) -> object:
+        record = json.loads(json.dumps(decision_record(snapshot, replace(decision, pipelines=(other,)))))
+        return recorded_decision_key(record["decision"]["pipelines"][other.key])
+
+    assert pipeline.changes
+    assert pipeline.admissible is None
+    assert [decision_key(other) == decision_key(pipeline) for other in others] == [True, False, False, False, False]
+    assert [recorded(other) == recorded(pipeline) for other in others] == [True, False, False, False, False]

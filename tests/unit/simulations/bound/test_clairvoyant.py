@@ -10,7 +10,7 @@ from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, ServiceLaw, Sla
-from simulations.bound.clairvoyant import Bound, Change, clairvoyant_bound
+from simulations.bound.clairvoyant import Bound, Epoch, clairvoyant_bound
 from simulations.results.scoring import Clock
 from simulations.scenario.scenario import Fault
 from simulations.scenario.schedule import Schedule
@@ -46,7 +46,7 @@ def bound(
     schedule: Schedule | None = None,
     *,
     faults: Sequence[dict[str, Any]] = (),
-    changes: Sequence[Change] = (),
+    changes: Sequence[Epoch] = (),
     required_share: float = 0.995,
 ) -> Bound:
     spec = spec or pipeline()
@@ -155,14 +155,14 @@ def test_minimums_of_a_pool_that_was_lost_are_not_owed() -> None:
 
 def test_a_price_counts_from_when_it_holds() -> None:
     spec = pipeline()
-    dearer = Change(at_s=120.0, pipelines=(spec,), pools=(pool(price=3.0),))
+    dearer = Epoch(at_s=120.0, pipelines=(spec,), pools=(pool(price=3.0),))
     assert replica_hours(bound(spec, changes=[dearer])) == pytest.approx(2 * ONE, rel=0.05)
 
 
 def test_after_a_rise_in_price_spend_is_excused_for_a_while() -> None:
     spec = pipeline(budget_per_hour=1.5)
-    dearer = Change(at_s=20.0, pipelines=(spec,), pools=(pool(price=2.0),))
-    cheap_again = Change(at_s=100.0, pipelines=(spec,), pools=(pool(),))
+    dearer = Epoch(at_s=20.0, pipelines=(spec,), pools=(pool(price=2.0),))
+    cheap_again = Epoch(at_s=100.0, pipelines=(spec,), pools=(pool(),))
     assert bound(spec, changes=[dearer, cheap_again]).cost is not None
     assert bound(spec, changes=[dearer]).cost is None
 

@@ -7,7 +7,7 @@ import pytest
 
 from profiler.samples import Quantity
 from profiler.sources.presets import Combine, load_presets
-from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, Pods, upper_bounds_s
+from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, PodSamples, upper_bounds_s
 from simulations.cluster.scrapes import ScrapeHistory
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
@@ -16,7 +16,7 @@ PRESETS = load_presets()
 BOUNDS_S = np.array([0.05, 0.1, 0.2])
 
 
-def pods() -> Pods:
+def pods() -> PodSamples:
     """One pod, 60 s: 20 items/s in batches of 4 that take 0.1 s each; 2 wait, 4 run, 50 sessions; 1 item/s refused."""
     made = ScrapeHistory(keep_s=100.0, counters=len(Counter) + 4, levels=len(Level))
     for t_s in range(91):
@@ -38,7 +38,7 @@ def pods() -> Pods:
             lambda number: True,
         )
     window = made.view().window([0], 90.0, 60.0)
-    return Pods(
+    return PodSamples(
         window=window,
         summary=window,
         bounds_s=BOUNDS_S,

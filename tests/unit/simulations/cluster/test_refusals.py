@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_scenarios import PIPELINE, POOLS, a_scenario
 
-from simulations.cluster.refusals import check_simulated
+from simulations.cluster.refusals import check_simulated, refusals
 from simulations.scenario.scenario import InvalidScenario, Scenario
 
 QUERY = 'sum(rate(sluice_ingress_requests_total{namespace="speech", pipeline="captions"}[10s]))'
@@ -21,24 +21,26 @@ def told(scenario: Scenario, *, what_ifs: Collection[str] = ()) -> list[str]:
 
 
 def test_what_is_simulated_passes(tmp_path: Path) -> None:
-    check_simulated(a_scenario(tmp_path), what_ifs=[], seeds=[1])
+    scenario = a_scenario(tmp_path)
+    check_simulated(scenario, what_ifs=[], seeds=[1])
+    assert list(refusals(scenario)) == []
 
 
 ASR = "metrics: {window: 10s}\n      placements:\n        - pool: gpu"
 OVERRIDES = "metrics: {window: 10s, overrides: [{quantity: latencyP95, query: max(a)}]}"
 
 MANIFESTS = [
-    (QUERY, "sum(up)", 'pipeline.yaml:7: spec.demand.query: "sum(up)": the simulated ingress answers sum('),
-    (QUERY, "sum((up)", 'pipeline.yaml:7: spec.demand.query: "sum((up)": has parentheses that do not match'),
+    (QUERY, "sum(up)", 'pipeline.yaml:7: spec.demand.query: "sum(up)": must be one that the simulated'),
+    (QUERY, "sum((up)", 'pipeline.yaml:7: spec.demand.query: "sum((up)": must have matching parentheses'),
     (
         ASR,
         ASR.replace("metrics: {window: 10s}", OVERRIDES),
-        'pipeline.yaml:30: spec.stages[1].metrics.overrides: [{"quantity": "latencyP95", "query": "max(a)"}]: one',
+        'pipeline.yaml:30: spec.stages[1].metrics.overrides: [{"quantity": "latencyP95", "query": "max(a)"}]: must',
     ),
     (
         ASR,
         ASR.replace("metrics: {window: 10s}", "rules: [{name: a, query: sum(up), above: '1', addReplicas: 1}]"),
-        'pipeline.yaml:30: spec.stages[1].rules[0].query: "sum(up)": the simulated ingress answers',
+        'pipeline.yaml:30: spec.stages[1].rules[0].query: "sum(up)": must be one that the simulated ingress',
     ),
     (
         "kind: Deployment, name: asr-gpu",
@@ -61,14 +63,16 @@ def test_a_pool_without_a_number_of_instances_is_told(tmp_path: Path) -> None:
     found = told(a_scenario(tmp_path, pools=POOLS.replace("  capacity: {instances: 4}\n", "")))
 
     assert found == [
-        "pools.yaml:13: spec.capacity.instances: (absent): that many nodes are simulated, so it must be given"
+        "pools.yaml:13: spec.capacity.instances: (absent): must be given: it is the number of simulated nodes"
     ]
 
 
 def test_what_a_fault_will_ask_for_is_told(tmp_path: Path) -> None:
     (found,) = told(a_scenario(tmp_path, faults=f"[{{at: 40s, set: {SUM_UP}}}]"))
 
-    assert found.startswith(f'scenario.yaml:9: faults[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": the simulated')
+    assert found.startswith(
+        f'scenario.yaml:9: faults[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": must be one that'
+    )
 
 
 def test_every_what_if_that_is_to_run_is_told_and_no_other(tmp_path: Path) -> None:
@@ -82,8 +86,10 @@ def test_every_what_if_that_is_to_run_is_told_and_no_other(tmp_path: Path) -> No
 
     check_simulated(scenario, what_ifs=[], seeds=[1])
     up, gpu, crowd = told(scenario, what_ifs=["crowd", "gpu", "up"])
-    assert up.startswith(f'scenario.yaml:11: whatIf[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": the simulated')
-    assert gpu.startswith("scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: (absent): that")
+    assert up.startswith(f'scenario.yaml:11: whatIf[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": must be one that')
+    assert gpu.startswith(
+        "scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: (absent): must be given"
+    )
     assert crowd.startswith(
         'scenario.yaml:13: whatIf[2].load: {"copies": 10000, "speed": 1}: 1.1e+09 sessions: must be'
     )

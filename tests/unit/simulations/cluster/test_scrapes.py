@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiler.sources.combine import histogram_quantile
-from simulations.cluster.scrapes import LOOKBACK_S, Floats, ScrapeHistory, Window, quantiles, rate
+from simulations.cluster.scrapes import LOOKBACK_S, Floats, ScrapeHistory, ScrapeWindow, quantiles, rate
 
 ONE = [0]
 
@@ -77,7 +77,7 @@ def test_a_step_in_load_moves_the_rate_by_the_share_of_the_window_that_has_it() 
 
 
 def test_a_target_has_no_samples_before_it_is_found() -> None:
-    def seen_at(now_s: int, window_s: float) -> Window:
+    def seen_at(now_s: int, window_s: float) -> ScrapeWindow:
         made = history([(t, [10.0 * t] * 2, [1.0] * 2) for t in range(now_s + 1)], found_s={1: 12.0})
         return made.view().window([0, 1], now_s, window_s)
 
@@ -122,7 +122,7 @@ def test_means_squares_and_slopes_over_a_window_are_those_of_its_samples(levels:
     now_s = len(levels) - 0.5
     inside = [(t + 0.25, level) for t, level in enumerate(levels) if t + 0.25 > now_s - window_s]
 
-    window: Window = made.view().window(ONE, now_s, window_s)
+    window: ScrapeWindow = made.view().window(ONE, now_s, window_s)
 
     values = np.array([level for _, level in inside])
     assert window.means[0, 0] == pytest.approx(values.mean(), abs=1e-9)

@@ -14,10 +14,10 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
-from simulations.cluster.nodes import REFUSAL_S
+from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.refusals import UnsupportedScenario
 from simulations.cluster.simulated import SETTLING_S, SimulatedCluster
-from simulations.policies.base import decision_of
+from simulations.policies.autoscaler import decision_of
 
 CAPTIONS = PipelineKey("speech/captions")
 INTERVAL_S = 5.0

@@ -15,7 +15,7 @@ from simulations.commands import demo as command
 from simulations.commands.lab import Finished
 from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import Options
-from simulations.results.results import Change, DecisionEntry
+from simulations.results.results import DecisionEntry, PlacementChange
 from simulations.scenario.scenario import Scenario
 
 SUMMARY: dict[str, Any] = {
@@ -43,7 +43,9 @@ def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
         t_s=t_s,
         pipeline="speech/captions",
         changes=tuple(
-            Change(stage="encoder", pool=pool, before=before, after=after) for pool, (before, after) in changes.items()
+            PlacementChange(stage="encoder", pool=pool, before=before, after=after)
+            for pool, (before, after) in changes.items()
+            for pool, (before, after) in changes.items()
         ),
         reason=f"encoder ({reason}): demand 300 streams",
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from experiments import CONTRACT, Check, a_result
+from experiments import CONTRACT, a_check, a_result
 
 from simulations.commands.simulate import simulate
 from simulations.experiment import experiment
@@ -28,7 +28,7 @@ class Simulator:
     def __init__(self) -> None:
         self.runs: list[RunRequest] = []
         self.bounds: list[BoundRequest] = []
-        self.checks = [Check()]
+        self.checks = [a_check()]
         self.error: BaseException | None = None
 
     def run_and_bound(
@@ -79,7 +79,7 @@ def test_the_table_has_every_policy_and_what_if(simulator: Simulator) -> None:
         ("sluice", "double-load"),
     }
     assert "captions-morning, what if half-budget (3 seeds; bound $8.00)" in result.stdout
-    assert "Sluice kept the promise in 99.6 % of the windows" in result.stdout
+    assert "Sluice met the SLA in 99.6 % of the windows" in result.stdout
     assert "1 self-check against theory passed." in result.stdout
 
 
@@ -145,7 +145,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(simulator:
     (tmp_path / "file").write_text("")
     result = call("--out", str(tmp_path / "file" / "below"))
     assert result.exit_code == 2
-    assert f"{tmp_path / 'file'} is in the way" in result.stderr
+    assert f"{tmp_path / 'file'} must be a folder with write permission" in result.stderr
     assert simulator.runs == []
 
 
@@ -185,7 +185,7 @@ def test_an_interrupt_ends_it_as_shells_do(simulator: Simulator) -> None:
 
 
 def test_a_failed_self_check_is_told_everywhere(simulator: Simulator, tmp_path: Path) -> None:
-    simulator.checks = [Check(), Check(name="M/D/1: mean wait", ok=False)]
+    simulator.checks = [a_check(), a_check(name="M/D/1: mean wait", ok=False)]
     result = call("--out", str(tmp_path))
     assert "self-check failed: M/D/1: mean wait: do not rely on these numbers" in result.stderr
     assert "FAILED self-checks against theory, do not rely on these numbers: M/D/1: mean wait." in result.stdout

@@ -7,7 +7,7 @@ from pathlib import Path
 from controller.resources.pipeline import SpeechPipeline
 from simulations.experiment.experiment import run_one
 from simulations.experiment.hardware import cheapest_first
-from simulations.policies.base import Hardware
+from simulations.policies.autoscaler import Hardware
 from simulations.policies.hpa import HpaSettings
 from simulations.results.results import RunResult
 from simulations.scenario.scenario import load_scenario

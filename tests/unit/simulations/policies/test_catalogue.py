@@ -14,8 +14,8 @@ from controller.core.state.snapshot import TargetMissing
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey
 from simulations.policies import catalogue
-from simulations.policies.base import Briefing, DetailedSnapshot
-from simulations.policies.catalogue import POLICIES, InvalidSettings
+from simulations.policies.autoscaler import Briefing, DetailedSnapshot
+from simulations.policies.catalogue import POLICIES, InvalidPolicySettings
 from simulations.scenario.schedule import Schedule
 
 NAMES = [
@@ -137,7 +137,7 @@ def test_settings_from_json_replace_some() -> None:
     ],
 )
 def test_settings_that_a_policy_does_not_have(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidSettings) as error:
+    with pytest.raises(InvalidPolicySettings) as error:
         POLICIES["hpa"].settings_of(values)
     assert str(error.value).startswith(message)
 

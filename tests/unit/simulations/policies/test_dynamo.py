@@ -6,7 +6,7 @@ from baselines import a_detailed, a_reading, a_workload, at, desired
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_pool, a_stage, a_state, a_target, pools
 
 from controller.core.state.snapshot import TargetState
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
 from simulations.policies.dynamo import (
     Dynamo,
     DynamoSettings,

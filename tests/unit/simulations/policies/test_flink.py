@@ -7,7 +7,8 @@ import pytest
 from baselines import a_detailed, a_reading, at, desired
 from builders import VAD, a_placement, a_spec, a_stage, a_state
 
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
+from simulations.policies.deployments import Deployment, first_placements
 from simulations.policies.flink import (
     Flink,
     FlinkSettings,
@@ -17,7 +18,6 @@ from simulations.policies.flink import (
     outside_bounds,
     target_parallelism,
 )
-from simulations.policies.workloads import Workload, first_placements
 
 FREE = FlinkSettings(max_scale_down_factor=1.0, max_scale_up_factor=1e9, catch_up_s=0.0)
 
@@ -52,7 +52,7 @@ def test_parallelism_scaling(
     assert target_parallelism(vertex(*case), settings) == replicas
 
 
-def job() -> list[Workload]:
+def job() -> list[Deployment]:
     spec = a_spec(a_stage("source", a_placement("cpu")), a_stage("sink", a_placement("cpu"), after=["source"]))
     return list(first_placements(a_detailed(a_state(spec, replicas=dict.fromkeys(spec.placement_keys(), 1)))))
 

@@ -11,7 +11,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
-from simulations.policies.base import Briefing
+from simulations.policies.autoscaler import Briefing
 from simulations.policies.inferline import (
     Inferline,
     InferlineSettings,

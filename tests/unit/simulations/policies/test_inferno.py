@@ -9,7 +9,8 @@ from baselines import a_detailed, a_reading, desired
 from builders import ENCODER, ENCODER_GPU, VAD, a_pool, a_state, a_target, pools
 
 from controller.core.state.snapshot import TargetState
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
+from simulations.policies.deployments import ceil
 from simulations.policies.inferno import (
     Allocation,
     Inferno,
@@ -22,7 +23,6 @@ from simulations.policies.inferno import (
     steady_state,
     transition_value,
 )
-from simulations.policies.workloads import ceil
 
 ALPHA, BETA, GAMMA = 10.65e-3, 0.0418e-3, 5.77e-8
 """The published service law of the control loop's experiments, seconds per token."""

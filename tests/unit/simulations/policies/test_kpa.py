@@ -6,7 +6,7 @@ import pytest
 from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage, a_state
 
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
 from simulations.policies.kpa import Kpa, KpaScaler, KpaSettings
 
 TESTS = KpaSettings(max_scale_up_rate=10.0, max_scale_down_rate=10.0)

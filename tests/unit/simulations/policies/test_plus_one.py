@@ -3,7 +3,7 @@
 from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, VAD, a_state
 
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
 from simulations.policies.plus_one import PlusOne, PlusOneSettings
 
 SLA_S = 0.5

@@ -9,7 +9,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_state
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
-from simulations.policies.base import Briefing
+from simulations.policies.autoscaler import Briefing
 from simulations.policies.sluice import Foresight, Sluice, SluiceSettings, sluice
 from simulations.scenario.schedule import Schedule
 

@@ -4,7 +4,7 @@ import pytest
 from baselines import a_detailed, a_reading, at, desired
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_state, a_target
 
-from simulations.policies.base import DetailedSnapshot
+from simulations.policies.autoscaler import DetailedSnapshot
 from simulations.policies.wva import ReplicaLoad, Variant, Wva, WvaSettings, saturation, targets
 
 SETTINGS = WvaSettings()

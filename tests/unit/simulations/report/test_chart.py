@@ -21,7 +21,7 @@ def a_chart(
         unit="count",
         lines=(Line(name=name, values=values, style="pool0", area=area),),
         axis=TimeAxis(t_s=[100.0 + 10 * i for i in range(len(values))], end_s=100.0 + 10 * len(values), bands=bands),
-        values=scale.Scale(low=0.0, high=10.0, ticks=(0.0, 5.0, 10.0)),
+        values=scale.Axis(low=0.0, high=10.0, ticks=(0.0, 5.0, 10.0)),
         words=lambda value: f"{value:g}",
         missed=missed,
         missed_name="missed",

@@ -16,8 +16,8 @@ DOCUMENT = {
 
 def test_what_was_measured_in_words() -> None:
     assert words(parse(json.dumps(DOCUMENT))) == (
-        "Against live runs of 3 scenarios × 3 seeds (steady, daily and burst), the simulator was off by: "
-        "p95 7.1 % on average (within 12.0 % in nine of ten cases) and cost 2.0 % on average."
+        "Against live runs of 3 scenarios × 3 seeds (steady, daily and burst), the simulator's relative errors are: "
+        "p95 7.1 % on average (within 12.0 % in nine of ten comparisons) and cost 2.0 % on average."
     )
 
 

@@ -6,12 +6,12 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from experiments import CONTRACT, Check, a_result, a_scenario, a_whole_experiment, an_experiment
+from experiments import CONTRACT, a_check, a_result, a_scenario, a_whole_experiment, an_experiment
 
 from simulations.report.fidelity import Fidelity, QuantityError
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results.results import Change, DecisionEntry, Experiment, Tuning
+from simulations.results.results import DecisionEntry, Experiment, PlacementChange, Tuning
 from simulations.scenario.scenario import Scenario, load_scenario
 
 LIVE = Live(kubernetes="v1.36.3", static_peak_cost=12.5, generator_lag_p99_s=0.001, max_lag_s=0.005)
@@ -73,8 +73,8 @@ def test_what_was_asked_is_there(whole: str) -> None:
     for words in (
         "speech/live-captions",
         "within 250 ms",
-        "$20.00 an hour",
-        "from 15:00 to 27:00: no new replica gets a node of inferentia",
+        "$20.00 per hour",
+        "from 15:00 to 27:00: new replicas get no node of inferentia",
         "at 40:00: ComputePool/gpu: spec.price.perHour = 1.6",
         "the first 2 min are not scored",
     ):
@@ -83,7 +83,7 @@ def test_what_was_asked_is_there(whole: str) -> None:
 
 def test_what_ifs_are_side_by_side_with_the_scenario_as_it_is(whole: str) -> None:
     rows = re.findall(r'<th scope="row"><a[^>]*>(.*?)</a>', section(whole, "what-ifs"))
-    assert rows == ["as it is", "half-budget", "no-inferentia", "double-load"]
+    assert rows == ["no change", "half-budget", "no-inferentia", "double-load"]
     assert "ComputePool/inferentia: spec.capacity.instances = 0" in section(whole, "what-ifs")
 
 
@@ -104,7 +104,7 @@ def test_a_policy_that_is_beaten_is_told_by_whom(scenario: Scenario) -> None:
 
 def test_a_cheap_policy_that_is_late_is_not_praised(scenario: Scenario) -> None:
     markup = page(an_experiment(a_result(), a_result("flink", cost=1.0, met=0.1)), scenario)
-    assert "on the frontier, but late too often" in section(markup, "policies")
+    assert "on the frontier, but misses the SLA too often" in section(markup, "policies")
     assert section(markup, "policies").count('class="verdict good"') == 1
 
 
@@ -115,7 +115,7 @@ def test_one_run_alone_has_no_comparison(scenario: Scenario) -> None:
 
 
 def test_a_failed_self_check_marks_the_report(scenario: Scenario) -> None:
-    good, bad = (page(an_experiment(checks=[Check(ok=ok)]), scenario) for ok in (True, False))
+    good, bad = (page(an_experiment(checks=[a_check(ok=ok)]), scenario) for ok in (True, False))
     assert 'role="alert"' not in good
     assert "✓ agrees" in section(good, "trust")
     assert 'role="alert"' in bad
@@ -124,7 +124,7 @@ def test_a_failed_self_check_marks_the_report(scenario: Scenario) -> None:
 
 
 def test_a_simulation_without_self_checks_is_marked(scenario: Scenario) -> None:
-    assert "No self-check was made." in section(page(an_experiment(checks=[]), scenario), "trust")
+    assert "No self-check was run." in section(page(an_experiment(checks=[]), scenario), "trust")
 
 
 def test_the_error_bar_is_told_or_its_absence(scenario: Scenario) -> None:
@@ -135,7 +135,7 @@ def test_the_error_bar_is_told_or_its_absence(scenario: Scenario) -> None:
         errors=(QuantityError(quantity="p95", mean=0.071, nine_of_ten=0.124),),
     )
     told = section(page(an_experiment(), scenario, error_bar=measured), "trust")
-    assert "p95 7.1 % on average (within 12.4 % in nine of ten cases)" in told
+    assert "p95 7.1 % on average (within 12.4 % in nine of ten comparisons)" in told
     assert "was not measured for this version" in section(page(an_experiment(), scenario), "trust")
 
 
@@ -150,15 +150,15 @@ def test_a_live_run_has_the_same_report(scenario: Scenario) -> None:
     markup = page(experiment, scenario, live=LIVE)
     assert "A live run of 50 min on Kubernetes v1.36.3" in markup
     assert "would have cost $12.50" in section(markup, "found")
-    assert "late by 1 ms (p99), as it should be" in section(markup, "trust")
+    assert "late by 1 ms (p99). At most 5 ms is allowed." in section(markup, "trust")
     assert "Nothing here was simulated, so there are no self-checks" in section(markup, "trust")
-    assert "No self-check was made" not in markup
+    assert "No self-check was run" not in markup
     assert 'role="alert"' not in markup
     late = page(experiment, scenario, live=replace(LIVE, generator_lag_p99_s=0.02))
     assert "the run is invalid" in section(late, "trust")
 
 
-def test_the_decisions_of_sluice_are_all_there_and_those_of_rivals_up_to_a_limit(scenario: Scenario) -> None:
+def test_the_decisions_of_sluice_are_all_there_and_those_of_baselines_up_to_a_limit(scenario: Scenario) -> None:
     markup = page(an_experiment(a_result(decisions=450), a_result("hpa", decisions=450)), scenario)
     ours, theirs = re.findall(r'<div class="log">.*?</table>', markup, re.DOTALL)
     assert ours.count("<tr") == 451
@@ -177,7 +177,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     entry = DecisionEntry(
         t_s=1.0,
         pipeline=hostile,
-        changes=(Change(stage=hostile, pool=hostile, before=1, after=2),),
+        changes=(PlacementChange(stage=hostile, pool=hostile, before=1, after=2),),
         reason=hostile,
     )
     result = replace(a_result(hostile, tuning=Tuning.TRAINED), decisions=(entry,))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations.report.scale import Scale, around, from_zero, of_latencies, of_time
+from simulations.report.scale import Axis, around, from_zero, of_latencies, of_time
 
 positive = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=20)
 
@@ -50,7 +50,7 @@ def test_latencies_far_apart_are_logarithmic() -> None:
 
 
 def test_what_is_outside_lies_at_the_end() -> None:
-    scale = Scale(low=0.0, high=10.0, ticks=())
+    scale = Axis(low=0.0, high=10.0, ticks=())
     assert [scale.at(value) for value in (-5, 0, 5, 10, 50)] == [0, 0, 0.5, 1, 1]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from experiments import Check, a_result, a_series, a_whole_experiment, an_experiment
+from experiments import a_check, a_result, a_series, a_whole_experiment, an_experiment
 
 from simulations.results.results import BoundResult, Tuning, dominated_by, dominates, to_json
 
@@ -127,7 +127,7 @@ def test_runs_of_different_what_ifs_are_not_compared() -> None:
 
 def test_a_failed_self_check_is_told() -> None:
     assert an_experiment().trustworthy
-    failed = an_experiment(checks=[Check(), Check(ok=False)])
+    failed = an_experiment(checks=[a_check(), a_check(ok=False)])
     assert not failed.trustworthy
     assert [check["ok"] for check in to_json(failed)["self_checks"]] == [True, False]
 

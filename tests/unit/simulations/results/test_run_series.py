@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from live_runs import ASR_CPU, ASR_GPU, CAPTIONS, CLOCK, CPU, GPU, an_observation, items, observed, pipeline, replicas
 
-from simulations.results.ledger import Observation
+from optimizer.model import Sla
 from simulations.results.results import RunSeries
 from simulations.results.run_series import means, run_series
-from simulations.results.scoring import Sla, Steps, score_items
+from simulations.results.scoring import Steps, score_items
+from simulations.results.spending import Observation
 
 
 def a_series(**at: float) -> RunSeries:

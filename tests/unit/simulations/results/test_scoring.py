@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from optimizer.model import Sla
 from simulations.results.scoring import (
     Clock,
     Interval,
     Items,
     Outcome,
-    Sla,
     Steps,
     Tally,
     cap_violations,

@@ -1,12 +1,16 @@
 """The load of a scenario."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import a_placement, a_spec, a_stage
 
-from simulations.scenario.load import pipeline_schedules
+from controller.core.state.spec import DemandUnit, PipelineSpec
+from simulations.scenario.load import peak_demand, pipeline_schedules
 from simulations.scenario.scenario import Scenario, load_scenario
+from simulations.scenario.schedule import Schedule
 
 CONTRACT = Path(__file__).parents[3] / "contract"
 DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo"
@@ -64,3 +68,32 @@ def test_a_spike_in_the_faults_is_in_the_load(tmp_path: Path) -> None:
     assert spiked.active(before) == plain.active(before)
     assert spiked.active(during) == pytest.approx(3 * plain.active(during), rel=0.05)
     assert spiked.active(after) == plain.active(after)
+
+
+def requests(*spans: tuple[float, float, float]) -> Schedule:
+    """Requests evenly at (rate, from, until)."""
+    start_s = np.concatenate([np.arange(from_s, until_s, 1 / rate) for rate, from_s, until_s in spans])
+    return Schedule(start_s=start_s, end_s=start_s)
+
+
+def streams(count: int, from_s: float, until_s: float) -> Schedule:
+    return Schedule(start_s=np.full(count, from_s), end_s=np.full(count, until_s))
+
+
+def a_pipeline() -> PipelineSpec:
+    return a_spec(a_stage("asr", a_placement("cpu", service_s=0.05)))
+
+
+def test_the_peak_is_the_highest_mean_of_twenty_seconds() -> None:
+    burst = requests((2.0, 0.0, 60.0), (40.0, 30.0, 40.0))
+    assert peak_demand(burst, a_pipeline(), 60.0) == pytest.approx(2 + 40 * 10 / 20)
+
+
+def test_the_peak_of_streams_is_a_number_of_streams_at_once() -> None:
+    spec = replace(a_pipeline(), unit=DemandUnit.STREAMS, chunk_s=0.5)
+    assert peak_demand(streams(7, 10.0, 50.0), spec, 60.0) == pytest.approx(7)
+    assert peak_demand(streams(8, 10.0, 20.0), spec, 60.0) == pytest.approx(4)
+
+
+def test_a_run_shorter_than_the_window_is_its_own_mean() -> None:
+    assert peak_demand(requests((3.0, 0.0, 10.0)), a_pipeline(), 10.0) == pytest.approx(3.0)

@@ -113,8 +113,8 @@ MISTAKES = [
     ("duration: 4m", "durration: 4m", '3: durration: "4m": unknown field; did you mean duration?'),
     ("duration: 4m", "duration: 1d", '3: duration: "1d": must be a duration such as 160ms or 1m30s'),
     ("duration: 4m", "duration: 4m\nwarmup: 5m", '4: warmup: "5m": must be shorter than duration (4m)'),
-    ("name: test", "name: ../test", '1: name: "../test": must be fit for the name of a file'),
-    ("name: test", f"name: {'t' * 101}", "must be fit for the name of a file: at most 100 printable characters"),
+    ("name: test", "name: ../test", '1: name: "../test": must be usable as a file name'),
+    ("name: test", f"name: {'t' * 101}", "must be usable as a file name: at most 100 printable characters"),
     ("duration: 4m", "duration: 4m\nwindow: 1ms", '4: window: "1ms": must divide duration (4m) into at most 100000'),
     ("duration: 4m", "duration: 4m\nseeds: []", "4: seeds: []: must have at least 1 entries"),
     ("duration: 4m", "duration: 4m\nseeds: [1, 2, 1]", "4: seeds[2]: 1: must be unique; seeds[0] has the same value"),
@@ -132,7 +132,7 @@ MISTAKES = [
     ("column: arrivals", "column: arrivals\n    speed: 1.5", "8: load[0].speed: 1.5: must be a whole number or a dec"),
     ("column: arrivals", "column: arrivals\n    speed: 0", "8: load[0].speed: 0: must be above 0"),
     ("column: arrivals", "column: arrivals\n    offset: 2h", '8: load[0].offset: "2h": must be within the trace'),
-    ("azure_llm_2023_code_1s.csv.gz", "no.csv", "nor a bundled trace"),
+    ("azure_llm_2023_code_1s.csv.gz", "no.csv", "no such file or bundled trace"),
     ('    session: {mean: 60s, cv: "1.3"}\n', "", "load[0].session: (absent): required: the pipeline takes Streams"),
     ("name: test", "name: test\nfaults: [{at: 1m}]", "2: faults[0]: "),
     ("name: test", "name: test\nfaults: [{at: 5m, poolLost: gpu}]", 'faults[0].at: "5m": must begin before the run'),
@@ -147,7 +147,7 @@ MISTAKES = [
     ("name: test", "name: test\nfaults: [{at: 1m, spotReclaim: {pool: gpu, share: 2}}]", "2: must be at most 1"),
     ("name: test", "name: test\nfaults: [{at: 1m, set: {gpu: {}}}]", "gpu: must be KIND/NAME or KIND/NAMESPACE/NAME"),
     ("name: test", "name: test\nfaults: [{at: 1m, set: {ComputePool/gpx: {}}}]", "did you mean ComputePool/gpu?"),
-    ("name: test", "name: test\nwhatIf: [{name: a}]", "must have set or load, or it changes nothing"),
+    ("name: test", "name: test\nwhatIf: [{name: a}]", "must have set or load; without them it changes nothing"),
     ("name: test", "name: test\nwhatIf: [{name: a, set: {ComputePool/x: {}}}]", "no such resource in the manifests"),
     (
         "name: test",
@@ -279,4 +279,4 @@ def test_a_what_if_that_does_not_go_with_a_fault_is_told(scenario: Path) -> None
     with pytest.raises(InvalidScenario) as caught:
         load_scenario(scenario)
     assert [finding.field for finding in caught.value.findings] == ["whatIf[0].load.session", "whatIf[0]"]
-    assert "does not go with faults[0]" in str(caught.value)
+    assert "conflicts with faults[0]" in str(caught.value)

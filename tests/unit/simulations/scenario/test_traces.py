@@ -56,7 +56,7 @@ def test_plain_csv_is_read_too(tmp_path: Path) -> None:
         ("t_s,arrivals\n0,1\n1,2\n3,1\n", r"mine\.csv:4: t_s: 3: rows must be evenly spaced"),
         ("t_s,arrivals\n0,1\n0,2\n", r"mine\.csv:3: t_s: 0: must be later than the row before"),
         ("t_s,arrivals\n0,1,5\n", r"mine\.csv:2: 3 fields; the header has 2"),
-        ("t_s,arrivals\n0,1\n", r"mine\.csv: 1 rows; at least 2"),
+        ("t_s,arrivals\n0,1\n", r"mine\.csv: 1 rows; must be at least 2"),
         (f"t_s,arrivals\n0,{'1' * 200_000}\n", r"mine\.csv:2: not CSV: field larger"),
     ],
 )
@@ -98,5 +98,5 @@ def test_the_mark_that_spreadsheets_put_first_is_no_part_of_the_header(tmp_path:
 
 
 def test_a_trace_that_is_nowhere_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTrace, match=r"nor a bundled trace \(azure"):
+    with pytest.raises(InvalidTrace, match=r"no such file or bundled trace \(the bundled ones are azure"):
         read_trace("nowhere.csv", Column.ARRIVALS, folder=tmp_path)

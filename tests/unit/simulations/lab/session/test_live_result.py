@@ -22,9 +22,9 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.lab.session.live_result import live_experiment, live_page
 from simulations.lab.session.report import lab_result
-from simulations.results.ledger import Observation
-from simulations.results.results import Change, Experiment, Provenance
+from simulations.results.results import Experiment, PlacementChange, Provenance
 from simulations.results.scoring import Outcome
+from simulations.results.spending import Observation
 
 PROVENANCE = Provenance(command=("sluice", "lab", "run", "x.yaml"), versions={}, sha256={})
 
@@ -45,7 +45,7 @@ def test_it_has_the_numbers_of_the_lab_report() -> None:
     assert [window.offered_rps for window in report.windows] == list(result.series.pipelines[0].offered_rps)
     assert (result.p50_s, result.p95_s, result.within_sla_share) == (0.1, 0.1, 1.0)
     (decision,) = result.decisions
-    assert decision.changes == (Change(stage="asr", pool="cpu", before=1, after=2),)
+    assert decision.changes == (PlacementChange(stage="asr", pool="cpu", before=1, after=2),)
     assert decision.reason == "more demand"
     assert found.bounds == ()
     assert found.runs()[0].cost_over_bound is None

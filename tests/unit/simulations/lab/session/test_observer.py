@@ -13,7 +13,7 @@ from kubernetes import client, config
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from simulations.lab.session.observer import Observer
-from simulations.results.ledger import Replicas
+from simulations.results.spending import Replicas
 
 CAPTIONS = PipelineKey("speech/captions")
 SPEC = a_spec(a_stage("asr", a_placement("cpu", per_instance=4), a_placement("gpu")))

@@ -21,10 +21,10 @@ from live_runs import (
     report_of,
 )
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, Sla
 from simulations.lab.session.report import lab_windows
-from simulations.results.ledger import Observation
-from simulations.results.scoring import Interval, Items, Outcome, Sla
+from simulations.results.scoring import Interval, Items, Outcome
+from simulations.results.spending import Observation
 
 
 def both(first: Items, second: Items) -> Items:

@@ -16,7 +16,7 @@ from optimizer.model import PoolName, StageName
 from simulations.lab.host.processes import free_ports
 from simulations.lab.session.report import lab_windows
 from simulations.lab.session.view import LineView, LiveView, Moment, OperatorMetrics, draw, window_line
-from simulations.results.ledger import PlacementKey, Replicas
+from simulations.results.spending import PlacementKey, Replicas
 
 SPEECH = a_spec(
     a_stage("vad", a_placement("cpu")),

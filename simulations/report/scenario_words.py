@@ -1,4 +1,4 @@
-"""What a scenario asks, in words: the pipelines, their promises and budgets, the load, the faults, the what-ifs."""
+"""The parts of a scenario in words: pipelines, SLAs and budgets, load, faults, what-ifs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
@@ -8,7 +8,7 @@ from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec
-from simulations.report import phrases
+from simulations.report import formats
 from simulations.report.chart import Band
 from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
 
@@ -18,29 +18,30 @@ def pipelines(scenario: Scenario) -> tuple[PipelineSpec, ...]:
     return tuple(pipeline_spec(resource) for resource in scenario.pipelines)
 
 
-def promise(pipeline: PipelineSpec) -> str:
-    """Return what a pipeline promises, and at what price at most."""
+def sla_and_budget(pipeline: PipelineSpec) -> str:
+    """Return the SLA and the budget of a pipeline."""
     sla = pipeline.sla
     return (
-        f"{sla.percentile:g} % of its items are to be answered within {duration(sla.latency_s)}, "
-        f"for at most ${pipeline.budget_per_hour:,.2f} an hour"
+        f"SLA: {sla.percentile:g} % of the items answered within {duration(sla.latency_s)}; "
+        f"budget: ${pipeline.budget_per_hour:,.2f} per hour"
     )
 
 
 def item(pipeline: PipelineSpec) -> str:
-    """Return what an item is."""
+    """Return what an item of the pipeline is."""
     if pipeline.unit is DemandUnit.STREAMS and pipeline.chunk_s is not None:
-        return f"an item is a chunk of {duration(pipeline.chunk_s)} of audio, which every open stream sends in turn"
+        chunk = duration(pipeline.chunk_s)
+        return f"an item is a chunk of {chunk} of audio; every open stream sends one in each such interval"
     return "an item is a request"
 
 
 def load_words(load: Load) -> str:
-    """Return a load entry."""
+    """Return a load entry in words."""
     return f"{load.pipeline}: {', '.join(_load_parts(load))}"
 
 
 def bands(scenario: Scenario) -> tuple[Band, ...]:
-    """Return the faults as a chart shades them, in the order of the file, with letters A, B, C, …"""
+    """Return the bands that mark the faults in charts, in the order of the file, with letters A, B, C, …"""
     end_s = scenario.file.clock.duration_s
     return tuple(
         Band(
@@ -54,42 +55,42 @@ def bands(scenario: Scenario) -> tuple[Band, ...]:
 
 
 def fault_words(fault: Fault) -> str:
-    """Return what a fault does."""
+    """Return the effect of a fault in words."""
     if fault.slow_start is not None:
         return f"new replicas on {fault.slow_start.pool} take {fault.slow_start.factor:g} times as long to start"
     if fault.slow_stage is not None:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
     if fault.spot_reclaim is not None:
-        notice = "" if duration_s(fault.spot_reclaim.notice) == 0 else f", {fault.spot_reclaim.notice} after a notice"
-        taken = f"{phrases.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"
-        return f"{taken} are taken back{notice}"
+        notice = "" if duration_s(fault.spot_reclaim.notice) == 0 else f", {fault.spot_reclaim.notice} after the notice"
+        taken = f"{formats.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"
+        return f"{taken} are reclaimed{notice}"
     if fault.spike is not None:
         return f"the load of {fault.spike.pipeline} is multiplied by {fault.spike.factor:g}"
     if fault.metrics_partial is not None:
-        missing = phrases.share(fault.metrics_partial.share)
-        return f"{missing} of the metrics{_whose(fault.metrics_partial.pipeline)} stay away"
+        missing = formats.share(fault.metrics_partial.share)
+        return f"{missing} of the metrics{_whose(fault.metrics_partial.pipeline)} are missing"
     if fault.metrics_noisy is not None:
         cv = fault.metrics_noisy.cv
         return f"metrics{_whose(fault.metrics_noisy.pipeline)} are noisy (coefficient of variation {cv:g})"
     if fault.metrics_lost is not None:
         return f"metrics{_whose(fault.metrics_lost)} are lost"
     if fault.metrics_stale is not None:
-        return f"metrics{_whose(fault.metrics_stale)} stand still"
+        return f"metrics{_whose(fault.metrics_stale)} are stale"
     if fault.pool_lost is not None:
-        return f"the nodes of {fault.pool_lost} vanish with what runs on them"
+        return f"the nodes of {fault.pool_lost} and the replicas on them are lost"
     if fault.pool_unavailable is not None:
-        return f"no new replica gets a node of {fault.pool_unavailable}; running ones stay"
+        return f"new replicas get no node of {fault.pool_unavailable}; running ones stay"
     return patch_words(fault.set_ or {})
 
 
 def what_if_words(what_if: WhatIf) -> str:
-    """Return what a what-if changes."""
+    """Return the changes of a what-if in words."""
     load = ", ".join(_load_parts(what_if.load)) if what_if.load is not None else ""
     return "; ".join(filter(None, [patch_words(what_if.set_ or {}), load and f"load with {load}"]))
 
 
 def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return merge patches as the fields that they set."""
+    """Return merge patches as a list of the fields they set, with their values."""
     return "; ".join(
         f"{resource}: {', '.join(f'{path} = {value}' for path, value in _leaves(patch))}"
         for resource, patch in patches.items()
@@ -97,13 +98,13 @@ def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def path_of_an_item(pipeline: PipelineSpec) -> str:
-    """Return the stages as an item passes them."""
+    """Return the stages in the order in which an item passes them."""
     names = [stage.name for stage in pipeline.stages]
     in_line = all(stage.after == ((names[i - 1],) if i else ()) for i, stage in enumerate(pipeline.stages))
     if in_line:
         return " → ".join(names)
     return "; ".join(
-        f"{stage.name} (after {phrases.listed(list(stage.after))})" if stage.after else stage.name
+        f"{stage.name} (after {formats.listed(list(stage.after))})" if stage.after else stage.name
         for stage in pipeline.stages
     )
 
@@ -117,12 +118,12 @@ def _load_parts(load: LoadFields) -> Iterator[str]:
     if load.copies is not None:
         yield f"{load.copies} superposed copies" if load.copies > 1 else "one copy"
     if load.session is not None:
-        mean = phrases.span(duration_s(load.session.mean))
+        mean = formats.span(duration_s(load.session.mean))
         yield f"sessions of {mean} on average (log-normal, coefficient of variation {load.session.cv:g})"
     if load.speed is not None and load.speed != 1:
         yield f"{load.speed:g} times as fast as recorded"
     if load.offset is not None:
-        yield f"from {load.offset} of the recording on"
+        yield f"starting {load.offset} into the recording"
 
 
 def _leaves(patch: Mapping[str, Any], path: Sequence[str] = ()) -> Iterator[tuple[str, object]]:

@@ -1,9 +1,9 @@
-"""What autoscalers that know only workloads look at: replicas, their readings, and what may be asked for.
+"""Single Deployments as baseline autoscalers see them: replicas, their readings, and the bounds of the replica count.
 
-Most rivals act on one Deployment each. Of a stage they get its first placement: the user's preference, or the cheapest
-one where their settings say so (`simulations.experiment.hardware`). When that pool is exhausted they get pending pods.
-A stage needs a replica in total, which no such rival knows of: whoever set it up gave the first placement a minimum of
-one where no placement declares any.
+Most baselines act on one Deployment per stage. It is the stage's first placement: the user's preference, or the
+cheapest one where their settings say so (`simulations.experiment.hardware`). When its pool is full, pods stay pending.
+Such an autoscaler does not know that a stage needs at least one replica in total. So the first placement has a minimum
+of one where no placement declares a minimum.
 """
 
 import math
@@ -15,11 +15,11 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.policies.base import DetailedSnapshot, PlacementName, ReplicaReading
+from simulations.policies.autoscaler import DetailedSnapshot, PlacementName, ReplicaReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Deployment:
     """One placement's Deployment: its state, the readings of its ready replicas, and the bounds of its replicas."""
 
     pipeline: PipelineKey
@@ -37,12 +37,12 @@ class Workload:
 
     @property
     def slots(self) -> int:
-        """Return the items that one replica serves at once: its batches, full."""
+        """Return how many items one replica serves at once: its concurrency times its largest batch."""
         return self.placement.prior.concurrency * self.placement.prior.batch_sizes[-1]
 
     @property
     def ongoing(self) -> float:
-        """Return the items that wait or are in service, over the replicas that report."""
+        """Return the items that wait or are in service, summed over the replicas that report."""
         return sum(replica.queued + replica.in_service for replica in self.replicas)
 
     @property
@@ -51,30 +51,30 @@ class Workload:
         return sum(replica.arrival_rate_rps for replica in self.replicas)
 
     def within(self, count: float) -> int:
-        """Return `count` within the bounds of the replicas."""
+        """Return `count` limited to the bounds of the replicas."""
         return int(min(max(count, self.least), self.most))
 
 
-def first_placements(snapshot: DetailedSnapshot) -> Iterator[Workload]:
-    """Yield the first placement of every stage, as far as its workload is there."""
+def first_placements(snapshot: DetailedSnapshot) -> Iterator[Deployment]:
+    """Yield the first placement of every stage whose workload exists."""
     for state in snapshot.pipelines:
         for stage in state.spec.stages:
             yield from islice(_placements(snapshot, state, stage), 1)
 
 
-def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Workload, ...]:
-    """Return all placements of a stage in the order declared, as far as their workloads are there."""
+def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> tuple[Deployment, ...]:
+    """Return the placements of a stage whose workloads exist, in the order declared."""
     return tuple(_placements(snapshot, state, stage))
 
 
-def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Workload]:
+def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Deployment]:
     nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
     for index, placement in enumerate(stage.placements):
         target = state.target(stage.name, placement.pool)
         if not isinstance(target, TargetMissing):
             name = (state.spec.key, stage.name, placement.pool)
             least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
-            yield Workload(
+            yield Deployment(
                 pipeline=state.spec.key,
                 stage=stage,
                 placement=placement,
@@ -86,46 +86,46 @@ def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSp
 
 
 def carried_out(state: PipelineState, stage: StageSpec, pool: PoolName, replicas: int) -> dict[PlacementName, int]:
-    """Return the replicas of a stage's placements when `pool` is to have so many, as far as its bounds allow.
+    """Return the replicas of a stage's placements when `pool` is to have `replicas`, limited to its bounds.
 
-    What is elsewhere stays until these are ready, and then goes, as in a rolling update. Without a workload on `pool`
-    everything stays.
+    Replicas on other pools stay until these are ready, and are then removed, as in a rolling update. Without a workload
+    on `pool` no replica count changes.
     """
-    there = {
+    existing = {
         placement.pool: (placement.prior, target)
         for placement in stage.placements
         if not isinstance(target := state.target(stage.name, placement.pool), TargetMissing)
     }
-    if pool not in there:
+    if pool not in existing:
         return {}
-    prior, target = there[pool]
+    prior, target = existing[pool]
     wanted = min(replicas, prior.max_replicas)
     arrived = target.ready >= wanted
-    counts = {other: own.min_replicas if arrived else held.desired for other, (own, held) in there.items()}
+    counts = {other: own.min_replicas if arrived else held.desired for other, (own, held) in existing.items()}
     return {(state.spec.key, stage.name, other): count for other, count in (counts | {pool: wanted}).items()}
 
 
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:
-    """Return a share of `latency_s` for every stage, for autoscalers that know targets of single models only.
+    """Return a latency target per stage that splits `latency_s`, for autoscalers with targets per model.
 
-    As a person with a profile at hand would split a promise that is made end to end: each stage gets what a lone item
-    takes on its first placement, and of what is left on the longest way through it a part in proportion to the time of
-    a full batch. Where lone items take too long already, what there is is split in proportion to them.
+    Each stage gets the time of a batch of one on its first placement. The rest of the latency, on the longest path
+    through the stage, is split in proportion to the time of a full batch. Where batches of one already exceed the
+    latency, the whole of it is split in proportion to their times.
     """
     lone = {stage.name: _batch_s(stage.placements[0], 1) for stage in spec.stages}
     full = {
         stage.name: _batch_s(stage.placements[0], stage.placements[0].prior.batch_sizes[-1]) for stage in spec.stages
     }
-    lone_way, full_way = _longest_ways(spec, lone), _longest_ways(spec, full)
+    lone_path, full_path = _longest_paths(spec, lone), _longest_paths(spec, full)
     targets = {}
     for name, own in lone.items():
-        left = latency_s - lone_way[name]
-        targets[name] = own + left * full[name] / full_way[name] if left > 0 else latency_s * own / lone_way[name]
+        left = latency_s - lone_path[name]
+        targets[name] = own + left * full[name] / full_path[name] if left > 0 else latency_s * own / lone_path[name]
     return targets
 
 
-def _longest_ways(spec: PipelineSpec, own: Mapping[StageName, float]) -> Mapping[StageName, float]:
-    """Return for each stage the longest way from the entry to the end that leads through it."""
+def _longest_paths(spec: PipelineSpec, own: Mapping[StageName, float]) -> Mapping[StageName, float]:
+    """Return for each stage the length of the longest path from entry to end that passes through it."""
     until: dict[StageName, float] = {}
     for stage in spec.stages:
         until[stage.name] = own[stage.name] + max((until[name] for name in stage.after), default=0.0)
@@ -137,9 +137,9 @@ def _longest_ways(spec: PipelineSpec, own: Mapping[StageName, float]) -> Mapping
 
 
 def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[StageName, float] | None:
-    """Return the items per second that the load offered at the ingress means for every stage, None without a reading.
+    """Return the items per second for every stage that follow from the load offered at the ingress; None if unknown.
 
-    By the declared pass ratios. What reaches a stage is no measure of demand while one before it turns items away.
+    The declared pass ratios give them. Arrivals at a stage do not measure demand while an earlier stage refuses items.
     """
     reading = snapshot.ingress.get(spec.key)
     if reading is None:
@@ -148,7 +148,7 @@ def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[Sta
 
 
 def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> float:
-    """Return the items per second of as many streams as one replica has session slots for, infinite without a limit."""
+    """Return the items per second of as many streams as one replica has session slots; infinite without a limit."""
     slots = placement.prior.session_slots
     if slots is None or spec.unit is not DemandUnit.STREAMS:
         return math.inf
@@ -160,5 +160,5 @@ def _batch_s(placement: PlacementSpec, items: int) -> float:
 
 
 def ceil(value: float) -> int:
-    """Return the least whole number that is not below `value`, rounding errors aside."""
+    """Return `value` rounded up, after rounding to nine digits to remove rounding errors."""
     return math.ceil(round(value, 9))

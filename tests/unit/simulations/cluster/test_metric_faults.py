@@ -4,15 +4,15 @@ import pytest
 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason
-from simulations.cluster.disturbances import Disturbances
+from simulations.cluster.metric_faults import MetricFaults
 from simulations.scenario.scenario import Fault
 
 OURS, THEIRS = PipelineKey("speech/ours"), PipelineKey("speech/theirs")
 
 
-def on(*faults: dict[str, object], seed: int = 1) -> Disturbances:
+def on(*faults: dict[str, object], seed: int = 1) -> MetricFaults:
     parsed = [Fault.model_validate({"at": "0s", **fault}) for fault in faults]
-    return Disturbances(seed=seed, on=dict(enumerate(parsed)))
+    return MetricFaults(seed=seed, on=dict(enumerate(parsed)))
 
 
 def test_a_loss_is_of_one_pipeline_or_of_all() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, Routing, StageName
-from simulations.engine.pipeline import HANDOVER_S, PipelineEngine
+from simulations.engine.pipeline_engine import HANDOVER_S, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule, chunk_times

@@ -7,8 +7,8 @@ from builders import a_placement, a_pool, a_spec, a_stage
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.nodes import REFUSAL_S
-from simulations.cluster.workloads import BINDING_EACH_S, BINDING_S, PlacementName, Pod, Workloads, initial_replicas
+from simulations.cluster.node_pool import REFUSAL_S
+from simulations.cluster.pods import BINDING_EACH_S, BINDING_S, PlacementName, Pod, Workloads, initial_replicas
 
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
 STARTUP_S = 20.0

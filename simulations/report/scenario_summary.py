@@ -1,4 +1,4 @@
-"""What was asked: the pipelines and their promises, hardware and prices, load and disturbances."""
+"""The report's first section: the scenario's pipelines and SLAs, hardware and prices, load and faults."""
 
 from collections.abc import Sequence
 
@@ -6,35 +6,35 @@ from controller.core.messages.phrases import duration
 from controller.core.state.spec import PipelineSpec
 from controller.resources.translate import pool_spec
 from optimizer.model import ServiceLaw
-from simulations.report import phrases, question
+from simulations.report import formats, scenario_words
 from simulations.report.chart import Band
 from simulations.report.html import Markup, element
 from simulations.report.table import table
 from simulations.scenario.scenario import Scenario
 
 
-def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
-    """Return the question that a scenario asks."""
+def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
+    """Return the section about a scenario that is run with these seeds."""
     clock = scenario.file.clock
-    end = phrases.span(clock.duration_s)
-    warmup = f"; the first {phrases.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
-    bands = question.bands(scenario)
+    end = formats.span(clock.duration_s)
+    warmup = f"; the first {formats.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
+    bands = scenario_words.bands(scenario)
     return Markup.of(
         element(
             "p",
-            "How many replicas does each stage of the pipeline need, and on which hardware, so that the promise is "
-            "kept, the budget is never exceeded, and as little as possible is spent?",
+            "An autoscaler chooses how many replicas each stage has, and on which hardware. It is to meet the SLA, "
+            "stay within the budget, and cost as little as possible.",
         ),
-        [_pipeline(spec) for spec in question.pipelines(scenario)],
-        element("details", element("summary", "The hardware, and its prices"), _pools(scenario)),
+        [_pipeline(spec) for spec in scenario_words.pipelines(scenario)],
+        element("details", element("summary", "Hardware and prices"), _pools(scenario)),
         element("h3", "Load"),
-        element("ul", [element("li", question.load_words(load)) for load in scenario.file.load]),
+        element("ul", [element("li", scenario_words.load_words(load)) for load in scenario.file.load]),
         element(
             "p",
-            f"It runs for {end}{warmup}. The promise is checked in windows of {phrases.span(clock.window_s)}. "
+            f"It runs for {end}{warmup}. The SLA is checked in windows of {formats.span(clock.window_s)}. "
             f"Seeds: {', '.join(map(str, seeds))}.",
         ),
-        element("h3", "Disturbances"),
+        element("h3", "Faults"),
         fault_list(bands) or element("p", "None."),
     )
 
@@ -42,13 +42,21 @@ def asked(scenario: Scenario, seeds: Sequence[int]) -> Markup:
 def _pipeline(spec: PipelineSpec) -> Markup:
     return Markup.of(
         element("h3", "Pipeline ", element("code", str(spec.key))),
-        element("p", question.path_of_an_item(spec), class_="path"),
-        element("p", f"{question.promise(spec)}; {question.item(spec)}."),
+        element("p", scenario_words.path_of_an_item(spec), class_="path"),
+        element("p", f"{scenario_words.sla_and_budget(spec)}; {scenario_words.item(spec)}."),
         element(
             "details",
-            element("summary", "Stages, and where they may run"),
+            element("summary", "Stages and their possible placements"),
             table(
-                ("stage", "pool", ">replicas", ">per instance", ">a batch of b takes", ">largest batch", ">start-up"),
+                (
+                    "stage",
+                    "pool",
+                    ">replicas",
+                    ">replicas per instance",
+                    ">service time of a batch of b",
+                    ">largest batch",
+                    ">start-up",
+                ),
                 (
                     (
                         stage.name,
@@ -57,7 +65,7 @@ def _pipeline(spec: PipelineSpec) -> Markup:
                         str(placement.prior.per_instance),
                         _service(placement.prior.service),
                         str(max(placement.prior.batch_sizes)),
-                        phrases.span(placement.startup_s),
+                        formats.span(placement.startup_s),
                     )
                     for stage in spec.stages
                     for placement in stage.placements
@@ -74,12 +82,12 @@ def _service(law: ServiceLaw) -> str:
 
 def _pools(scenario: Scenario) -> Markup:
     return table(
-        ("pool", ">USD per hour of an instance", ">instances"),
+        ("pool", ">USD per instance and hour", ">instances"),
         (
             (
                 pool.name,
-                phrases.money(pool.price_per_hour),
-                "as many as there are nodes" if pool.instances is None else str(pool.instances),
+                formats.money(pool.price_per_hour),
+                "all nodes of the pool" if pool.instances is None else str(pool.instances),
             )
             for pool in map(pool_spec, scenario.pools)
         ),
@@ -88,7 +96,7 @@ def _pools(scenario: Scenario) -> Markup:
 
 
 def fault_list(bands: Sequence[Band]) -> Markup | None:
-    """Return what disturbs the run, with the letters that mark it in the charts."""
+    """Return the list of faults, each with the letter that marks it in the charts; None without faults."""
     if not bands:
         return None
     return element(
@@ -99,5 +107,5 @@ def fault_list(bands: Sequence[Band]) -> Markup | None:
 
 
 def _when(band: Band) -> str:
-    began, ended = phrases.clock(band.from_s), phrases.clock(band.until_s)
+    began, ended = formats.clock(band.from_s), formats.clock(band.until_s)
     return f"from {began} to {ended}" if band.until_s > band.from_s else f"at {began}"

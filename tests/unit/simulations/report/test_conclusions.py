@@ -1,10 +1,10 @@
-"""What came out, in sentences."""
+"""The results in sentences."""
 
 from dataclasses import replace
 
 from experiments import a_result, an_experiment
 
-from simulations.report.findings import label, sentences, subject
+from simulations.report.conclusions import label, sentences, subject
 from simulations.results.results import BoundResult, Experiment, Tuning
 
 
@@ -23,44 +23,45 @@ def test_a_report_is_about_sluice_as_it_is_by_default() -> None:
 
 def test_cost_promise_and_bound_are_told() -> None:
     words = told(an_experiment(a_result(cost=10.0, met=0.9962)))
-    assert "kept the promise in 99.6 % of the windows (99.8 % away from faults) for $10.00." in words
-    assert "less than $8.00: this is 1.25 × that bound" in words
-    assert "It never spent above the budget" in words
+    assert "met the SLA in 99.6 % of the windows (99.8 % away from faults) for $10.00." in words
+    assert "costs less than $8.00, even if it knows load and faults in advance." in words
+    assert "The run cost 1.25 × this bound." in words
+    assert "Spend never exceeded the budget" in words
 
 
 def test_without_faults_nothing_is_said_of_calm() -> None:
     calm = replace(a_result(met=0.95), sla_windows_met_calm=0.95)
-    assert "kept the promise in 95.0 % of the windows for $10.00." in told(an_experiment(calm))
+    assert "met the SLA in 95.0 % of the windows for $10.00." in told(an_experiment(calm))
 
 
 def test_who_beats_it_is_named_first() -> None:
     words = told(an_experiment(a_result(), a_result("hpa", cost=9.0, met=0.999), a_result("keda", cost=99.0)))
-    assert "It is beaten: hpa cost no more and kept the promise in at least as many windows." in words
-    assert "No rival" not in words
-    assert "The cheapest rival" not in words
+    assert "Better: hpa cost no more and met the SLA in at least as many windows." in words
+    assert "No other policy" not in words
+    assert "The cheapest other policy" not in words
 
 
 def test_the_cheapest_of_those_that_are_as_good_is_named() -> None:
     words = told(an_experiment(a_result(), a_result("hpa", cost=15.0, met=0.999), a_result("keda", cost=99.0)))
-    assert "The cheapest rival that kept it as often is hpa at $15.00, 50.0 % more." in words
+    assert "The cheapest other policy that met it as often is hpa: $15.00, 50.0 % more." in words
 
 
 def test_cheaper_but_worse_is_no_defeat() -> None:
     words = told(an_experiment(a_result(), a_result("hpa", cost=9.0, met=0.9)))
-    assert "No rival was as cheap and kept the promise as often (1 other run)." in words
-    assert "Cheaper, but late more often: hpa at $9.00 (90.0 % of the windows)." in words
+    assert "No other policy was as cheap and met the SLA as often (1 other run)." in words
+    assert "Cheaper, but met the SLA less often: hpa at $9.00 (90.0 % of the windows)." in words
 
 
-def test_a_rival_above_the_cap_is_named_and_not_compared() -> None:
+def test_a_policy_above_the_cap_is_named_and_not_compared() -> None:
     words = told(an_experiment(a_result(), a_result("hpa", cost=1.0, met=1.0, violations=2)))
-    assert "Spent above the cap, and so not compared: hpa." in words
-    assert "beaten" not in words
+    assert "Not compared, because they spent above the cap: hpa." in words
+    assert "Better" not in words
 
 
 def test_it_is_not_praised_when_it_breaks_the_cap_itself() -> None:
     words = told(an_experiment(a_result(violations=2), a_result("hpa", cost=99.0, met=0.1)))
-    assert "It spent above the budget 2 times." in words
-    assert "No rival" not in words
+    assert "Spend exceeded the budget 2 times." in words
+    assert "No other policy" not in words
 
 
 def test_no_bound_is_told_as_such() -> None:

@@ -1,9 +1,9 @@
-"""Numbers for readers: money, shares, times, and a mean with the range of its seeds."""
+"""Numbers as text: money, shares, times, and the range over the seeds."""
 
 import math
 from collections.abc import Callable
 
-from controller.core.messages.phrases import duration, number
+from controller.core.messages.phrases import duration
 
 Words = Callable[[float], str]
 
@@ -19,7 +19,7 @@ def money(usd: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share in percent, never so rounded that nearly all looks like all."""
+    """Return a share in percent. Only 1 is written as 100 %, and only 0 as 0 %: further digits are added for that."""
     if value is None:
         return MISSING
     for digits in (1, 2, 3):
@@ -30,36 +30,31 @@ def share(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return how many times as much."""
+    """Return a ratio, such as `1.25 ×`."""
     return MISSING if value is None else f"{value:.2f} ×"
 
 
 def latency(seconds: float | None) -> str:
-    """Return a latency; a missing one is infinite: too many items had no answer."""
+    """Return a latency; None is an infinite one, because too many items had no answer."""
     return "no answer" if seconds is None else duration(seconds)
 
 
 def count(value: float | None) -> str:
-    """Return a count, or the mean of some."""
+    """Return a count, or a mean of counts."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.1f}"
 
 
-def rate(value: float) -> str:
-    """Return items per second."""
-    return f"{number(value)} items/s"
-
-
 def clock(seconds: float) -> str:
-    """Return a moment of a run as m:ss, or h:mm:ss from the first hour on."""
+    """Return a time since the run began as m:ss, or h:mm:ss from the first hour on."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in the units in which people say it."""
+    """Return a length of time in hours, minutes or seconds."""
     for unit, length_s in (("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.4g} {unit}"
@@ -67,7 +62,7 @@ def span(seconds: float) -> str:
 
 
 def spread(low_high: tuple[float, float] | None, words: Words) -> str:
-    """Return a range over seeds as `lowest to highest`; nothing where all seeds agree."""
+    """Return a range over seeds as `lowest to highest`; empty where all seeds agree."""
     if low_high is None or math.isclose(*low_high, rel_tol=1e-9, abs_tol=1e-12):
         return ""
     low, high = (words(value) for value in low_high)
@@ -75,15 +70,15 @@ def spread(low_high: tuple[float, float] | None, words: Words) -> str:
 
 
 def listed(names: list[str], *, last: str = "and") -> str:
-    """Return names as a sentence lists them."""
+    """Return names joined by commas, with `last` before the last one."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}" if names else ""
 
 
 def plural(number_of: int, noun: str) -> str:
-    """Return a number of things."""
+    """Return a number with its noun, in the plural unless it is 1."""
     return f"{number_of:,} {noun}" + ("" if number_of == 1 else "s")
 
 
 def change(share_more: float) -> str:
-    """Return how much more or less, in percent with a sign."""
+    """Return a relative difference in percent with its sign."""
     return f"{share_more:+.0%}".replace("-", "−").replace("%", " %")

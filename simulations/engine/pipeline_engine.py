@@ -18,7 +18,7 @@ from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.results.histogram import LatencyHistogram
-from simulations.results.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, Sla, SlaChanges, Tally
+from simulations.results.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, SlaChanges, Tally
 from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
@@ -107,7 +107,7 @@ class PipelineEngine:
         self._state = state_of(self._constants)
         patience_s = LOST_AFTER_SLAS * pipeline.sla.latency_s
         self._tally = Tally(
-            Sla(latency_s=pipeline.sla.latency_s, percentile=pipeline.sla.percentile),
+            pipeline.sla,
             clock,
             changes=sla_changes,
             open_windows=math.ceil(patience_s / clock.window_s) + 3,

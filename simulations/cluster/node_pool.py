@@ -1,8 +1,8 @@
-"""The nodes of a pool: which replica gets one, and when none does.
+"""The nodes of a pool, and the placement of replicas on them.
 
-As many nodes as the pool's capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool cannot
-deliver, a new replica waits as it does for a node provisioner: what the provider has refused is not asked for again for
-three minutes, whatever has changed meanwhile (Karpenter caches insufficient capacity that long).
+A pool has as many nodes as its capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool is
+unavailable, a new replica waits as it does for a node provisioner: after a refusal the provider is not asked again for
+three minutes, even if capacity is back (Karpenter caches insufficient capacity that long).
 """
 
 import math
@@ -17,14 +17,14 @@ from controller.core.state.spec import PoolSpec
 from optimizer.model import PoolName
 
 REFUSAL_S = 180.0
-"""How long a provider's refusal is remembered."""
+"""How long a provider's refusal is cached."""
 _PROVISIONING_S = (60.0, 180.0)
-"""How long a reclaimed node takes to be replaced; uniform."""
-_RECLAIM = 21  # a random stream of its own
+"""The range of the time until a reclaimed node is replaced; uniform."""
+_RECLAIM = 21  # its own random stream
 
 
 def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> dict[int, float]:
-    """Return the nodes that a `spotReclaim` takes, and how long each takes to be replaced where nothing says so.
+    """Return the nodes that a `spotReclaim` takes, each with the time until it is replaced if the fault has no end.
 
     `fault` is the index of the fault in its scenario.
     """
@@ -35,18 +35,18 @@ def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> d
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
-    """A machine; `free` is the share of it that nobody has."""
+    """A node; `free` is the share of it that no replica uses."""
 
     index: int
     free: Fraction = Fraction(1)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Pool:
-    """The nodes of one pool that are there now, and what keeps replicas from getting one.
+class NodePool:
+    """The nodes of one pool, and the faults that affect them.
 
-    `absences` counts the faults that keep all nodes away, `outages` those that let no new replica onto one; `reclaimed`
-    counts how often each node was taken back and not replaced yet, `leaving` how often that was announced.
+    `absences` counts the faults that remove all nodes, `outages` those that give new replicas no node. `reclaimed`
+    counts how often each node was reclaimed and not replaced yet, `leaving` how often that was announced.
     """
 
     name: PoolName
@@ -59,7 +59,7 @@ class Pool:
     leaving: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, spec: PoolSpec) -> "Pool":
+    def of(cls, spec: PoolSpec) -> "NodePool":
         """Return the pool with as many nodes as its capacity allows."""
         return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances or 0)])
 
@@ -70,16 +70,16 @@ class Pool:
         return [node for node in self.nodes if not self.reclaimed[node.index]] if self.reclaimed else self.nodes
 
     def announced(self) -> Set[int]:
-        """Return the indexes of the nodes that are announced to go."""
+        """Return the indexes of the nodes whose reclaim is announced."""
         return {index for index, count in self.leaving.items() if count > 0}
 
     def going(self) -> int:
-        """Return how many of them are announced to go."""
+        """Return how many ready nodes are announced to be reclaimed."""
         announced = self.announced()
         return sum(node.index in announced for node in self.present()) if announced else 0
 
     def refuses(self, now_s: float) -> bool:
-        """Whether the provider gives no node to a new replica now; asking is what makes it remember the refusal."""
+        """Return whether the provider gives no node to a new replica now; a new refusal is cached."""
         if now_s < self.refused_until_s:
             return True
         if self.outages:
@@ -88,7 +88,7 @@ class Pool:
         return False
 
     def place(self, share: Fraction) -> Node | None:
-        """Take a share of the fullest node that has room for it; None when none has."""
+        """Take a share of the fullest node that has it free, and return the node; None without one."""
         announced = self.announced()
         fits = [node for node in self.present() if node.index not in announced and node.free >= share]
         if not fits:
@@ -98,11 +98,11 @@ class Pool:
         return node
 
     def words(self, others: int, *, refused: bool) -> str:
-        """Return why a replica is not placed, as the scheduler says it; `others` are the nodes of other pools."""
+        """Return the scheduler's message for a pending replica; `others` is the number of nodes of other pools."""
         here = len(self.present())
         reasons: Iterable[tuple[int, str]] = (
             (here, "node(s) were unschedulable" if refused else "Insufficient cpu"),
             (others, "node(s) didn't match Pod's node affinity/selector"),
         )
-        told = ", ".join(f"{count} {words}" for count, words in reasons if count)
-        return f"0/{here + others} nodes are available: {told or 'no nodes'}."
+        details = ", ".join(f"{count} {words}" for count, words in reasons if count)
+        return f"0/{here + others} nodes are available: {details or 'no nodes'}."

@@ -1,4 +1,4 @@
-"""What every policy has in common: what it may look at, its signature, and the decision made from replica counts."""
+"""What all policies share: their input, their protocol, and the decision made from replica counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,9 +52,9 @@ class IngressReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetailedSnapshot(Snapshot):
-    """A Snapshot with what only some autoscalers look at: every replica by itself, and the ingress.
+    """A Snapshot with readings that only some autoscalers use: each replica, and the ingress.
 
-    Replicas without a sample yet are not in `replicas`; a pipeline whose ingress says nothing is not in `ingress`.
+    Replicas without a sample are not in `replicas`; pipelines without ingress metrics are not in `ingress`.
     """
 
     replicas: Mapping[PlacementName, tuple[ReplicaReading, ...]]
@@ -63,34 +63,33 @@ class DetailedSnapshot(Snapshot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerDecision(Decision):
-    """A decision that explains itself in `reason`, because it has neither plan nor holds to explain it by."""
+    """A decision with its reason as text, because it has neither plan nor holds that would explain it."""
 
     reason: str
 
 
 class Hardware(Enum):
-    """Which placement of a stage gets the one Deployment that an autoscaler of single workloads acts on."""
+    """Which placement of a stage an autoscaler of single Deployments acts on."""
 
     FIRST = "first"
     """The user's preference, as declared."""
     CHEAPEST = "cheapest"
-    """The one that serves an item at the least price with full batches, as who reads price lists and profiles takes."""
+    """The one with the lowest price per item at full batches, as price list and profile give it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneWorkloadSettings:
-    """What whoever sets up an autoscaler of single workloads chooses beside its own settings."""
+    """What the user of an autoscaler of single Deployments chooses beside its own settings."""
 
     hardware: Hardware = Hardware.FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
-    """What whoever sets a policy up knows before the run.
+    """What is known before the run when a policy is set up.
 
-    `loads` is the offered load itself, and `changes` are the resources that faults will set: only policies that are
-    planned with a recording of the load (a static peak, the sample that InferLine is planned with) may look at them,
-    and say so.
+    `loads` is the offered load, and `changes` are the resources that faults will set. Only policies that plan from a
+    recording of the load may read them, and their module says so: the static peak, and InferLine for its sample.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -101,7 +100,7 @@ class Briefing:
 
 
 class Autoscaler(Protocol):
-    """An autoscaler, made anew for every run; it may hold state of its own, as the real ones do.
+    """An autoscaler. Each run has a new one; it may hold state, as real ones do.
 
     It is called every `interval_s` (at least 1 s) with readings averaged over `metrics_window_s`.
     """
@@ -112,19 +111,18 @@ class Autoscaler(Protocol):
 
     @property
     def metrics_window_s(self) -> float:
-        """What its readings are averaged over, seconds."""
+        """The time over which its readings are averaged, seconds."""
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
-        """Return what to do about `snapshot`."""
+        """Return the decision for `snapshot`."""
 
 
 def decision_of(
     snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy
 ) -> AutoscalerDecision:
-    """Return the decision that asks for `desired` replicas, within each placement's declared bounds.
+    """Return the decision that sets `desired` replicas, limited to each placement's declared bounds.
 
-    Placements that are not named keep what they have. Nothing is known of pools, plan or profile, nobody is turned
-    away.
+    Placements that are not named keep their replicas. The decision has no pools, plan or profile, and sheds no load.
     """
     return AutoscalerDecision(
         now_s=snapshot.now_s,

@@ -1,4 +1,4 @@
-"""The users' own queries that the simulated ingress can answer; anything else is refused when a run is set up."""
+"""The user's queries that the simulated ingress supports; others are refused when a run is set up."""
 
 import re
 from collections.abc import Collection
@@ -26,14 +26,14 @@ _LABEL = re.compile(r'(?P<name>[a-z_]+)="(?P<value>[^"]*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveStreams:
-    """The streams under way of a pipeline."""
+    """The active streams of a pipeline."""
 
     pipeline: PipelineKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRate:
-    """The requests per second that a pipeline is offered."""
+    """The requests per second offered to a pipeline."""
 
     pipeline: PipelineKey
     window_s: float
@@ -41,7 +41,7 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyQuantile:
-    """A quantile (0–1) of a pipeline's latency from end to end."""
+    """A quantile (0–1) of a pipeline's end-to-end latency."""
 
     pipeline: PipelineKey
     window_s: float
@@ -52,18 +52,18 @@ IngressQuery = ActiveStreams | RequestRate | LatencyQuantile
 
 
 class UnansweredQuery(ValueError):
-    """The simulated ingress does not answer this query; the message says what it must be."""
+    """The simulated ingress does not support this query; the message says which it supports."""
 
 
 def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
-    """Return what a query asks the ingress.
+    """Return the query in `text`.
 
     Raises:
-        UnansweredQuery: it is none of those that the ingress answers.
+        UnansweredQuery: the ingress does not support it.
     """
     query = "".join(text.split())
     if query.count("(") != query.count(")"):
-        raise UnansweredQuery("has parentheses that do not match")
+        raise UnansweredQuery("must have matching parentheses")
     if found := _STREAMS.fullmatch(query):
         return ActiveStreams(pipeline=_pipeline(found["labels"], pipelines))
     if found := _REQUESTS.fullmatch(query):
@@ -74,11 +74,11 @@ def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
             window_s=duration_s(found["window"]),
             share=float(found["share"]),
         )
-    raise UnansweredQuery(f"the simulated ingress answers {'; '.join(KNOWN)}")
+    raise UnansweredQuery(f"must be one that the simulated ingress supports: {'; '.join(KNOWN)}")
 
 
 def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
-    """Return the only pipeline with these labels."""
+    """Return the only pipeline that matches these labels."""
     named = {found["name"]: found["value"] for found in _LABEL.finditer(labels)}
     candidates = []
     for key in pipelines:
@@ -86,6 +86,6 @@ def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
         if {"namespace": namespace, "pipeline": name}.items() >= named.items():
             candidates.append(key)
     if len(candidates) != 1:
-        told = ", ".join(sorted(candidates)) or "none"
-        raise UnansweredQuery(f"must name one pipeline of the scenario; it fits {told}")
+        matches = ", ".join(sorted(candidates)) or "none"
+        raise UnansweredQuery(f"must match exactly one pipeline of the scenario; it matches {matches}")
     return candidates[0]

@@ -10,7 +10,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_
 from controller.core.state.snapshot import TargetMissing
 from controller.core.state.spec import DemandUnit
 from optimizer.model import PoolName, ServiceLaw, StageName
-from simulations.policies.workloads import (
+from simulations.policies.deployments import (
     carried_out,
     ceil,
     first_placements,

@@ -3,13 +3,13 @@
 import pytest
 from experiments import a_scenario
 
-from simulations.report.question import (
+from simulations.report.scenario_words import (
     bands,
     fault_words,
     load_words,
     path_of_an_item,
     pipelines,
-    promise,
+    sla_and_budget,
     what_if_words,
 )
 from simulations.scenario.scenario import Fault
@@ -19,7 +19,7 @@ def test_the_contract_scenario_in_words() -> None:
     scenario = a_scenario()
     (captions,) = pipelines(scenario)
     assert path_of_an_item(captions) == "vad → encoder → decoder → lm"
-    assert promise(captions) == ("95 % of its items are to be answered within 250 ms, for at most $20.00 an hour")
+    assert sla_and_budget(captions) == "SLA: 95 % of the items answered within 250 ms; budget: $20.00 per hour"
     assert load_words(scenario.file.load[0]) == (
         "speech/live-captions: recording azure_llm_2023_conv_1s.csv.gz (sessions that start), 4 superposed copies, "
         "sessions of 40 s on average (log-normal, coefficient of variation 1.3)"
@@ -39,17 +39,17 @@ def test_the_contract_scenario_in_words() -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ({"poolUnavailable": "gpu"}, "no new replica gets a node of gpu; running ones stay"),
-        ({"poolLost": "gpu"}, "the nodes of gpu vanish with what runs on them"),
+        ({"poolUnavailable": "gpu"}, "new replicas get no node of gpu; running ones stay"),
+        ({"poolLost": "gpu"}, "the nodes of gpu and the replicas on them are lost"),
         ({"metricsLost": "*"}, "metrics are lost"),
         ({"metricsLost": "a/b"}, "metrics of a/b are lost"),
-        ({"metricsStale": "a/b"}, "metrics of a/b stand still"),
-        ({"metricsPartial": {"share": "0.5"}}, "50.0 % of the metrics stay away"),
+        ({"metricsStale": "a/b"}, "metrics of a/b are stale"),
+        ({"metricsPartial": {"share": "0.5"}}, "50.0 % of the metrics are missing"),
         ({"metricsNoisy": {"cv": "0.3"}}, "metrics are noisy (coefficient of variation 0.3)"),
         ({"spike": {"pipeline": "a/b", "factor": 3}}, "the load of a/b is multiplied by 3"),
         ({"slowStart": {"pool": "gpu", "factor": 2}}, "new replicas on gpu take 2 times as long to start"),
         ({"slowStage": {"stage": "lm", "factor": "1.5"}}, "batches of lm take 1.5 times as long"),
-        ({"spotReclaim": {"pool": "gpu", "share": "0.5"}}, "50.0 % of the nodes of gpu are taken back"),
+        ({"spotReclaim": {"pool": "gpu", "share": "0.5"}}, "50.0 % of the nodes of gpu are reclaimed"),
         (
             {"set": {"ComputePool/gpu": {"spec": {"price": {"perHour": "1.6"}, "capacity": {"instances": 3}}}}},
             "ComputePool/gpu: spec.price.perHour = 1.6, spec.capacity.instances = 3",

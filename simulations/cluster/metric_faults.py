@@ -1,4 +1,4 @@
-"""What scenario faults do to metrics on their way to a policy: lost, stale, in part, noisy."""
+"""The effect of scenario faults on metrics: lost, stale, partial, noisy."""
 
 import math
 import zlib
@@ -11,30 +11,30 @@ from profiler.samples import Absence, Reading
 from simulations.scenario.scenario import EVERYTHING, Fault
 from simulations.scenario.schedule import derived_seed
 
-_NOISE, _PARTIAL = 11, 12  # one random stream per purpose
+_NOISE, _PARTIAL = 11, 12  # a random stream for each purpose
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Disturbances:
-    """The faults of metrics that are on, by their index in the scenario."""
+class MetricFaults:
+    """The active faults of metrics, by their index in the scenario."""
 
     seed: int
     on: dict[int, Fault] = field(default_factory=dict)
 
-    def now(self) -> "Disturbances":
-        """Return those that are on now, whatever begins or ends later."""
-        return Disturbances(seed=self.seed, on=dict(self.on))
+    def now(self) -> "MetricFaults":
+        """Return a copy, which later faults do not change."""
+        return MetricFaults(seed=self.seed, on=dict(self.on))
 
     def lost(self, key: PipelineKey) -> bool:
-        """Whether nothing of a pipeline's metrics is answered."""
+        """Return whether all metrics of a pipeline are lost."""
         return any(_is_about(fault.metrics_lost, key) for fault in self.on.values())
 
     def stale(self, key: PipelineKey) -> bool:
-        """Whether no new samples of a pipeline come in. What there is already is answered."""
+        """Return whether a pipeline gets no new samples; the samples it has stay."""
         return any(_is_about(fault.metrics_stale, key) for fault in self.on.values())
 
     def hides(self, key: PipelineKey, pod: str) -> bool:
-        """Whether a pod's series stay away; the same pods for as long as the fault lasts. The ingress is no pod."""
+        """Return whether a pod's series are missing; the same pods for the whole fault. The ingress is never hidden."""
         for index, fault in self.on.items():
             part = fault.metrics_partial
             if part is not None and _is_about(part.pipeline, key):
@@ -43,8 +43,8 @@ class Disturbances:
                     return True
         return False
 
-    def noise(self, key: PipelineKey, what: str, now_s: float) -> "Noise | None":
-        """Return the noise on one group of readings, None where there is none; `what` tells groups apart."""
+    def noise(self, key: PipelineKey, what: str, now_s: float) -> "ReadingNoise | None":
+        """Return the noise on one group of readings, None without noise; `what` identifies the group."""
         variance = sum(
             math.log1p(fault.metrics_noisy.cv**2)
             for fault in self.on.values()
@@ -53,18 +53,18 @@ class Disturbances:
         if not variance:
             return None
         at_ms = round(1000 * now_s) % 2**32
-        return Noise(variance, derived_seed(self.seed, _NOISE, at_ms, zlib.crc32(f"{key} {what}".encode())))
+        return ReadingNoise(variance, derived_seed(self.seed, _NOISE, at_ms, zlib.crc32(f"{key} {what}".encode())))
 
 
-class Noise:
-    """Factors of mean 1, log-normal, one after the other."""
+class ReadingNoise:
+    """A sequence of log-normal factors of mean 1."""
 
     def __init__(self, variance: float, seed: int) -> None:
         self._variance = variance
         self._rng = np.random.default_rng(seed)
 
     def on(self, reading: Reading) -> Reading:
-        """Return a reading with noise; an absent one stays absent."""
+        """Return a reading times the next factor; an absent one stays absent."""
         return reading if isinstance(reading, Absence) else reading * self.factor()
 
     def factor(self) -> float:

@@ -3,7 +3,13 @@
 import pytest
 
 from optimizer.model import PipelineKey
-from simulations.cluster.queries import ActiveStreams, LatencyQuantile, RequestRate, UnansweredQuery, parse_query
+from simulations.cluster.ingress_queries import (
+    ActiveStreams,
+    LatencyQuantile,
+    RequestRate,
+    UnansweredQuery,
+    parse_query,
+)
 
 CAPTIONS, NOTES = PipelineKey("speech/captions"), PipelineKey("speech/notes")
 OURS = '{namespace="speech", pipeline="captions"}'
@@ -39,14 +45,14 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("text", UNKNOWN)
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UnansweredQuery, match=r"parentheses|the simulated ingress answers sum\(sluice_ingress"):
+    with pytest.raises(UnansweredQuery, match=r"parentheses|the simulated ingress supports: sum\(sluice_ingress"):
         parse_query(text, [CAPTIONS, NOTES])
 
 
 def test_labels_must_leave_one_pipeline() -> None:
     text = 'sum(sluice_ingress_active_streams{namespace="speech"})'
-    with pytest.raises(UnansweredQuery, match="it fits speech/captions, speech/notes"):
+    with pytest.raises(UnansweredQuery, match="it matches speech/captions, speech/notes"):
         parse_query(text, [CAPTIONS, NOTES])
     assert parse_query(text, [NOTES]) == ActiveStreams(pipeline=NOTES)
-    with pytest.raises(UnansweredQuery, match="it fits none"):
+    with pytest.raises(UnansweredQuery, match="it matches none"):
         parse_query('sum(sluice_ingress_active_streams{pipeline="other"})', [CAPTIONS, NOTES])

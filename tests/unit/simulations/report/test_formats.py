@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.report import phrases
+from simulations.report import formats
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from simulations.report import phrases
     ],
 )
 def test_a_share_never_looks_like_all_or_nothing_when_it_is_not(value: float | None, text: str) -> None:
-    assert phrases.share(value) == text
+    assert formats.share(value) == text
 
 
 @pytest.mark.parametrize(
@@ -38,37 +38,37 @@ def test_a_share_never_looks_like_all_or_nothing_when_it_is_not(value: float | N
     ],
 )
 def test_money(value: float | None, text: str) -> None:
-    assert phrases.money(value) == text
+    assert formats.money(value) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61, "1:01"), (3599.6, "1:00:00"), (7322, "2:02:02")])
 def test_a_moment_of_a_run(seconds: float, text: str) -> None:
-    assert phrases.clock(seconds) == text
+    assert formats.clock(seconds) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(10, "10 s"), (90, "1.5 min"), (3000, "50 min"), (86400, "24 h")])
 def test_a_length_of_time(seconds: float, text: str) -> None:
-    assert phrases.span(seconds) == text
+    assert formats.span(seconds) == text
 
 
 def test_a_spread_is_told_where_there_is_one() -> None:
-    assert phrases.spread((9.7, 10.1), phrases.money) == "$9.70 to $10.10"
-    assert phrases.spread((9.7, 9.7), phrases.money) == ""
-    assert phrases.spread((9.7, 9.7001), phrases.money) == ""
-    assert phrases.spread(None, phrases.money) == ""
+    assert formats.spread((9.7, 10.1), formats.money) == "$9.70 to $10.10"
+    assert formats.spread((9.7, 9.7), formats.money) == ""
+    assert formats.spread((9.7, 9.7001), formats.money) == ""
+    assert formats.spread(None, formats.money) == ""
 
 
 def test_an_infinite_latency_is_no_number() -> None:
-    assert phrases.latency(None) == "no answer"
-    assert phrases.latency(0.25) == "250 ms"
+    assert formats.latency(None) == "no answer"
+    assert formats.latency(0.25) == "250 ms"
 
 
 def test_lists_counts_and_changes() -> None:
-    assert phrases.listed(["a"]) == "a"
-    assert phrases.listed(["a", "b", "c"]) == "a, b and c"
-    assert phrases.plural(1, "seed") == "1 seed"
-    assert phrases.plural(1200, "window") == "1,200 windows"
-    assert phrases.change(-0.234) == "−23 %"
-    assert phrases.change(0.87) == "+87 %"
-    assert phrases.count(1234.6) == "1,235"
-    assert phrases.count(2.25) == "2.2"
+    assert formats.listed(["a"]) == "a"
+    assert formats.listed(["a", "b", "c"]) == "a, b and c"
+    assert formats.plural(1, "seed") == "1 seed"
+    assert formats.plural(1200, "window") == "1,200 windows"
+    assert formats.change(-0.234) == "−23 %"
+    assert formats.change(0.87) == "+87 %"
+    assert formats.count(1234.6) == "1,235"
+    assert formats.count(2.25) == "2.2"

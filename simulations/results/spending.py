@@ -1,5 +1,7 @@
-"""What a cluster ran and what that costs, the same for the simulator and the lab: from observations to money, changes
-and caps. Pure: times are seconds since the run began, money is USD."""
+"""Observed replicas and what they cost: cost, replica changes and cap violations, for the simulator and the lab.
+
+Pure. Times are seconds since the run began, money is USD.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,7 @@ PlacementKey = tuple[PipelineKey, StageName, PoolName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """One placement at one moment; `existing` counts every pod, `terminating` and unscheduled ones included."""
+    """The replicas of a placement at one time; `existing` also counts `terminating` and unscheduled pods."""
 
     desired: int
     existing: int
@@ -29,8 +31,8 @@ class Replicas:
 class Observation:
     """The cluster `t_s` seconds after the run began, money in USD per hour.
 
-    `spend_per_hour` is max(desired, existing) × price by pipeline, what the cap is about; `cost_per_hour` is what
-    scheduled replicas cost, what is paid; `budget_per_hour` and `price_per_hour` are the resources' current values.
+    `spend_per_hour` is max(desired, existing) × price by pipeline, which the cap limits; `cost_per_hour` is the price
+    of the scheduled replicas, which is paid; `budget_per_hour` and `price_per_hour` are the resources' current values.
     """
 
     t_s: float
@@ -49,7 +51,7 @@ def observation(
     budget_per_hour: Mapping[PipelineKey, float],
     price_per_hour: Mapping[PoolName, float],
 ) -> Observation:
-    """Return what `placements` spend and cost at these prices; a pool without a price costs nothing."""
+    """Return the observation of `placements` at these prices; a pool without a price costs nothing."""
     spend: dict[PipelineKey, float] = {}
     cost_per_hour = 0.0
     for pipeline in pipelines:
@@ -69,7 +71,7 @@ def observation(
 
 
 def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementKey, float]:
-    """Return what one replica of each placement costs per hour."""
+    """Return the price per hour of one replica of each placement."""
     return {
         (pipeline.key, stage.name, placement.pool): price_per_hour.get(placement.pool, 0.0)
         / placement.prior.per_instance
@@ -79,7 +81,7 @@ def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, flo
 
 
 def at(observations: Sequence[Observation], t_s: float) -> Observation | None:
-    """Return the last observation up to an instant."""
+    """Return the last observation up to `t_s`; None without one."""
     return next((seen for seen in reversed(observations) if seen.t_s <= t_s), None)
 
 
@@ -89,12 +91,12 @@ def steps(observations: Sequence[Observation], value: Callable[[Observation], fl
 
 
 def cost(observations: Sequence[Observation], clock: Clock) -> float:
-    """Return what scheduled replicas cost over the scored time."""
+    """Return the cost of the scheduled replicas over the scored time."""
     return scoring.cost(steps(observations, lambda seen: seen.cost_per_hour), clock)
 
 
 def cost_of_instances(observations: Sequence[Observation], instances: Mapping[PoolName, float], clock: Clock) -> float:
-    """Return what these instances would have cost over the scored time, at the prices that held."""
+    """Return the cost of these instances over the scored time, at the observed prices."""
     return scoring.cost(
         steps(observations, lambda seen: sum(seen.price_per_hour[pool] * count for pool, count in instances.items())),
         clock,
@@ -113,7 +115,7 @@ def replica_changes(observations: Sequence[Observation], clock: Clock) -> int:
 def cap_violations(
     observations: Sequence[Observation], pipeline: PipelineSpec, *, interval_s: float, duration_s: float
 ) -> int:
-    """Return how often a pipeline's spend exceeded its cap without an excuse; `interval_s` is between two decisions."""
+    """Return how often a pipeline's spend exceeded its cap without an excuse. `interval_s` separates decisions."""
     return scoring.cap_violations(
         steps(observations, lambda seen: seen.spend_per_hour[pipeline.key]),
         steps(observations, lambda seen: _cap(pipeline, seen)),
@@ -123,7 +125,7 @@ def cap_violations(
 
 
 def _excused(observations: Sequence[Observation], pipeline: PipelineSpec, interval_s: float) -> list[Interval]:
-    """Return when an excess is forgiven: from take-over, price rise or budget cut until drain + 2 cycles later."""
+    """Return when an excess is excused: from take-over, price rise or budget cut until drain + 2 cycles later."""
     pools = {placement.pool for stage in pipeline.stages for placement in stage.placements}
     begun_s = [seen.t_s for seen in observations[:1]]
     for before, after in pairwise(observations):

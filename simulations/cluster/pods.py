@@ -1,4 +1,4 @@
-"""Deployments and their pods: pending, starting, ready, draining, gone; which go first when fewer are asked for."""
+"""Deployments and their pods: pending, starting, ready, draining, gone; and the order in which pods are removed."""
 
 import math
 import zlib
@@ -13,13 +13,13 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.nodes import Node, Pool
-from simulations.results.ledger import Replicas
+from simulations.cluster.node_pool import Node, NodePool
+from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
 """From the change of a Deployment to the first pod's start: controllers, scheduler and agent of the lab, measured."""
 BINDING_EACH_S = 0.009
-"""How much later each further pod of the same change is."""
+"""The additional time for each further pod of the same change."""
 
 PlacementName = tuple[PipelineKey, PlacementKey]
 NO_COSTS: Mapping[str, int] = MappingProxyType({})
@@ -27,9 +27,9 @@ NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Pod:
-    """A replica on its way through life; `number` is its number in the engine, from when it is ready.
+    """A replica; `number` is its number in the engine, once it is ready.
 
-    `bound_s` is when it got its node, and began to run.
+    `bound_s` is when it got its node and began to run.
     """
 
     name: str
@@ -59,20 +59,20 @@ class Workload:
 
     @property
     def name(self) -> PlacementName:
-        """Which placement it is."""
+        """Return the placement's name."""
         return self.pipeline.key, self.key
 
     @property
     def share(self) -> Fraction:
-        """The share of a node that a replica takes."""
+        """Return the share of a node that a replica takes."""
         return Fraction(1, self.placement.prior.per_instance)
 
     def staying(self) -> list[Pod]:
-        """Return the pods that are not on their way out."""
+        """Return the pods that are not terminating."""
         return [pod for pod in self.pods if not pod.leaving]
 
-    def target_state(self, pool: Pool) -> TargetState:
-        """Return what the API server tells of it, which runs on `pool`; its times have whole seconds."""
+    def target_state(self, pool: NodePool) -> TargetState:
+        """Return its state as the API server reports it; `pool` is its pool. Times have whole seconds."""
         staying, announced = self.staying(), pool.announced()
         pending, starting, serving = [], [], []
         for pod in staying:
@@ -96,7 +96,7 @@ class Workload:
         )
 
     def replicas(self) -> Replicas:
-        """Return what is counted of it."""
+        """Return its replica counts."""
         staying = self.staying()
         return Replicas(
             desired=self.desired,
@@ -108,20 +108,20 @@ class Workload:
 
 
 class Servers(Protocol):
-    """What serves in the pods."""
+    """The servers in the pods."""
 
     def begin(self, pod: Pod) -> None:
-        """The pod is ready: it serves from now on."""
+        """Let a ready pod serve from now on."""
 
     def drain(self, pod: Pod) -> None:
-        """The pod was asked to go; `Workloads.ended` is called when it is empty."""
+        """Let a pod drain; `Workloads.ended` is called when it is empty."""
 
     def kill(self, pod: Pod) -> None:
-        """The pod has vanished with what it held."""
+        """Remove a pod at once, with the items and sessions it holds."""
 
 
 class Workloads:
-    """All Deployments and nodes of a cluster, at the instant that the caller says it is."""
+    """All Deployments and nodes of a cluster; the caller passes the current time."""
 
     def __init__(
         self,
@@ -132,10 +132,10 @@ class Workloads:
         servers: Servers,
         seed: int,
     ) -> None:
-        """Nothing runs before the first `scale`."""
+        """All Deployments have no replicas until `scale` is called."""
         self.changes = 0
-        """Goes up with whatever becomes of a Deployment or a pod."""
-        self.pools = {pool.name: Pool.of(pool) for pool in pools}
+        """Goes up with every change of a Deployment or a pod."""
+        self.pools = {pool.name: NodePool.of(pool) for pool in pools}
         self.workloads: dict[PlacementName, Workload] = {}
         self._agenda = agenda
         self._servers = servers
@@ -147,12 +147,12 @@ class Workloads:
                     workload = Workload(pipeline=pipeline, key=(stage.name, placement.pool), placement=placement)
                     self.workloads[workload.name] = workload
 
-    # -- what the outside does
+    # -- changes of replicas
 
     def scale(
         self, name: PlacementName, replicas: int, now_s: float, deletion_costs: Mapping[str, int] = NO_COSTS
     ) -> None:
-        """Ask for so many replicas; `deletion_costs`, by pod, say who is to go first."""
+        """Set the desired replicas; pods with the lowest of `deletion_costs`, by pod, are removed first."""
         workload = self.workloads[name]
         for pod in workload.pods:
             pod.deletion_cost = deletion_costs.get(pod.name, pod.deletion_cost)
@@ -162,42 +162,42 @@ class Workloads:
         self._reconcile(workload, now_s)
 
     def start_at_once(self, name: PlacementName, replicas: int, now_s: float) -> None:
-        """Ask for so many replicas, which serve at once: the state that a run begins with."""
+        """Set the desired replicas and make them ready at once: the state at the beginning of a run."""
         self.scale(name, replicas, now_s)
         for pod in self.workloads[name].pods:
             if pod.node is not None and pod.ready_s is None:
                 self._ready(pod, now_s)
 
     def ended(self, pod: Pod, now_s: float) -> None:
-        """A pod that was draining is empty."""
+        """Remove a drained pod, and place pending pods on its node."""
         self._remove(pod)
         self._fill(self.pools[pod.workload.key[1]], now_s)
 
     # -- faults
 
-    def remove_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
-        """Take nodes away with what runs on them, until `restore_nodes` has given each back as often."""
+    def remove_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
+        """Remove nodes with their pods, until `restore_nodes` has been called as often for each."""
         pool.reclaimed.update(indexes)
         self._clear(pool, now_s)
 
-    def restore_nodes(self, pool: Pool, indexes: Iterable[int], now_s: float) -> None:
-        """Give nodes back, empty."""
+    def restore_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
+        """Restore nodes, without pods."""
         pool.reclaimed.subtract(indexes)
         self._fill(pool, now_s)
 
-    def change_absences(self, pool: Pool, by: int, now_s: float) -> None:
-        """Begin (+1) or end (-1) a time in which all nodes of a pool are away."""
+    def change_absences(self, pool: NodePool, by: int, now_s: float) -> None:
+        """Begin (+1) or end (-1) a fault that removes all nodes of a pool."""
         pool.absences += by
         if pool.absences:
             self._clear(pool, now_s)
         else:
             self._fill(pool, now_s)
 
-    def change_outages(self, pool: Pool, by: int) -> None:
-        """Begin (+1) or end (-1) a time in which no new replica gets a node; those that wait learn of it later."""
+    def change_outages(self, pool: NodePool, by: int) -> None:
+        """Begin (+1) or end (-1) a fault that gives new replicas no node; after it, pending ones wait for a retry."""
         pool.outages += by
 
-    # -- what follows
+    # -- reconciliation
 
     def of_pool(self, pool: PoolName) -> Iterator[Workload]:
         """Yield the Deployments whose pods run on a pool."""
@@ -231,8 +231,8 @@ class Workloads:
         if pod.node is not None:
             pod.node.free += pod.workload.share
 
-    def _clear(self, pool: Pool, now_s: float) -> None:
-        """Take away the pods whose nodes are not there any more; their Deployments make new ones."""
+    def _clear(self, pool: NodePool, now_s: float) -> None:
+        """Remove the pods whose nodes are gone; their Deployments create new ones."""
         present = {id(node) for node in pool.present()}
         for workload in tuple(self.of_pool(pool.name)):
             lost = [pod for pod in workload.pods if pod.node is not None and id(pod.node) not in present]
@@ -243,8 +243,8 @@ class Workloads:
             if lost:
                 self._reconcile(workload, now_s)
 
-    def _fill(self, pool: Pool, now_s: float) -> None:
-        """Place the pods that wait for a node of a pool, the oldest first."""
+    def _fill(self, pool: NodePool, now_s: float) -> None:
+        """Place the pending pods of a pool, the oldest first."""
         waiting = [pod for workload in self.of_pool(pool.name) for pod in workload.pods if pod.node is None]
         if not waiting:
             return
@@ -274,7 +274,7 @@ class Workloads:
             self._servers.begin(pod)
 
 
-@lru_cache(maxsize=4096)  # every policy asks anew at every tick, about pods that are mostly as they were
+@lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
 def _serving(name: str, leaving: bool, deletion_cost: int) -> ServingReplica:
     return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost)
 
@@ -282,8 +282,9 @@ def _serving(name: str, leaving: bool, deletion_cost: int) -> ServingReplica:
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
     """Return the pods in the order in which the ReplicaSet controller deletes them (`ActivePodsWithRanks`).
 
-    Those without a node first, then those not ready, of the lowest deletion cost, those that share their node with most
-    others of the Deployment, the youngest; ages are compared by their binary logarithms, ties are broken by chance.
+    Pods without a node first, then pods that are not ready, those of the lowest deletion cost, those that share their
+    node with most others of the Deployment, the youngest; ages are compared by their binary logarithms, ties are broken
+    by chance.
     """
     on_node: dict[int, int] = {}
     for pod in pods:
@@ -305,7 +306,7 @@ def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
 
 
 def initial_replicas(pipeline: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> Mapping[PlacementKey, int]:
-    """Return the replicas that every run begins with: the minimums, and one where a stage would have none.
+    """Return the replicas at the beginning of a run: the minimums, and one for a stage that would have none.
 
     That one is on the first of the stage's placements whose pool has instances.
     """

@@ -6,7 +6,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_
 from controller.core.state.decision import Outcome
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
-from simulations.policies.base import decision_of
+from simulations.policies.autoscaler import decision_of
 
 
 def bounded() -> PipelineState:

@@ -1,0 +1,45 @@
+"""The SpeechPipelines and ComputePools of the simulated cluster, as `set` faults change them, and their memories."""
+
+from dataclasses import replace
+
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PipelineKey, PoolName
+from simulations.scenario.scenario import Scenario
+
+
+class Resources:
+    """The resources as they are now. `changes` goes up with each change of one of them."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        """Take the resources of the manifests. The API server gives each a uid; here it is made from the name."""
+        self.pipelines: dict[PipelineKey, PipelineSpec] = {}
+        for pipeline in map(pipeline_spec, scenario.pipelines):
+            self.pipelines[pipeline.key] = replace(pipeline, uid=f"SpeechPipeline/{pipeline.key}")
+        self.pools: dict[PoolName, PoolSpec] = {}
+        for pool in map(pool_spec, scenario.pools):
+            self.pools[pool.name] = replace(pool, uid=f"ComputePool/{pool.name}")
+        self.pipeline_memories: dict[PipelineKey, PipelineMemory] = {}
+        self.pool_memories: dict[PoolName, PoolMemory] = {}
+        self.changes = 0
+
+    def set(self, resource: SpeechPipeline | ComputePool) -> None:
+        """Replace a resource by `resource`, which has the same name, as the next generation."""
+        if isinstance(resource, SpeechPipeline):
+            pipeline = pipeline_spec(resource)
+            before = self.pipelines[pipeline.key]
+            self.pipelines[pipeline.key] = replace(pipeline, uid=before.uid, generation=before.generation + 1)
+        else:
+            pool = pool_spec(resource)
+            earlier = self.pools[pool.name]
+            self.pools[pool.name] = replace(pool, uid=earlier.uid, generation=earlier.generation + 1)
+        self.changes += 1
+
+    def remember(self, decision: Decision) -> None:
+        """Keep the memories that a decision carries over to the next one."""
+        self.pipeline_memories |= {pipeline.key: pipeline.memory for pipeline in decision.pipelines}
+        self.pool_memories |= {pool.name: pool.memory for pool in decision.pools}
