@@ -1,4 +1,4 @@
-"""The operator without one of the guards that its promises rest on: to see that the matrix notices."""
+"""The operator without one of its guards, to check that the fault matrix fails without it."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _nothing_is_zero() -> None:
-    """What cannot be read counts as no load, and everything else as known."""
+    """Missing data counts as zero load, and never prevents a scale-down."""
     from controller.core.assess.assessment import Assessment
     from profiler.samples import Absence
     from profiler.sources.prometheus import PrometheusSource
@@ -24,7 +24,7 @@ def _nothing_is_zero() -> None:
 
 
 def _no_budget() -> None:
-    """Nobody looks at what it costs."""
+    """Budgets are ignored."""
     from controller.kube import reader as module
 
     reader: Any = module
@@ -38,7 +38,7 @@ def _no_lease() -> None:
 
 
 def _pools_deliver() -> None:
-    """A replica that stays pending is waited for."""
+    """A pending replica never makes a pool unavailable."""
     from controller.core.assess import availability
 
     patient: Any = availability
@@ -53,7 +53,7 @@ def _everything_is_news() -> None:
 
 
 def _one_for_all() -> None:
-    """A resource that cannot be used ends the cycle."""
+    """An invalid resource ends the cycle."""
     from controller.kube.reader import Reader
 
     parsed = Reader._parsed_pipelines
