@@ -1,4 +1,4 @@
-"""A planner that wants what a test says, so that tests of what becomes of a plan need not know how plans are made."""
+"""A planner with a plan that the test chooses, for tests of what follows from a plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, S
 
 @dataclass
 class Planner:
-    """Stands for `allocate`, `predicted_latency_s` and whether what runs is in time.
+    """Replaces `allocate`, `predicted_latency_s` and `in_time`.
 
-    `wanted` is the plan of each pipeline (by name; the minimums where it is not named); `latency_s` what is predicted
-    for the replicas that run (None: too few to carry the load). `problems` keeps what was asked.
+    `wanted` is the plan of each pipeline, by name (default: the minimums); `latency_s` is the predicted latency of the
+    current replicas (None: too few to carry the load). `problems` keeps the problems that were planned.
     """
 
     wanted: dict[str, Mapping[PlacementKey, int]] = field(default_factory=dict)
