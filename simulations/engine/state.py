@@ -248,7 +248,7 @@ class State(NamedTuple):
     out_n: Counts  # (S + 2,)
     candidates: Counts  # (S C,) items that may have come to an end
     taken: Counts  # (S,) working space: how much of what leaves each stage a join has
-    tried: Counts  # working space: who has refused an item
+    tried: Counts  # working space: the replicas that refused an item
     tally_arrival_s: Floats
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
