@@ -1,4 +1,4 @@
-"""Machine code that only borrows arrays."""
+"""Compile functions that do not count references to arrays."""
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
@@ -12,8 +12,8 @@ R = TypeVar("R")
 def borrowing(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function` compiled as `compiled` does, without counting references to arrays.
 
-    The caller holds every array for as long as it runs, so there is nothing to count; with a hundred arrays at hand the
-    counting would take most of the time, and most of the compilation. Such a function cannot make arrays.
+    The caller holds every array during the call, so counting is not needed. With a hundred arrays it would take most of
+    the run time and of the compilation. Such a function cannot create arrays.
     """
     dispatcher: Any = compiled(function)
     dispatcher.targetoptions["_nrt"] = False
@@ -21,7 +21,7 @@ def borrowing(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def woven(function: Callable[P, R]) -> Callable[P, R]:
-    """As `borrowing`, and made part of what calls it: what is done per item costs less than handing over all arrays."""
+    """Return `function` compiled as by `borrowing` and inlined, because passing all arrays costs more than its work."""
     dispatcher: Any = borrowing(function)
     dispatcher.targetoptions["forceinline"] = True
     return cast(Callable[P, R], dispatcher)

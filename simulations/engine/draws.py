@@ -1,4 +1,4 @@
-"""Random numbers that are functions of what they are for, so that no order of events changes them."""
+"""Random numbers as functions of their purpose, so that they do not depend on the order of events."""
 
 import math
 
@@ -45,13 +45,13 @@ def mix(z: np.uint64) -> np.uint64:
 
 @borrowing
 def uniform(word: np.uint64) -> float:
-    """Return the number in (0, 1) that a random word stands for."""
+    """Return the number in (0, 1) that belongs to a random word."""
     return (np.float64(np.int64(word >> np.uint64(11))) + 0.5) * _TO_UNIT  # signed: one instruction to convert
 
 
 @borrowing
 def verdict(seed: int, stage: int, number: int) -> np.uint64:
-    """Return the word that decides whether a stage ends the way of an item, the one that the data plane draws."""
+    """Return the word that decides whether a stage filters an item; the lab's data plane draws the same one."""
     word = np.uint64(seed) * GOLDEN + np.uint64(stage) * _STAGE + np.uint64(number) * _NUMBER
     return mix(mix(word))
 
@@ -82,7 +82,7 @@ def normal(state: np.uint64) -> float:
 
 
 def gamma_constants(cv: float) -> tuple[float, float, float]:
-    """Return what `gamma` needs for a coefficient of variation above 0."""
+    """Return the constants of `gamma` for a coefficient of variation above 0."""
     shape = cv**-2
     d = shape - 1 / 3 if shape >= 1 else shape + 2 / 3
     return d, (9 * d) ** -0.5, 0.0 if shape >= 1 else cv * cv

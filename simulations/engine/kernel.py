@@ -1,9 +1,9 @@
-"""The simulation itself, compiled.
+"""The compiled kernel of the simulation.
 
-It goes stage by stage in slices of time: a full queue refuses and nothing blocks what is before it, so that a stage can
-be played to the end of a slice before the next one is looked at; what is under way is carried over. Within a stage time
-passes from event to event: an arrival, the end of a batch, the end of a batch's wait for more items. An event at the
-instant of an arrival comes first. Nothing depends on where slices end.
+It advances stage by stage in slices of time. A full queue refuses items and does not block earlier stages, so a stage
+can be simulated to the end of a slice before the next one; items in flight are carried over. Within a stage time passes
+from event to event: an arrival, the end of a batch, the end of a batch's wait for more items. An event at the instant
+of an arrival comes first. Nothing depends on where slices end.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from simulations.results.scoring import FILTERED, LOST, SERVED, SHED, TallyArray
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _CELLS = cells_of(_BOUNDS_S)
-_FULL, _NOBODY = -1, -2
+_FULL, _NONE_READY = -1, -2
 _INF = np.inf
 
 NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.TOKENS_AT_S
@@ -24,7 +24,7 @@ NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.
 
 @woven
 def _place(item: int, mask: int) -> int:
-    """Where an item is kept. Unsigned, as fields that are indexes: nothing need look whether it counts from the end."""
+    """Return the place of an item. Unsigned, like all indexes, so that no check for negative indexes is compiled."""
     return int(np.uint32(item & mask))
 
 
@@ -33,7 +33,7 @@ def _place(item: int, mask: int) -> int:
 
 @woven
 def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, weight: float) -> None:
-    """Put a replica among those of equal load; who has saved up most is first."""
+    """Add a replica to those of equal load, sorted by credit, the highest first."""
     equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
     own.credit = credit - equals.gain * weight
     above = s.turn[_ring(s, placement, rank)].above
@@ -49,7 +49,7 @@ def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, we
 
 @woven
 def _delist(s: State, placement: int, rank: int, replica: int, weight: float) -> float:
-    """Take a replica out; return what it has saved up."""
+    """Remove a replica from those of equal load; return its credit."""
     equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
     s.turn[own.above].below = own.below
     s.turn[own.below].above = own.above
@@ -59,13 +59,13 @@ def _delist(s: State, placement: int, rank: int, replica: int, weight: float) ->
 
 @woven
 def _ring(s: State, placement: int, rank: int) -> int:
-    """Where the ring of the replicas of equal load begins and ends."""
+    """Return the entry at which the ring of replicas of equal load begins and ends."""
     return int(np.uint32(placement * s.rank.shape[1] + rank))
 
 
 @woven
 def _richest(s: State, placement: int, rank: int) -> int:
-    """The first of the replicas of equal load."""
+    """Return the first of the replicas of equal load."""
     return int(np.uint32(s.turn[_ring(s, placement, rank)].below - s.rank.size))
 
 
@@ -81,7 +81,7 @@ def _load(s: State, replica: int, queues: int) -> int:
 
 @borrowing
 def join_routing(c: Constants, s: State, replica: int) -> None:
-    """A replica begins to take items."""
+    """Let a replica take items from now on."""
     placement = s.replica[replica].placement
     stage = c.placement[placement].owner
     s.replica[replica].member_at = s.group[placement].n
@@ -97,7 +97,7 @@ def join_routing(c: Constants, s: State, replica: int) -> None:
 
 @borrowing
 def leave_routing(c: Constants, s: State, replica: int) -> None:
-    """A replica takes no more items that are not pinned to it."""
+    """Let a replica take only items that are pinned to it."""
     placement = s.replica[replica].placement
     stage = c.placement[placement].owner
     place = s.replica[replica].member_at
@@ -116,7 +116,7 @@ def leave_routing(c: Constants, s: State, replica: int) -> None:
 
 @woven
 def _idle(s: State, stage: int, slot: int) -> None:
-    """A batch slot of a stage with Pull waits for its turn."""
+    """Add a batch slot to the idle slots of a stage with Pull."""
     s.slot[slot].next = -1
     if s.stage[stage].idle_head < 0:
         s.stage[stage].idle_head = slot
@@ -127,12 +127,12 @@ def _idle(s: State, stage: int, slot: int) -> None:
 
 @woven
 def _next_in_turn(c: Constants, s: State, stage: int) -> int:
-    """The least loaded for its weight (RoundRobin: all tie); ties take turns by smooth weighted round robin."""
+    """Return the least loaded replica for its weight (RoundRobin: all tie); ties use smooth weighted round robin."""
     first, last = c.stage[stage].first, c.stage[stage].last
     up = 1 if c.stage[stage].routing == at.LEAST_LOADED else 0
-    if last - first == 1:  # nobody to compare with
+    if last - first == 1:  # no other placement to compare with
         if s.group[first].n == 0:
-            return _NOBODY
+            return _NONE_READY
         rank = s.group[first].lowest
         while s.rank[first, rank].n == 0:
             rank += 1
@@ -151,7 +151,7 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
             rank += 1
         s.group[p].lowest = rank
         lowest = min(lowest, rank / c.placement[p].weight)
-    chosen, richest, total, of = _NOBODY, -_INF, 0.0, 0
+    chosen, richest, total, of = _NONE_READY, -_INF, 0.0, 0
     for p in range(first, last):
         if s.group[p].n == 0 or s.group[p].lowest / c.placement[p].weight != lowest:
             continue
@@ -171,13 +171,13 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
 
 @borrowing
 def _by_lot(c: Constants, s: State, stage: int) -> int:
-    """Any replica, in proportion to its weight."""
+    """Return a random replica, in proportion to its weight."""
     first, last = c.stage[stage].first, c.stage[stage].last
     total = 0.0
     for p in range(first, last):
         total += c.placement[p].weight * s.group[p].n
     if total == 0.0:
-        return _NOBODY
+        return _NONE_READY
     s.stage[stage].draws += 1
     word = mix(
         np.uint64(c.seed[0])
@@ -190,12 +190,12 @@ def _by_lot(c: Constants, s: State, stage: int) -> int:
         if left < share:
             return int(s.members[p, min(np.int64(left / c.placement[p].weight), s.group[p].n - 1)])
         left -= share
-    return _NOBODY  # rounding: nobody draws what is beyond the last
+    return _NONE_READY  # only by a rounding error
 
 
 @borrowing
 def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> int:
-    """The least loaded replica for its weight that has not refused yet."""
+    """Return the least loaded replica for its weight that has not refused the item yet; _FULL without one."""
     chosen, lowest = _FULL, _INF
     for p in range(c.stage[stage].first, c.stage[stage].last):
         for k in range(s.group[p].n):
@@ -214,9 +214,9 @@ def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> i
 
 @borrowing
 def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
-    """Pin a stream to the replica with the fewest sessions for its weight; _FULL or _NOBODY when there is none."""
+    """Pin a stream to the replica with the fewest sessions for its weight; _FULL or _NONE_READY without one."""
     first, last = c.stage[stage].first, c.stage[stage].last
-    lowest, found = _INF, _NOBODY
+    lowest, found = _INF, _NONE_READY
     for p in range(first, last):
         for k in range(s.group[p].n):
             replica = s.members[p, k]
@@ -244,7 +244,7 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
 
 @borrowing
 def _let_go(c: Constants, s: State, session: int, t: float) -> None:
-    """Give back the stream's slots. Its pins stay: chunks may still be on their way."""
+    """Free the stream's slots. Its pins stay, because chunks may still be in flight."""
     for stage in range(len(c.stage)):
         if c.stage[stage].pinned == 0 or s.pin[session, stage].replica < 0:
             continue
@@ -262,7 +262,7 @@ def _let_go(c: Constants, s: State, session: int, t: float) -> None:
 
 @borrowing
 def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
-    """Look for the pins that a stream lacks; turn a new one away that a stage has no room for."""
+    """Find the pins that a stream lacks; refuse a new stream for which a stage has no free slot."""
     new = s.stream[session].give_up_s < _INF
     refused = t > s.stream[session].give_up_s
     for stage in range(len(c.stage)):
@@ -284,7 +284,7 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
 
 @borrowing
 def find_missing(c: Constants, s: State, t: float) -> None:
-    """A replica is new: all streams that lack a pin look again."""
+    """After a replica is added, let all streams that lack a pin look again."""
     if s.whole[at.MISSING] == 0:
         return
     for session in range(len(s.stream)):
@@ -294,7 +294,7 @@ def find_missing(c: Constants, s: State, t: float) -> None:
 
 @borrowing
 def cut(c: Constants, s: State, replica: int, t: float) -> None:
-    """All streams that are pinned to a replica lose it and look for another."""
+    """Unpin all streams from a replica and look for another one."""
     stage = c.placement[s.replica[replica].placement].owner
     if c.stage[stage].pinned == 0:
         return
@@ -310,12 +310,12 @@ def cut(c: Constants, s: State, replica: int, t: float) -> None:
             _find_slots(c, s, session, t)
 
 
-# -- what enters
+# -- arrivals
 
 
 @borrowing
 def _enter(c: Constants, s: State, until_s: float) -> float:
-    """Offer what the schedule has, up to `until_s` or until the slice is full; return how far it came."""
+    """Offer the schedule's items up to `until_s` or until the slice is full; return the time reached."""
     w, mask = s.whole, len(s.item) - 1
     streams = c.numbers[1] > 0.0
     stages, n = len(c.stage), 0
@@ -429,7 +429,7 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
 
 @woven
 def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: int) -> None:
-    """An item has its outcome: count it, and hand it to the tally."""
+    """Count the outcome of an item, and add it to the items for the tally."""
     w = s.whole
     k = w[at.SETTLED]
     s.tally_arrival_s[k] = arrival_s
@@ -459,7 +459,7 @@ def bucket(bounds_s: Floats, cells: Counts, value_s: float) -> int:
 
 @woven
 def _plan(due: Records, n: int, t: float, what: int) -> None:
-    """Enter what is due at `t` into a calendar of `n` entries, the soonest last. First in, first out at one instant."""
+    """Insert an event at `t` into a calendar of `n` entries, the soonest last; FIFO for equal times."""
     k = np.uint64(n)
     one = np.uint64(1)
     while k > 0 and due[k - one].t_s <= t:
@@ -472,7 +472,7 @@ def _plan(due: Records, n: int, t: float, what: int) -> None:
 
 @woven
 def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
-    """An item goes to the end of a queue of its stage."""
+    """Append an item to a queue of its stage."""
     line = s.queue[np.uint32(queue)]
     if line.n == 0:
         line.head = item
@@ -484,7 +484,7 @@ def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
 
 @borrowing
 def _refused(s: State, item: int, t: float) -> None:
-    """A stage has no room for an item: it is lost."""
+    """Mark an item as lost, because a stage refused it."""
     mask = len(s.item) - 1
     lost = s.item[_place(item, mask)]
     lost.lost_s = min(lost.lost_s, t)
@@ -495,7 +495,7 @@ def _refused(s: State, item: int, t: float) -> None:
 
 @woven
 def _room(c: Constants, s: State, replica: int) -> bool:
-    """Whether an item finds room in the queue, and in the memory where it has to hold a slot of its own."""
+    """Return whether the queue has room for an item, and the memory where the item needs its own slot."""
     placement, queues = s.replica[replica].placement, 2 * len(c.stage)
     if s.queue[queues + replica].n >= c.placement[placement].queue_limit:
         return False
@@ -505,7 +505,7 @@ def _room(c: Constants, s: State, replica: int) -> bool:
 
 @borrowing
 def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen: int) -> int:
-    """The queue of another replica for an item that `chosen` has refused, or -1: it is lost."""
+    """Return the queue of another replica for an item that `chosen` has refused; -1: the item is lost."""
     queues, tried = 2 * len(c.stage), s.tried
     ranked = c.stage[stage].routing == at.LEAST_LOADED
     if ranked:  # it was counted as one more
@@ -548,10 +548,10 @@ def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen:
 
 @woven
 def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -> int:
-    """The queue that an item joins, or -1: it is lost."""
+    """Return the queue that an item joins; -1: the item is lost."""
     stages = len(c.stage)
     queues = 2 * stages
-    chosen = _NOBODY
+    chosen = _NONE_READY
     if c.stage[stage].pinned == 1:
         session = s.item[_place(item, mask)].session
         chosen = int(s.pin[session, stage].replica)
@@ -572,7 +572,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
     if routing == at.PULL:
         return stage
     chosen = _by_lot(c, s, stage) if routing == at.RANDOM else _next_in_turn(c, s, stage)
-    if chosen == _NOBODY:
+    if chosen == _NONE_READY:
         return stages + stage
     s.replica[chosen].arrived += 1
     if _room(c, s, chosen):
@@ -582,7 +582,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
 
 @borrowing
 def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: int, until_s: float) -> None:
-    """Let a stage serve what it holds and the `n` items that arrive, up to `until_s`."""
+    """Simulate a stage up to `until_s`, with the items it holds and the `n` items that arrive."""
     mask = len(s.item) - 1
     stages = len(c.stage)
     queues = 2 * stages
@@ -747,7 +747,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
 
 @woven
 def note_end(s: State, replica: int, queues: int, t: float) -> None:
-    """Note when a draining replica ended, if that was before `t`: handed over, without items and sessions."""
+    """Store when a draining replica ended, if before `t`: handed over, without items and sessions."""
     if _load(s, replica, queues) == 0 and s.replica[replica].ended_at_s == _INF:
         ended_s = max(s.replica[replica].handed_over_s, s.replica[replica].alone_s, s.replica[replica].empty_s)
         if ended_s <= t:
@@ -759,7 +759,7 @@ def note_end(s: State, replica: int, queues: int, t: float) -> None:
 
 @borrowing
 def _gather(c: Constants, s: State, stage: int) -> int:
-    """Bring together what arrives at a stage with more than one before it, as the last branch of each item does."""
+    """Return how many items arrive at a join; an item arrives when the last of its branches does."""
     stages, mask = len(c.stage), len(s.item) - 1
     taken = s.taken
     taken[:] = 0
@@ -786,7 +786,7 @@ def _gather(c: Constants, s: State, stage: int) -> int:
 
 @borrowing
 def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
-    """Give every item its outcome that has one by `now_s`, and free the places of those that are nowhere any more."""
+    """Settle every item with an outcome by `now_s`, and free the places of items that no stage holds."""
     w, mask = s.whole, len(s.item) - 1
     patience_s = c.numbers[0]
     for k in range(w[at.CANDIDATES]):
@@ -828,7 +828,7 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
             while s.queue[queue].n > 0:
                 place = _place(s.queue[queue].head, mask)
                 if s.item[place].arrival_s + patience_s >= now_s:
-                    break  # although it may be settled: where a slice ends must not decide whether it is served here
+                    break  # even if settled: the end of a slice must not decide whether it is served here
                 s.item[place].holds -= 1
                 s.queue[queue].head = s.visit[stage, place].behind
                 s.queue[queue].n -= 1
@@ -847,9 +847,9 @@ def _hand_in(s: State, tally: TallyArrays) -> None:
 
 @borrowing
 def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at: int, items: Counts, n: int) -> bool:
-    """Let time pass up to `until_s`; False when that takes room for more items.
+    """Advance to `until_s`; return False when the arrays have no room for more items.
 
-    With `again_at` a stage, and `until_s` now: no time passes, and the `n` items arrive at that stage.
+    If `again_at` is a stage, `until_s` is now: no time passes, and the `n` items arrive at that stage.
     """
     stages = len(c.stage)
     only = again_at >= 0
@@ -859,7 +859,7 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
             reached_s = _enter(c, s, min(until_s, s.real[NOW_S] + tally.numbers[2]))
             if reached_s < 0.0:
                 return False
-        # The flow that enters is in the last row; stages with many before them have a row of their own after that.
+        # Row `stages` has the items that enter the pipeline; the row after it has those that enter a join.
         for stage in range(stages):
             if only and stage != again_at:
                 continue
@@ -885,7 +885,7 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
 
 @borrowing
 def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> int:
-    """Let items that have lost their replica, or waited for one, enter anew; return how many are still in time."""
+    """Let items that lost their replica, or waited for one, arrive again; return how many have not timed out."""
     mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
     for k in range(n):
         place = _place(items[k], mask)
@@ -900,7 +900,7 @@ def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> 
 
 @borrowing
 def held(c: Constants, s: State, replica: int, items: Counts) -> int:
-    """Take out all that a replica serves and has in its queue, oldest first; return how much it is."""
+    """Remove all items that a replica serves or queues, oldest first; return how many there are."""
     stage, mask, n = c.placement[s.replica[replica].placement].owner, len(s.item) - 1, 0
     widest, queue = len(s.slot) // len(s.replica), 2 * len(c.stage) + replica
     for slot in range(replica * widest, replica * widest + c.placement[s.replica[replica].placement].concurrency):
@@ -918,7 +918,7 @@ def held(c: Constants, s: State, replica: int, items: Counts) -> int:
 
 @borrowing
 def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
-    """Empty a queue into `items` behind the first `n`; return how many there are."""
+    """Move a queue's items into `items`, after the first `n`; return the new count."""
     mask = len(s.item) - 1
     while s.queue[queue].n > 0:
         items[n] = s.queue[queue].head
@@ -930,7 +930,7 @@ def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
 
 @borrowing
 def in_flight(s: State) -> int:
-    """Put the places of the items that have no outcome yet into `candidates`; return how many there are."""
+    """Write the places of items without an outcome into `candidates`; return how many there are."""
     w, mask, n = s.whole, len(s.item) - 1, 0
     for item in range(w[at.UNSETTLED], w[at.OFFERED] + 1):
         place = _place(item, mask)

@@ -1,13 +1,14 @@
 """Simulate the table of latencies that `optimizer.latency.batching_table` reads: `python -m
 simulations.engine.make_batching_table`.
 
-Every cell is one run of the queues of one stage, in units of the time of a batch of one. It holds what is smooth in
-all parameters, so that a coarse grid suffices: the probability of waiting, and the distribution of the time in the
-stage of those that wait. Percentiles of all items jump where that probability crosses 1 − p; these do not.
+Every cell is one run of the queues of one stage, in units of the time of a batch of one. It holds what is smooth in all
+parameters, so that a coarse grid suffices: the probability of waiting, and the distribution of the time in the stage of
+those that wait. Percentiles of all items jump where that probability crosses 1 − p; those of waiting items do not.
 
-Cells that differ in load, servers and routing share their luck, which keeps noise out of the differences between them;
-others do not, so that between cells noise averages out. A run is as long as its noise asks for. The same command gives
-the same file. `--check N` simulates N cells under other luck and compares the differences with the noise.
+Cells that differ only in load, servers and routing share random numbers, which keeps noise out of their differences;
+other cells do not, so that noise averages out between them. A run is as long as its noise requires. The same command
+gives the same file. `--check N` simulates N cells with other random numbers and compares the differences with the
+noise.
 """
 
 import argparse
@@ -29,14 +30,14 @@ Array = NDArray[np.float64]
 
 SEED = 20
 NOISE = 0.03
-"""Standard error of the p95 and of the mean that runs aim at, as blocks of a run tell it: that of the whole is less."""
+"""The target standard error of p95 and mean, estimated from blocks of a run; that of the whole run is smaller."""
 _LEAST_ITEMS, _LEAST_BATCHES = 15_000, 20  # the latter of each server
 _MOST_ITEMS, _MOST_BATCHES = 70_000, 4_000
 _MORE = 8
 _CHUNK = 50_000
-_FEW = 300  # fewer that wait say little about how long
+_FEW = 300  # too few waiting items for a distribution
 _BINS, _LOWEST, _HIGHEST = 8192, -6.0, 10.0  # of the logarithm of times
-_LOOKED_AT = 20_000  # neighbours wait nearly alike: a part of them tells the noise
+_LOOKED_AT = 20_000  # neighbours wait nearly alike, so a part of them is enough
 _BLOCKS = 20
 _WARM_UP = 0.1
 _ROUNDING = 1 / 512  # of logarithms
@@ -47,7 +48,7 @@ assert tuple(routing.value for routing in _ROUTINGS) == table.ROUTINGS
 
 @lru_cache(maxsize=128)
 def _between(ca: float, every: int, seed: int, chunk: int) -> Array:
-    """Return times between every so manieth arrival, of mean 1: gamma below a cv of 1, hyperexponential above."""
+    """Return times between each `every`-th arrival, of mean 1: gamma below a cv of 1, hyperexponential above."""
     rng = np.random.Generator(np.random.PCG64([seed, round(1000 * ca), every, chunk]))
     if ca <= 1:
         return rng.gamma(every / ca**2, ca**2 / every, _CHUNK)
@@ -58,9 +59,9 @@ def _between(ca: float, every: int, seed: int, chunk: int) -> Array:
 
 
 def unit_arrivals(ca: float, n: int, *, every: int = 1, seed: int = SEED) -> Array:
-    """Return `n` times of arrival at rate 1, of every so manieth of a stream with this coefficient of variation.
+    """Return `n` arrival times at rate 1: each `every`-th arrival of a stream with this coefficient of variation.
 
-    The rate is exact: half of the noise of a queue's length at high load is that of how many came.
+    The rate is exact, because the random number of arrivals is half of the noise of a queue's length at high load.
     """
     chunks = [_between(ca, every, seed, k) for k in range(-(-n // _CHUNK))]
     times = np.cumsum(np.concatenate(chunks)[:n])
@@ -79,7 +80,7 @@ def simulate_cell(cell: tuple[int, ...], *, noise: float = NOISE, seed: int = SE
     most = _MOST_ITEMS + _MOST_BATCHES * batch
     if routing is not Routing.LEAST_LOADED:  # takes a fraction of the time
         most *= 2
-    if batch == 1 or servers == 1:  # few cells, with the longest memory, and many questions are about them
+    if batch == 1 or servers == 1:  # few cells, with the longest correlations, and often used
         noise, most = noise * _MORE**-0.5, most * _MORE
     most = max(items, most)
     while True:
@@ -97,7 +98,7 @@ def _run(cell: tuple[int, ...], n: int, seed: int) -> tuple[Array, float]:
     gain = batch / (1 - share + share * batch)
     rho = table.UTILIZATION_CEILING * load / (gain - (gain - 1) * load)
     routing, every = _ROUTINGS[cell[0]], 1
-    if routing is Routing.ROUND_ROBIN:  # a replica knows nothing of the others
+    if routing is Routing.ROUND_ROBIN:  # replicas are independent
         servers, every = 1, servers
     arrivals = unit_arrivals(ca, n, every=every, seed=seed) / (rho * servers * gain)
     starts = np.empty(n)
@@ -132,7 +133,7 @@ def _log_percentiles(times: Array) -> Array:
 
 
 def fill(values: Array) -> Array:
-    """Return `values` (…, loads, WIDTH) with what is missing taken from the next higher load."""
+    """Return `values` (…, loads, WIDTH) with missing ones taken from the next higher load."""
     values = values.copy()
     values[..., -1, 1:] = np.where(np.isnan(values[..., -1, 1:]), 0.0, values[..., -1, 1:])
     for k in range(values.shape[-2] - 2, -1, -1):
@@ -173,9 +174,9 @@ def simulate(noise: float, workers: int) -> tuple[Array, Array]:
 
 
 def check(count: int, noise: float) -> bool:
-    """Print how far `count` stored cells are from runs under other luck, beside the noise; return whether they agree.
+    """Print the differences of `count` stored cells to runs with other random numbers; return whether they agree.
 
-    Compared are the mean time of all items, and the p95 of those that wait where most do.
+    It compares the mean time of all items, and the p95 of waiting items where most items wait.
     """
     rng = np.random.Generator(np.random.PCG64(SEED))
     every = list(cells())
@@ -196,7 +197,7 @@ def check(count: int, noise: float) -> bool:
     error, sigma = np.abs(size), np.array(away)
     spread, far, bias = float(np.sqrt(np.mean(sigma**2))), float(np.mean(np.abs(sigma) > _FAR)), float(np.mean(size))
     print(
-        f"{len(error)} means and percentiles under other luck: differ by {np.median(error):.2%} (median), "
+        f"{len(error)} means and percentiles with other random numbers: differ by {np.median(error):.2%} (median), "
         f"{np.percentile(error, 90):.2%} (p90), {error.max():.1%} (max), {bias:+.2%} on average; in units of the noise "
         f"{spread:.2f} (root of mean square), beyond {_FAR}: {far:.1%}"
     )
@@ -204,17 +205,17 @@ def check(count: int, noise: float) -> bool:
 
 
 def fingerprint(noise: float = NOISE) -> str:
-    """Return what tells tables of other parameters apart."""
+    """Return a hash of the parameters of the table."""
     return hashlib.sha256(
         repr((table.AXES, SEED, noise, _LEAST_ITEMS, _LEAST_BATCHES, _MOST_ITEMS, _MOST_BATCHES, _MORE)).encode()
     ).hexdigest()
 
 
 def main() -> None:
-    """Write the table, or check what is stored."""
+    """Write the table, or check the stored one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", type=int, metavar="N", help="simulate N stored cells again")
-    parser.add_argument("--noise", type=float, default=NOISE, help="standard error that runs aim at")
+    parser.add_argument("--noise", type=float, default=NOISE, help="target standard error of runs")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=table.FILE)
     options = parser.parse_args()

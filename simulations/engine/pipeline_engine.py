@@ -1,7 +1,7 @@
-"""One pipeline's items from ingress to the last stage: the live twin's data plane, simulated.
+"""The simulated data plane of one pipeline: its items from the ingress to the last stage.
 
-What the lab does for being real is not simulated: a hop between stages takes `hop_s`; a stream's slots are free when it
-ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch
+It differs from the lab's data plane in these points: a hop between stages takes `hop_s`; a stream's slots are free when
+it ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch
 goes on although another one of the item has been refused; with Pull, a free batch slot takes what waits.
 """
 
@@ -23,7 +23,7 @@ from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
-"""How long a draining replica still takes what was pinned to it before it may end."""
+"""How long a draining replica still takes items pinned to it before it may end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class ReplicaCounters:
 
     Times are in seconds. `busy_s` has the service time of each batch once, `service_s` once per item of it;
     `latency_sum_s` is waiting plus service; `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1). `queued`,
-    `in_service` and `sessions` are of now.
+    `in_service` and `sessions` are current values.
     """
 
     placement: Counts
@@ -51,7 +51,7 @@ class ReplicaCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressCounters:
-    """What the ingress exports: items since the start, and the streams under way, those turned away included.
+    """The metrics of the ingress: items since the start, and the active streams, shed ones included.
 
     offered = served + filtered + shed + lost + in_flight. `latency_counts` has the served items by
     `PipelineEngine.ingress_bounds_s`, lost ones in the last bucket.
@@ -73,7 +73,7 @@ class IngressCounters:
 class PipelineEngine:
     """One pipeline's items, simulated event by event; time only moves forward, from 0.
 
-    The same schedule, seed and calls give the same, however often `advance` stops in between.
+    The same schedule, seed and calls give the same results, however often `advance` stops in between.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class PipelineEngine:
         hop_s: float = 0.0,
         sla_changes: SlaChanges = (),
     ) -> None:
-        """`seed` decides the phases of streams, what is filtered, service times and routing at random; `hop_s` is what
-        every hop between ingress and stages adds to an item's latency; `sla_changes` are for the tally: how long is
-        waited for an answer stays as it is.
+        """`seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency
+        that every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items
+        does not change.
 
         Raises:
-            ValueError: a stage that comes before one that it takes from.
+            ValueError: a stage is listed before a stage in its `after`.
         """
         self.pipeline = pipeline
         self.ingress_bounds_s = LatencyHistogram(pipeline.sla.latency_s).bounds_s
@@ -114,16 +114,16 @@ class PipelineEngine:
         )
         self._seed = seed
         self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
-        self._ending: set[int] = set()  # of those that drain or have, whose end was not told
+        self._ending: set[int] = set()  # draining or drained replicas that `ended` has not returned yet
 
     @property
     def now_s(self) -> float:
-        """Where the simulation stands."""
+        """Return the current time."""
         return float(self._state.real[places.NOW_S])
 
     @property
     def admissible(self) -> float | None:
-        """Streams, or requests per second, beyond which new ones are shed; None: no limit."""
+        """The limit in streams, or requests per second, above which new ones are shed; None: no limit."""
         limit = float(self._state.real[places.ADMISSIBLE])
         return None if math.isinf(limit) else limit
 
@@ -132,7 +132,7 @@ class PipelineEngine:
         self._state.real[places.ADMISSIBLE] = math.inf if limit is None else limit
 
     def advance(self, until_s: float) -> None:
-        """Let time pass up to `until_s`.
+        """Advance the simulation to `until_s`.
 
         Raises:
             ValueError: `until_s` is before now.
@@ -147,7 +147,7 @@ class PipelineEngine:
                 self._close(replica)
 
     def add_replica(self, key: PlacementKey) -> int:
-        """A replica serves from now on; return its number.
+        """Add a replica that serves from now on; return its number.
 
         Raises:
             ValueError: the pipeline has no such placement.
@@ -176,12 +176,12 @@ class PipelineEngine:
         return number
 
     def drain_replica(self, number: int, until_s: float) -> None:
-        """Let a replica take no new items or streams; it ends when it is empty and its streams are over.
+        """Let a replica take no new items or streams; it ends when it has no items and streams.
 
-        What still has its session there at `until_s` is cut, and goes elsewhere; items it holds then are still served.
+        Streams that it still has at `until_s` are cut and move to another replica; items it holds then are served.
 
         Raises:
-            ValueError: it does not serve, or `until_s` is before now.
+            ValueError: it is not serving, or `until_s` is before now.
         """
         self._require_phase(number, (places.SERVING,))
         if until_s < self.now_s:
@@ -195,13 +195,13 @@ class PipelineEngine:
         if state.replica["sessions"][number] == 0:
             state.replica["alone_s"][number] = self.now_s
         memory = constants.stage["memory"][constants.placement["owner"][state.replica["placement"][number]]]
-        # A server that keeps no sessions does not know of those that are pinned to it.
+        # A server without session memory does not know the streams pinned to it.
         self._draining[number] = until_s if memory else float(state.replica["handed_over_s"][number])
         if self._draining[number] <= self.now_s:
             self._close(number)
 
     def kill_replica(self, number: int) -> None:
-        """A replica vanishes: what it held is sent again elsewhere, its streams go elsewhere.
+        """Remove a replica at once: its items are sent again, and its streams move to other replicas.
 
         Raises:
             ValueError: it has ended.
@@ -249,7 +249,7 @@ class PipelineEngine:
         self._state.stage["slow"][names.index(stage)] = factor
 
     def counters(self) -> ReplicaCounters:
-        """Return what replicas have counted."""
+        """Return the counters of the replicas."""
         state = self._state
         n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
         return ReplicaCounters(
@@ -268,7 +268,7 @@ class PipelineEngine:
         )
 
     def ingress(self) -> IngressCounters:
-        """Return what the ingress has counted."""
+        """Return the counters of the ingress."""
         whole = [int(value) for value in self._state.whole]
         outcomes = [
             whole[index] for index in (places.SERVED_ITEMS, places.FILTERED_ITEMS, places.SHED_ITEMS, places.LOST_ITEMS)
@@ -288,7 +288,7 @@ class PipelineEngine:
         )
 
     def tally(self) -> Tally:
-        """Return what has become of the items, with those in flight by their age now."""
+        """Return the outcomes of the items; those in flight count with their current age."""
         tally = self._tally.copy()
         n = kernel.in_flight(self._state)
         arrival_s = self._state.item["arrival_s"][self._state.candidates[:n]]
@@ -302,7 +302,7 @@ class PipelineEngine:
         return tally
 
     def _close(self, number: int) -> None:
-        """A draining replica takes nothing more: its streams go elsewhere."""
+        """Let a draining replica take no more items: its streams move to other replicas."""
         self._draining.pop(number)
         state = self._state
         kernel.cut(self._constants, state, number, self.now_s)
@@ -310,10 +310,10 @@ class PipelineEngine:
         state.replica["alone_s"][number] = min(state.replica["alone_s"][number], self.now_s)
 
     def _arrive_again(self, stage: int, items: Counts, count: int) -> None:
-        """Items arrive at a stage, now."""
+        """Let items arrive at a stage now."""
         kernel.advance(self._constants, self._state, self._tally.arrays, self.now_s, stage, items, count)
 
     def _require_phase(self, number: int, phases: tuple[int, ...]) -> None:
         known = 0 <= number < self._state.whole[places.REPLICAS]
         if not known or self._state.replica["phase"][number] not in phases:
-            raise ValueError(f"number: {number}: must be of a replica that has not ended")
+            raise ValueError(f"number: {number}: must be the number of a replica in a matching phase")

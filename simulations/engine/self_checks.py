@@ -1,4 +1,4 @@
-"""The engine against theory, in every report: textbook formulas, written out here and used nowhere else."""
+"""Self-checks of the engine against textbook formulas, which only this module uses."""
 
 import math
 
@@ -26,13 +26,13 @@ Array = NDArray[np.float64]
 
 _BATCHES = 24
 _T_999 = 3.768
-"""Student's t, 23 degrees of freedom, two-sided 99.9 %: one false alarm in a thousand checks."""
+"""Student's t, 23 degrees of freedom, two-sided 99.9 %: a correct engine fails one check in a thousand."""
 _STAGE, _POOL = StageName("stage"), PoolName("pool")
 _FOREVER_S = 1e6
 
 
 def self_checks(seed: int) -> tuple[SelfCheck, ...]:
-    """Simulate queues whose answer is known, and say whether the engine gives it; times are in seconds."""
+    """Simulate queues with a known solution and return the comparisons; times are in seconds."""
     return (_mmc(seed), _md1(seed), _dmc(seed), *_little(seed), _batch_bound(seed))
 
 
@@ -57,7 +57,7 @@ def _md1(seed: int) -> SelfCheck:
 
 
 def _dmc(seed: int) -> SelfCheck:
-    """G/G/c, by a case with an exact answer: D/M/c, from the Markov chain that arrivals see."""
+    """G/G/c, checked by D/M/c, which has an exact solution: the Markov chain embedded at arrivals."""
     servers, gap_s, mean_s, states = 3, 0.004, 0.010, 120
     # Between two arrivals batches end at min(n, c) / mean_s: uniformised, that is a Poisson number of steps of a chain.
     step = np.zeros((states, states))
@@ -82,12 +82,12 @@ def _dmc(seed: int) -> SelfCheck:
 
 
 def _little(seed: int) -> tuple[SelfCheck, ...]:
-    """Little's law: the number in the stage, looked at now and then, is the rate times the mean time."""
+    """Little's law: the mean number in the stage is the rate times the mean time."""
     arrivals_s = _poisson(400.0, 120_000, seed, 3)
     law = ServiceLaw(fixed_s=0.006, per_item_s=0.001, cv=0.5)
     spent_s, (seen, flow) = _played(arrivals_s, 3, law, seed, batch=4, wait_s=0.002, looks=40)
     del spent_s
-    # What is compared is the difference, batch by batch: both sides go up and down together.
+    # The difference is compared batch by batch, because both sides vary together.
     half_width = float(_T_999 * np.std(seen - flow, ddof=1) / math.sqrt(len(seen)))
     expected, simulated = float(flow.mean()), float(seen.mean())
     return (
@@ -111,7 +111,7 @@ def _batch_bound(seed: int) -> SelfCheck:
     law = ServiceLaw(fixed_s=fixed_s, per_item_s=per_item_s)
     spent_s, _ = _played(_poisson(rate, 120_000, seed, 4), 1, law, seed, batch=4096)
     simulated, half_width = _interval(spent_s)
-    # It is a tight bound: an engine far below it would be as wrong as one above.
+    # The bound is tight: a result far below it is as wrong as one above.
     ok = 0.9 * bound <= simulated <= bound + half_width
     return SelfCheck(
         name="Batches without limit at 0.6: mean time (bound of Inoue)",
@@ -148,8 +148,8 @@ def _played(
 ) -> tuple[Array, tuple[Array, Array]]:
     """Let one stage with a shared queue serve the arrivals; the first of the batches of time is warm-up.
 
-    Returns the mean time in the stage of each batch, and for each how many items were in it at its `looks` on average,
-    and their rate times their mean time.
+    The result has the mean time in the stage of each batch, and for each how many items were in it at its `looks` on
+    average, and their rate times their mean time.
     """
     placement = Placement(
         pool=_POOL, service=law, max_replicas=1, concurrency=servers, batch_sizes=(batch,), batch_wait_s=wait_s
@@ -179,7 +179,7 @@ def _played(
 
 
 def alone(placement: Placement) -> PipelineSpec:
-    """A pipeline of one stage that never refuses and never loses."""
+    """Return a pipeline of one stage that never refuses or loses an item."""
     steps = StepPolicy(stabilization_s=0.0, max_share=1.0, max_replicas=1)
     target = Target(api_version="apps/v1", kind="Deployment", name="stage")
     stage = StageSpec(

@@ -1,8 +1,10 @@
-"""What the engine remembers: arrays that compiled code writes; nothing is allocated per item.
+"""The state of the engine: arrays that compiled code writes. Nothing is allocated per item.
 
-Sizes: S stages, P placements (those of a stage are neighbours), R replicas, K ends of the pipeline (stages that nothing
-follows), N sessions or requests of the schedule, C items that can be under way (a power of two). Items are known by
-their number, from 1, and kept at number mod C. -1 stands for none.
+`State` and `Constants` are records of arrays for the compiled kernel, so they have more than fifteen fields.
+
+Sizes: S stages, P placements (those of a stage are neighbours), R replicas, K ends of the pipeline (stages without a
+successor), N sessions or requests of the schedule, C items that can be in flight (a power of two). Items have numbers
+from 1, and are stored at number mod C. -1 means none.
 """
 
 import math
@@ -27,7 +29,7 @@ _FINENESS = 1.1
 
 
 def _finer(bounds_s: set[float]) -> tuple[float, ...]:
-    """Return the bounds, and between two of them as many as it takes to be no farther apart than `_FINENESS`."""
+    """Return the bounds, with more between them, so that no ratio of two neighbours exceeds `_FINENESS`."""
     made: list[float] = []
     for low_s, high_s in pairwise(sorted(bounds_s)):
         parts = math.ceil(math.log(high_s / low_s) / math.log(_FINENESS))
@@ -39,8 +41,8 @@ _LONGEST_S = 10.0
 LATENCY_BOUNDS_S = _finer({bound_s for bound_s in (*WORKER_LATENCY_S, *VLLM_FIRST_TOKEN_S) if bound_s <= _LONGEST_S})
 """Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them.
 
-Every histogram that a server exports is read off them, to ten seconds; they are so fine because some servers tell
-percentiles of the latencies themselves.
+Every histogram that a server exports is derived from them, up to ten seconds. They are this fine because some servers
+export percentiles.
 """
 
 DEFAULT_QUEUE_LIMIT = 512
@@ -48,7 +50,7 @@ CELL_SHIFT = 47
 """Bits of a float64 that the cells of `cells_of` leave out: they are at most 1/32 wide."""
 ITEMS_PER_SLICE = 512
 MAX_REFUSALS = 3
-"""An item is lost when so many replicas have refused it."""
+"""An item is lost when this many replicas have refused it."""
 _FIRST_ITEMS = 4 * ITEMS_PER_SLICE
 _FIRST_REPLICAS = 16
 
@@ -81,10 +83,10 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     NEXT_START,
     NEXT_FIRST,
     NEXT_END,
-    CHUNK_HEAD,  # streams in the order of their next chunk, but for the first chunk of each
+    CHUNK_HEAD,  # streams by their next chunk, except the first chunk of each
     CHUNK_TAIL,
-    MISSING,  # pins that streams under way have lost and not found again
-    CANDIDATES,  # items that may have come to an end
+    MISSING,  # pins that active streams lack
+    CANDIDATES,  # items that may have an outcome
     SETTLED,  # items that wait to be counted
     REPLICAS,
     LATENCY_NS,  # whole nanoseconds: sums that no order of adding changes
@@ -133,7 +135,7 @@ _SESSION = np.dtype(
 
 
 class Constants(NamedTuple):
-    """What does not change while the engine runs."""
+    """The values that do not change while the engine runs."""
 
     numbers: Floats  # patience, chunk (0: requests), hop, duration
     seed: Counts  # of what is filtered
@@ -175,7 +177,7 @@ _REPLICA = np.dtype(
 )
 _TURN = np.dtype(
     [
-        ("credit", np.float64),  # what a replica has saved up in its turns
+        ("credit", np.float64),  # the credit of a replica in weighted round robin
         ("above", np.uint32),  # the next richer one of equal load
         ("below", np.uint32),
     ]
@@ -189,7 +191,7 @@ _STREAM = np.dtype(
         ("first_s", np.float64),
         ("missing", np.int32),  # how many pins it lacks
         ("status", np.int32),
-        ("give_up_s", np.float64),  # when it stops looking for its first
+        ("give_up_s", np.float64),  # when it stops looking for its first pins
     ]
 )
 _PIN = np.dtype([("replica", np.int64), ("since_s", np.float64)])
@@ -225,7 +227,7 @@ _AT_STAGE = np.dtype(
 
 
 class State(NamedTuple):
-    """What changes. Queues are linked by `behind`.
+    """The values that change. Queues are linked by `behind`.
 
     The replicas of equal load are a ring in `turn`, the richest first: each rank has an entry of infinite credit, the
     one with its place in `rank`, at which its ring begins and ends. Those of the replicas come after all of these.
@@ -246,7 +248,7 @@ class State(NamedTuple):
     out_n: Counts  # (S + 2,)
     candidates: Counts  # (S C,) items that may have come to an end
     taken: Counts  # (S,) working space: how much of what leaves each stage a join has
-    tried: Counts  # working space: who has refused an item
+    tried: Counts  # working space: the replicas that refused an item
     tally_arrival_s: Floats
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
@@ -264,10 +266,10 @@ class State(NamedTuple):
 def constants_of(
     pipeline: PipelineSpec, schedule: Schedule, *, duration_s: float, seed: int, hop_s: float, bounds_s: Floats
 ) -> Constants:
-    """Return what the engine needs to know of a pipeline and its load.
+    """Return the constants of a pipeline and its load.
 
     Raises:
-        ValueError: a stage that comes before one that it takes from.
+        ValueError: a stage is listed before a stage in its `after`.
     """
     stages = pipeline.stages
     names = [stage.name for stage in stages]
@@ -347,7 +349,7 @@ def constants_of(
         before=before,
         ends_below=below,
         placement=placement_records,
-        start_s=np.array(schedule.start_s, dtype=np.float64),  # one kind of array: another is compiled for anew
+        start_s=np.array(schedule.start_s, dtype=np.float64),  # always float64: another type is compiled again
         session=sessions,
         by_first=by_first[sessions["chunks"][by_first] > 0].astype(np.int64),
         by_end=np.argsort(sessions["end_s"], kind="stable").astype(np.int64),
@@ -357,13 +359,13 @@ def constants_of(
 
 
 def cells_of(bounds_s: Floats) -> Counts:
-    """Return how many bounds are below all that falls into each cell of a grid, from the cell of the first to the last.
+    """Return the number of bounds below each cell of a grid, from the cell of the first bound to that of the last.
 
     A value's cell is its bits without the last `CELL_SHIFT`: a few cells for every factor of two. No two bounds are in
-    the same cell, so that one comparison tells the bucket of a value whose cell is known.
+    the same cell, so that one comparison gives the bucket of a value whose cell is known.
 
     Raises:
-        ValueError: two bounds are.
+        ValueError: two bounds are in the same cell.
     """
     cells = np.asarray(bounds_s, dtype=np.float64).view(np.int64) >> CELL_SHIFT
     if np.any(np.diff(cells) < 1):
@@ -372,7 +374,7 @@ def cells_of(bounds_s: Floats) -> Counts:
 
 
 def state_of(constants: Constants) -> State:
-    """Return the state before the run: nothing under way, no replicas."""
+    """Return the state before the run: no items, no replicas."""
     c = constants
     stages, placements, streams, ends = len(c.stage), len(c.placement), len(c.session), c.ends_below.shape[1]
     items, replicas, widest = _FIRST_ITEMS, _FIRST_REPLICAS, int(c.placement["concurrency"].max())
@@ -461,7 +463,7 @@ def with_replicas(state: State) -> State:
 
 
 def _records(kind: np.dtype[np.void], shape: int | tuple[int, ...], **values: float) -> Records:
-    """Records whose fields are 0, but for those in `values`."""
+    """Return records whose fields are 0, except those in `values`."""
     records = np.zeros(shape, dtype=kind)
     for name, value in values.items():
         records[name] = value
@@ -469,19 +471,19 @@ def _records(kind: np.dtype[np.void], shape: int | tuple[int, ...], **values: fl
 
 
 def _slots(first: int, last: int, widest: int) -> Records:
-    """Idle batch slots for some replicas."""
+    """Return idle batch slots for the replicas from `first` to before `last`."""
     slots = _records(_SLOT, (last - first) * widest, head=NONE, next=NONE)
     slots["replica"] = np.repeat(np.arange(first, last), widest)
     return slots
 
 
 def _rings(count: int) -> Records:
-    """Rings without replicas."""
+    """Return rings without replicas."""
     rings = _records(_TURN, count, credit=np.inf)
     rings["above"] = rings["below"] = np.arange(count)
     return rings
 
 
 def _longer(array: NDArray[Any]) -> NDArray[Any]:
-    """The array with its last axis twice as long."""
+    """Return the array with its last axis twice as long."""
     return np.concatenate([array, np.zeros_like(array)], axis=-1)

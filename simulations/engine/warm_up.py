@@ -1,6 +1,6 @@
 """Compile the engine, so that the first simulation does not wait: `python -m simulations.engine.warm_up`.
 
-To be run where the program is installed, as `optimizer.warm_up`.
+It is run during installation, as `optimizer.warm_up` is.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from simulations.scenario.schedule import Schedule
 
 
 def warm_up() -> None:
-    """Simulate a few streams, with replicas that come, drain and vanish: all compiled functions are called."""
+    """Call all compiled functions: simulate a few streams, with replicas that are added, drained and killed."""
     placement = Placement(pool=PoolName("pool"), service=ServiceLaw(fixed_s=0.01), max_replicas=3)
     pipeline = replace(alone(placement), unit=DemandUnit.STREAMS, chunk_s=0.1)
     engine = PipelineEngine(

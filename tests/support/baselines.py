@@ -1,4 +1,4 @@
-"""What rivals see, for tests: replicas with readings, in the world of `builders`."""
+"""The input of baseline autoscalers, for tests: replicas with readings, in the world of `builders`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -70,7 +70,7 @@ def a_workload(stage: StageSpec, desired: int, readings: Sequence[ReplicaReading
 
 
 def desired(autoscaler: Autoscaler, snapshot: DetailedSnapshot) -> dict[PlacementKey, int]:
-    """Return the replicas that a rival asks for of the captions pipeline."""
+    """Return the replicas that an autoscaler wants for the captions pipeline."""
     decision: Decision = autoscaler(snapshot, Policy())
     return dict(next(own for own in decision.pipelines if own.key == CAPTIONS).desired)
 

@@ -34,7 +34,7 @@ def test_the_cheapest_per_item_at_full_batches_comes_first() -> None:
     assert pools(cheapest_first(STEADY).pipelines, "decoder") == ["gpu", "inferentia"]
 
 
-def test_a_rival_that_is_set_up_on_the_cheapest_runs_there_alone() -> None:
+def test_a_baseline_that_is_set_up_on_the_cheapest_runs_there_alone() -> None:
     first = run_one(SHORT, policy="hpa", seed=1, settings=HpaSettings())
     cheapest = run_one(SHORT, policy="hpa", seed=1, settings=HpaSettings(hardware=Hardware.CHEAPEST))
     assert ready(first, "decoder")["gpu"] == 0 < ready(first, "decoder")["inferentia"]

@@ -132,8 +132,8 @@ def test_settings_from_json_replace_some() -> None:
     ("values", "message"),
     [
         ({"target": 0.5}, "hpa.target: 0.5: must be one of down_window_s, "),
-        ({"tolerance": "much"}, "hpa.tolerance: 'much': must be of the kind of 0.1"),
-        ({"tolerance": True}, "hpa.tolerance: True: must be of the kind of 0.1"),
+        ({"tolerance": "much"}, "hpa.tolerance: 'much': must be of the same type as 0.1"),
+        ({"tolerance": True}, "hpa.tolerance: True: must be of the same type as 0.1"),
     ],
 )
 def test_settings_that_a_policy_does_not_have(values: dict[str, Any], message: str) -> None:

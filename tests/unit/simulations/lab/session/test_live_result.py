@@ -85,7 +85,7 @@ def test_it_has_a_page_of_its_own() -> None:
     assert "Replicas of asr" in page
     assert "more demand" in page
     assert "would have cost $30.00" in page
-    assert "late by 1 ms (p99), more than the 0.5 ms that may be: the run is invalid" in page
+    assert "late by 1 ms (p99). At most 0.5 ms is allowed: the run is invalid" in page
     assert "sluice lab run scenario.yaml" in page
 
 
