@@ -55,10 +55,6 @@ _SMALL = 5
 """In groups up to this size every larger set of pipelines is tried together."""
 
 
-_MIDDLING = 16
-"""In groups up to this size each pipeline left is tried together with all that are served in full."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """The share of its demand that a pipeline is served, and how; `answer` is None without room for its minimums."""
@@ -250,8 +246,6 @@ def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
             break
     if len(group) <= _SMALL:
         _one_more(state, group, minimums)
-    elif len(group) <= _MIDDLING:
-        _each_besides(state, group, minimums)
 
 
 def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
@@ -350,19 +344,6 @@ def _one_more(state: _State, group: Sequence[Pipeline], minimums: Mapping[Pipeli
             return
 
 
-def _each_besides(state: _State, group: Sequence[Pipeline], minimums: Mapping[PipelineKey, Answer]) -> None:
-    """Try each pipeline not served in full together with all that are; all may move."""
-    keys = [p.key for p in group]
-    for key in keys:
-        chosen = [k for k in keys if state.served[k] >= 1 or k == key]
-        if state.served[key] >= 1:
-            continue
-        answers = _in_full_together(state, chosen, {k: minimums[k] for k in keys if k not in chosen}, keys)
-        if answers is not None:
-            state.answers.update(answers)
-            state.served[key] = 1.0
-
-
 def _in_full_together(
     state: _State, chosen: Sequence[PipelineKey], others: Mapping[PipelineKey, Answer], keys: Sequence[PipelineKey]
 ) -> Mapping[PipelineKey, Answer] | None:
@@ -445,7 +426,7 @@ def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tupl
 def _together_at(
     state: _State, active: Sequence[Pipeline], share: float, capacity: Counts, money: float
 ) -> Mapping[PipelineKey, Answer] | None:
-    """Return how all of `active` get `share`: each as if alone where that fits, otherwise together."""
+    """Return how all of `active` get `share`, each as if alone; None where that does not fit together."""
     answers: dict[PipelineKey, Answer] = {}
     for pipeline in active:
         what_if = state.what_if(pipeline)
@@ -460,43 +441,7 @@ def _together_at(
     cost = sum(answer.cost_per_hour for answer in answers.values())
     if np.all(use <= capacity) and cost <= money + TOLERANCE:
         return answers
-    if len(active) > _SMALL:
-        return _in_turn(state, active, share, capacity, money, answers)
-    return state.fleet.together({p.key: share for p in active}, capacity, money)
-
-
-def _in_turn(
-    state: _State,
-    active: Sequence[Pipeline],
-    share: float,
-    capacity: Counts,
-    money: float,
-    wishes: Mapping[PipelineKey, Answer],
-) -> Mapping[PipelineKey, Answer] | None:
-    """Serve one after the other, those that need most of the contended pools first, or return None.
-
-    Each leaves the later ones the least that their stages can use.
-    """
-    least = {key: _least(answer.subproblem) for key, answer in wishes.items()}
-    later = np.sum(list(least.values()), axis=0)
-    contended = np.sum([answer.use for answer in wishes.values()], axis=0) > capacity
-    if np.any(later > capacity):
-        return None
-    order = sorted(active, key=lambda p: (-int(least[p.key][contended].sum()), p.key))
-    answers: dict[PipelineKey, Answer] = {}
-    left = capacity
-    for pipeline in order:
-        later = later - least[pipeline.key]
-        answer = wishes.get(pipeline.key)
-        if answer is None or np.any(answer.use > left - later) or answer.cost_per_hour > money + TOLERANCE:
-            answer = state.what_if(pipeline).answer(
-                share, left - later, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW, exact=False
-            )
-        if answer is None:
-            return None
-        answers[pipeline.key] = answer
-        left, money = left - answer.use, money - answer.cost_per_hour
-    return answers
+    return None
 
 
 def _raise(state: _State, pipeline: Pipeline, unit: float, *, below: int, mix: bool = True) -> None:
@@ -639,11 +584,6 @@ def _those_with_room(subproblem: Subproblem) -> Subproblem:
 
 def _over(subproblem: Subproblem, tables: Sequence[StageOptions]) -> Subproblem:
     return replace(subproblem, tables=tuple(tables), prices=tuple(table.cost_per_hour for table in tables))
-
-
-def _least(subproblem: Subproblem) -> Counts:
-    """Return the least units of each pool that the stages can use."""
-    return np.asarray(np.sum([table.use.min(axis=0) for table in subproblem.tables], axis=0), dtype=np.int64)
 
 
 def _pool_limits(pipeline: Pipeline) -> Iterator[Limit]:

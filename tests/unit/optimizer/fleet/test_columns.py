@@ -33,7 +33,7 @@ def found_at(of: Options, prices: tuple[float, float], window: float) -> Found:
         complete=np.zeros(1, dtype=np.int64),
         values=np.empty(1),
     )
-    charged = np.nonzero(prices)[0]
+    charged = np.nonzero(np.array(prices))[0]
     query = Query(prices=np.array(prices), charged=charged, window=window, listing=True, labels=64, allowed=1_000_000)
     list_columns(of, Form(weights=np.ones((len(SIZES), 2)), spread=np.zeros(1)), query, found)
     return found
