@@ -149,13 +149,12 @@ class Shared:
     """How pipelines share the pools: a choice for each pipeline, None where none was found that fits.
 
     `bound` is proven: no choices cost less (in the search's prices); infinite when none exist. `unit_prices` (K,) are
-    the value of one more unit of each pool, `money_price` that of one more dollar in the budget.
+    the value of one more unit of each pool.
     """
 
     choices: tuple[Choice, ...] | None
     bound: float
     unit_prices: Array
-    money_price: float
     work: int
 
 
@@ -175,7 +174,7 @@ def share_pools(
     partial plans; once `search_effort` is spent the best so far is returned. Without `prove` the first choices that
     fit are returned, after one round of exchanges.
     """
-    nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(capacity)), money_price=0.0, work=0)
+    nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(capacity)), work=0)
     if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return nothing
     limit = WORK_LIMIT if search_effort is None else search_effort
@@ -702,7 +701,6 @@ class _Search:
             choices=choices,
             bound=bound,
             unit_prices=self.prices[:-1].copy(),
-            money_price=float(self.prices[-1]),
             work=self.oracle.work,
         )
 

@@ -250,14 +250,14 @@ def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
 
 def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
     """Return minimums that leave more of the contended pools, for the pipelines that have such."""
-    wishes = [(p, state.answer(p, 1.0)) for p in group]
+    in_full = [(p, state.answer(p, 1.0)) for p in group]
     capacity, money = state.left()
     occupied = np.zeros_like(capacity)
-    for pipeline, wish in wishes:
-        if wish is not None:
-            occupied += wish.use - state.answers[pipeline.key].use
+    for pipeline, answer in in_full:
+        if answer is not None:
+            occupied += answer.use - state.answers[pipeline.key].use
     # A pipeline that cannot be served beside the minimums of the others may need any pool that is used up.
-    contended = (occupied > capacity) | ((capacity <= 0) & any(wish is None for _, wish in wishes))
+    contended = (occupied > capacity) | ((capacity <= 0) & any(answer is None for _, answer in in_full))
     frugal: dict[PipelineKey, Answer] = {}
     weights = np.where(contended, 1.0 / np.maximum(state.capacity, 1), 0.0)
     for pipeline in group if contended.any() else ():
