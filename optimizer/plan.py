@@ -4,7 +4,7 @@ Plans are values; `optimizer.allocate` makes them. A number that does not exist 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -149,11 +149,10 @@ class Packing:
 class Plan:
     """The plan for all pipelines together.
 
-    `cost_per_hour` is the sum of the replicas' shares of instances, `billed_per_hour` that of the whole instances they
-    use. `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, among plans that mix pools in a
-    stage only by overflow; None where nothing is proven. `packing` is set where whole instances cost more than 5 %
-    above the shares and another plan is billed less. `pool_prices` are the dual prices of the bound (USD per hour and
-    instance, above the pool's price); `optimizer.allocate` starts from them when this plan is its `previous` one.
+    `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
+    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, of those that mix pools in a stage only
+    as overflow; None where nothing is proven. `packing` is there when whole instances cost more than 5 % above the
+    shares and another plan is billed less. `optimizer.reports.certificate` fills these two.
     """
 
     pipelines: tuple[PipelinePlan, ...]
@@ -162,7 +161,6 @@ class Plan:
     billed_per_hour: float
     lower_bound_per_hour: float | None
     packing: Packing | None = None
-    pool_prices: Mapping[PoolName, float] = field(default_factory=dict)
 
     @property
     def feasible(self) -> bool:

@@ -22,6 +22,7 @@ from optimizer.model import (
     Stage,
     StageName,
 )
+from optimizer.reports.certificate import certified_plan
 
 _POOLS = ("a", "b")
 
@@ -34,8 +35,8 @@ def warm_up() -> None:
         for joins in (False, True):
             for pipelines, instances in ((1, 20), (1, 3), (8, 40), (8, 12)):
                 problem = _problem(pipelines, instances=instances, joins=joins, composition=composition)
-                allocate(problem, shadow_prices=pipelines == 1, advice=True)
-    allocate(replace(_problem(8, instances=40), budget_per_hour=10.0), advice=True)
+                certified_plan(problem, shadow_prices=pipelines == 1, advice=True)
+    certified_plan(replace(_problem(8, instances=40), budget_per_hour=10.0), advice=True)
 
 
 def _problem(

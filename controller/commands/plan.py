@@ -109,10 +109,10 @@ def plan(
 
 def _plan(request: "PlanRequest", output: str) -> bool:
     from controller.commands.plan_output import document, print_plan
-    from optimizer.allocate import allocate
+    from optimizer.reports.certificate import certified_plan
 
     started = time.perf_counter()
-    answer = allocate(request.problem, shadow_prices=True, advice=True)
+    answer = certified_plan(request.problem, packing=True, shadow_prices=True, advice=True)
     solve_s = time.perf_counter() - started
     if output == "table":
         print_plan(answer, request)

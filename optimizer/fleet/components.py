@@ -1,80 +1,56 @@
-"""A fleet in parts that share neither pools nor money: what happens in one is nothing to the others."""
+"""Split a fleet into components that share neither pools nor a budget, and join their plans."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import fsum
 
-from optimizer.model import Pipeline, PipelineKey, PoolName, Problem, StageName
-from optimizer.plan import Packing, Plan
+from optimizer.model import Pipeline, PoolName, Problem
+from optimizer.plan import Plan
 
 
-def parts_of(problem: Problem) -> Sequence[Problem]:
-    """Return the smallest problems that can be solved each for itself; together they are `problem`.
+def components_of(problem: Problem) -> Sequence[Problem]:
+    """Return the smallest problems that can be solved independently; together they are `problem`.
 
-    A budget for all makes one of all. Work is given out by the number of pipelines. Pools that nobody uses are in the
-    first part.
+    With a budget for all pipelines there is one component. The search effort is split by the number of pipelines.
+    Pools that no pipeline uses are in the first component.
     """
     if problem.budget_per_hour is not None or len(problem.pipelines) < 2:
         return [problem]
-    part_of: dict[PoolName, int] = {}  # the number of the first pipeline of the part
+    component_of: dict[PoolName, int] = {}  # the number of the component's first pipeline
     members: dict[int, list[Pipeline]] = {}
     for number, pipeline in enumerate(problem.pipelines):
         used = {placement.pool for stage in pipeline.stages for placement in stage.placements}
-        met = sorted({part_of[pool] for pool in used if pool in part_of})
+        met = sorted({component_of[pool] for pool in used if pool in component_of})
         first = met[0] if met else number
-        members[first] = [p for part in met for p in members.pop(part)] + [pipeline]
-        part_of = {pool: first if part in met else part for pool, part in part_of.items()} | dict.fromkeys(used, first)
+        members[first] = [p for component in met for p in members.pop(component)] + [pipeline]
+        component_of = {
+            pool: first if component in met else component for pool, component in component_of.items()
+        } | dict.fromkeys(used, first)
     if len(members) == 1:
         return [problem]
     return [
         replace(
             problem,
             pipelines=tuple(group),
-            pools={
-                name: pool
-                for name, pool in problem.pools.items()
-                if part_of.get(name, 0) == part  # the first pipeline is in the part of that number
-            },
+            # The first pipeline is in component 0, and so are the pools that no pipeline uses.
+            pools={name: pool for name, pool in problem.pools.items() if component_of.get(name, 0) == component},
             search_effort=None
             if problem.search_effort is None
             else problem.search_effort * len(group) // len(problem.pipelines),
         )
-        for part, group in members.items()
+        for component, group in members.items()
     ]
 
 
 def joined(problem: Problem, plans: Sequence[Plan]) -> Plan:
-    """Return the plan for `problem` from those of its parts."""
+    """Return the plan for `problem` from those of its components, without the fields that reports fill."""
     if len(plans) == 1:
         return plans[0]
-    answers = {answer.key: answer for plan in plans for answer in plan.pipelines}
-    bounds = [plan.lower_bound_per_hour for plan in plans]
-    known = [bound for bound in bounds if bound is not None]
+    by_key = {pipeline.key: pipeline for plan in plans for pipeline in plan.pipelines}
     return Plan(
-        pipelines=tuple(answers[pipeline.key] for pipeline in problem.pipelines),
+        pipelines=tuple(by_key[pipeline.key] for pipeline in problem.pipelines),
         pools=tuple(sorted((pool for plan in plans for pool in plan.pools), key=lambda pool: pool.name)),
         cost_per_hour=fsum(plan.cost_per_hour for plan in plans),
         billed_per_hour=fsum(plan.billed_per_hour for plan in plans),
-        lower_bound_per_hour=fsum(known) if len(known) == len(bounds) else None,
-        packing=_packing(plans),
-        pool_prices={name: price for plan in plans for name, price in plan.pool_prices.items()},
-    )
-
-
-def _packing(plans: Sequence[Plan]) -> Packing | None:
-    """Return the packings of the parts that have one, beside the plans of those that have none."""
-    if all(plan.packing is None for plan in plans):
-        return None
-    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
-    for plan in plans:
-        replicas |= (
-            plan.packing.replicas
-            if plan.packing is not None
-            else {(answer.key, *key): count for answer in plan.pipelines for key, count in answer.replicas().items()}
-        )
-    found = [plan.packing or plan for plan in plans]
-    return Packing(
-        replicas=replicas,
-        cost_per_hour=fsum(one.cost_per_hour for one in found),
-        billed_per_hour=fsum(one.billed_per_hour for one in found),
+        lower_bound_per_hour=None,
     )

@@ -1,4 +1,4 @@
-"""Pipelines that share pools and money: one is served at least cost, several without taking more than there is."""
+"""Serve one pipeline at least cost, or several together within the pools and budgets they share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +21,15 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 MIXED_PAIRS = 48
-"""Mixes of any two pools make tables of thousands of rows: up to so many pairs of placements in a pipeline."""
+"""The most pairs of placements of a pipeline with which mixes of any two pools are tried: each has many rows."""
 
 _FEW = 4
-"""Up to this many pipelines, what prices leave open is settled by merging them."""
+"""Up to this many pipelines, the gap that prices leave is closed by an exact merge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How a pipeline is served: the question as it was asked and the way to the choice made."""
+    """How a pipeline is served: the subproblem that was solved, and the walk of the search to its choice."""
 
     subproblem: Subproblem
     walk: Walk
@@ -37,29 +37,29 @@ class Answer:
 
     @property
     def choice(self) -> Choice:
-        """Return the choice made."""
+        """Return the chosen row of each stage's table."""
         return self.walk.answer
 
     @property
     def cost_per_hour(self) -> float:
-        """Return what the replicas cost, in USD per hour."""
+        """Return the cost of the replicas, in USD per hour."""
         return self.subproblem.cost_per_hour(self.choice)
 
     @property
     def use(self) -> Counts:
-        """Return the units taken of each pool."""
+        """Return the units used of each pool."""
         return self.subproblem.use(self.choice)
 
     @property
     def replicas(self) -> int:
-        """Return how many replicas there are of all stages together."""
+        """Return the number of replicas of all stages."""
         return sum(
             int(table.replicas[row].sum()) for table, row in zip(self.subproblem.tables, self.choice, strict=True)
         )
 
     @property
     def complete(self) -> bool:
-        """Return whether every stage runs."""
+        """Return whether every stage has a replica."""
         return all(table.replicas[row].any() for table, row in zip(self.subproblem.tables, self.choice, strict=True))
 
 
@@ -68,16 +68,16 @@ Answers = Mapping[PipelineKey, Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a pipeline is planned for instead of its SLA, because its replay took longer than composed."""
+    """What a pipeline is planned for instead of its SLA, because its replay was slower than predicted."""
 
     latency_s: float
     composition: Composition
 
 
 def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
-    """Return the way to a choice that meets the latency within room and budget, or None when there is none.
+    """Return the walk to a choice that meets the latency within the capacity and budget, or None when none exists.
 
-    It is the cheapest choice there is when `exact` and branches share no stages, otherwise the cheapest that was found.
+    The choice is the cheapest when `exact` and branches share no stages, otherwise the cheapest that was found.
     """
     costs = tuple(table.cost_per_hour for table in subproblem.tables)
     prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(subproblem.prices, costs, strict=True))
@@ -89,18 +89,18 @@ def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True)
         return walk
     if prices_are_costs:
         return serve(subproblem, budget_per_hour) if not exact else None
-    return serve(subproblem.priced(costs), budget_per_hour, exact=exact)  # what saves switching may break the budget
+    return serve(subproblem.priced(costs), budget_per_hour, exact=exact)  # what saves switching may exceed the budget
 
 
-_CASES: BoundedCache[Subproblem] = BoundedCache(512)
+_SUBPROBLEMS: BoundedCache[Subproblem] = BoundedCache(512)
 
 
 class Fleet:
-    """The pipelines of a problem, asked for any share of their demand. Remembers answers, holds no other state.
+    """The search for plans of a problem's pipelines, for any shares of their demand. Its only state is what it solved.
 
-    `pool_prices` are what a unit of each pool is worth (in the order of `Supply.pools`), where the search begins and
-    what it found when all were served whole; None: not asked yet. `targets` take the place of the SLAs they name.
-    `shares_before` are where the search for a share begins, each what was served of a similar demand.
+    `pool_prices` is the value of a unit of each pool, in the order of `Supply.pools`: where the search starts, and
+    what it found when all were served in full (None: not searched yet). `targets` replace the SLAs of the pipelines
+    they name. `shares_before` are the shares served of a similar demand, where the search for a share starts.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Fleet:
         self.pool_prices: Array | None = pool_prices
 
     def subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Subproblem:
-        """Return the question to serve `share` of the demand with all the pools; nothing to serve has no SLA."""
+        """Return the subproblem of serving `share` of the demand with all the pools; without load no SLA applies."""
         key = (pipeline.key, share, mixing)
         if key not in self._subproblems:
             problem, supply = self.problem, self.supply
@@ -130,19 +130,19 @@ class Fleet:
             if target is None:
                 target = Target(latency_s=pipeline.sla.latency_s, composition=problem.composition)
             pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
-            asked = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
-            value = asked, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
-            self._subproblems[key] = _CASES.get(value) or _CASES.put(
+            anonymous = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
+            value = anonymous, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
+            self._subproblems[key] = _SUBPROBLEMS.get(value) or _SUBPROBLEMS.put(
                 value, self._subproblem(pipeline, share, mixing, target)
             )
         return self._subproblems[key]
 
     def _subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Subproblem:
-        asked = replace(pipeline, demand=pipeline.demand.scaled(share))
+        scaled = replace(pipeline, demand=pipeline.demand.scaled(share))
         tables = tuple(
             stage_options(
                 stage,
-                stage_load(asked, stage),
+                stage_load(scaled, stage),
                 self.supply,
                 percentile=pipeline.sla.percentile,
                 max_wer=pipeline.max_wer,
@@ -157,12 +157,15 @@ class Fleet:
             shape=shape_of([(stage.name, stage.after) for stage in pipeline.stages]),
             composition=target.composition,
             percentile=pipeline.sla.percentile,
-            latency_s=target.latency_s if asked.demand.entry_rate_rps > 0 else np.inf,
+            latency_s=target.latency_s if scaled.demand.entry_rate_rps > 0 else np.inf,
             capacity=self.supply.limits,
         )
 
     def alone(self, pipeline: Pipeline, share: float, capacity: Counts, *, exact: bool = True) -> Answer | None:
-        """Return how `share` of the pipeline's demand is served within `capacity` and its own budget, or None."""
+        """Return how `share` of the pipeline's demand is served within `capacity` and its own budget, or None.
+
+        As if it were the only pipeline.
+        """
         key = (pipeline.key, share, capacity.tobytes(), exact)
         if key not in self._answers:
             self._answers[key] = self._alone(pipeline, share, capacity, exact)
@@ -171,22 +174,22 @@ class Fleet:
     def together(
         self, shares: Mapping[PipelineKey, float], capacity: Counts, budget_per_hour: float, *, exact: bool = True
     ) -> Answers | None:
-        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None when no way was found.
+        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None when none was found.
 
-        `Problem.search_effort` bounds the sharing by prices, to within a hundred looks at each option. It does not
-        count the search of each pipeline by itself: one for each where no prices lead to a plan, without proofs then,
-        and one with its proof (two million partial choices at most) for each of up to four pipelines.
+        `Problem.search_effort` limits the sharing by prices, to within a hundred evaluations of each option. It does
+        not limit the searches of single pipelines: one for each, without proof, where no prices lead to a plan, and
+        one with proof (two million partial choices at most) for each of up to four pipelines.
         """
-        asked = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
+        pipelines = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: Answers | None = None
-        if len(asked) <= _FEW:  # a few are asked one by one first, which also tells the steps of each
-            answers = self._each(asked, shares, capacity, exact)
+        if len(pipelines) <= _FEW:  # a few are solved one by one first, which also gives the steps of each
+            answers = self._each(pipelines, shares, capacity, exact)
             if answers is None:
                 return None
         if answers is None or not _within(answers, capacity):
-            answers = self._priced(asked, shares, capacity, budget_per_hour, exact)
+            answers = self._priced(pipelines, shares, capacity, budget_per_hour, exact)
         if answers is None:
-            answers = self._one_by_one(asked, shares, capacity, exact and self.problem.search_effort is None)
+            answers = self._one_by_one(pipelines, shares, capacity, exact and self.problem.search_effort is None)
         if answers is None:
             return None
         if _cost(answers) > budget_per_hour + TOLERANCE:
@@ -194,21 +197,21 @@ class Fleet:
         return answers
 
     def lower_bound_per_hour(self, answers: Answers) -> float | None:
-        """Return a proven floor of what serving everything costs, given one way to do it."""
-        asked = by_priority(self.problem.pipelines)
+        """Return a proven lower bound of the cost of serving everything in full, given `answers` that do so."""
+        pipelines = by_priority(self.problem.pipelines)
         mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
-        bound = self._bound(asked, answers, mixing)
+        bound = self._bound(pipelines, answers, mixing)
         if bound is None:
             return None
-        coarse = (_coarseness(self.subproblem(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in asked)
+        coarse = (_coarseness(self.subproblem(p, 1.0, mixing), answers[p.key].cost_per_hour) for p in pipelines)
         return bound * (1 - max(coarse, default=0.0))
 
-    def _bound(self, asked: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
-        """Return a floor of what plans of the allocations listed cost."""
-        known = self._bounds.get((*(pipeline.key for pipeline in asked),))
+    def _bound(self, pipelines: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
+        """Return a lower bound of the cost of plans over the rows of the tables."""
+        known = self._bounds.get((*(pipeline.key for pipeline in pipelines),))
         if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
             return known
-        subproblems = [self.subproblem(pipeline, 1.0, mixing) for pipeline in asked]
+        subproblems = [self.subproblem(pipeline, 1.0, mixing) for pipeline in pipelines]
         subproblems = [
             subproblem.priced([table.cost_per_hour for table in subproblem.tables]) for subproblem in subproblems
         ]
@@ -224,7 +227,7 @@ class Fleet:
             return min(shared.bound, cost) if np.isfinite(shared.bound) else None
         apart = sum(
             lower_bound(subproblem, answers[p.key].cost_per_hour)
-            for p, subproblem in zip(asked, subproblems, strict=True)
+            for p, subproblem in zip(pipelines, subproblems, strict=True)
         )
         if len(subproblems) < 2 or apart >= cost - TOLERANCE:
             return min(apart, cost) if np.isfinite(apart) else None
@@ -236,19 +239,19 @@ class Fleet:
 
     def _priced(
         self,
-        asked: Sequence[Pipeline],
+        pipelines: Sequence[Pipeline],
         shares: Mapping[PipelineKey, float],
         capacity: Counts,
         budget_per_hour: float,
         exact: bool,
     ) -> Answers | None:
-        """Return a way to share pools by prices on them, None where none was found."""
-        subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(capacity) for pipeline in asked]
+        """Return answers found by prices on the pools, or None."""
+        subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(capacity) for pipeline in pipelines]
         shared = share_pools(
             subproblems,
             capacity,
-            own_budgets=[own_budget(pipeline) for pipeline in asked],
-            # Where prices are costs, the least price is the least money.
+            own_budgets=[own_budget(pipeline) for pipeline in pipelines],
+            # Where prices are costs, the least price is the least cost: a limit on it does not help.
             budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
             start=self.pool_prices,
             search_effort=self.problem.search_effort,
@@ -258,19 +261,19 @@ class Fleet:
         if choices is None:
             return None
         if all(share == 1.0 for share in shares.values()) and np.array_equal(capacity, self.supply.limits):
-            self._bounds[*(pipeline.key for pipeline in asked),] = bound
+            self._bounds[*(pipeline.key for pipeline in pipelines),] = bound
             self.pool_prices = shared.unit_prices
         return {
             pipeline.key: Answer(subproblem=subproblem, walk=_way(subproblem, choice))
-            for pipeline, subproblem, choice in zip(asked, subproblems, choices, strict=True)
+            for pipeline, subproblem, choice in zip(pipelines, subproblems, choices, strict=True)
         }
 
     def _each(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
+        self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
-        """Return how each is served as if it were alone, None where one cannot be."""
+        """Return how each is served as if it were alone, None where one cannot be served."""
         answers: dict[PipelineKey, Answer] = {}
-        for pipeline in asked:
+        for pipeline in pipelines:
             answer = self.alone(pipeline, shares[pipeline.key], capacity, exact=exact)
             if answer is None:
                 return None
@@ -278,15 +281,15 @@ class Fleet:
         return answers
 
     def _one_by_one(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
+        self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
-        """Return a way where each stage may mix pools if it must: each alone, or one after the other."""
-        answers = self._each(asked, shares, capacity, exact)
+        """Return answers in which stages may mix pools: each pipeline alone, or one after the other."""
+        answers = self._each(pipelines, shares, capacity, exact)
         if answers is None or _within(answers, capacity):
             return answers
-        if np.any(sum(_least(self.subproblem(pipeline, shares[pipeline.key])) for pipeline in asked) > capacity):
+        if np.any(sum(_least(self.subproblem(pipeline, shares[pipeline.key])) for pipeline in pipelines) > capacity):
             return None
-        return self._in_turn(self._by_need(asked, shares, capacity), shares, capacity)
+        return self._in_turn(self._by_need(pipelines, shares, capacity), shares, capacity)
 
     def _alone(self, pipeline: Pipeline, share: float, capacity: Counts, exact: bool) -> Answer | None:
         budget, subproblem = own_budget(pipeline), self.subproblem(pipeline, share)
@@ -297,8 +300,8 @@ class Fleet:
         walk = serve(limited, budget, exact=exact)
         if walk is not None:
             return Answer(subproblem=limited, walk=walk)
-        # Stages may compete for a pool that none of them fills: then any mix of pools is looked at. Money is no reason
-        # for one, or a smaller budget could find a cheaper plan than a larger one.
+        # Stages may compete for a pool that none of them fills: then any mix of pools is tried. Not for want of money,
+        # or a smaller budget could lead to a cheaper plan than a larger one.
         if any(len(table) == 0 for table in subproblem.tables):
             return None
         if np.isfinite(budget) and serve(limited, np.inf, exact=False) is not None:
@@ -314,14 +317,14 @@ class Fleet:
         return None if walk is None else Answer(subproblem=subproblem, walk=walk, mixing=Mixing.ANY)
 
     def _by_need(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
+        self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> Sequence[Pipeline]:
-        """Return the pipelines, first the one that pays most for each unit of the contended pools it goes without."""
-        wishes = {p.key: self._wish(p, shares[p.key]) for p in asked}
-        contended = np.sum([use for _, use in wishes.values()], axis=0) > capacity
+        """Return the pipelines, first the one that pays most for each unit of the contended pools it does without."""
+        unshared = {p.key: self._unshared(p, shares[p.key]) for p in pipelines}
+        contended = np.sum([use for _, use in unshared.values()], axis=0) > capacity
 
         def need(pipeline: Pipeline) -> float:
-            price, use = wishes[pipeline.key]
+            price, use = unshared[pipeline.key]
             subproblem = self.subproblem(pipeline, shares[pipeline.key])
             walk = search(subproblem.within(np.where(contended, np.minimum(_least(subproblem), capacity), capacity)))
             units = int(use[contended].sum())
@@ -329,11 +332,11 @@ class Fleet:
                 return np.inf if units else 0.0
             return (subproblem.price(walk.answer) - price) / units
 
-        needs = {pipeline.key: need(pipeline) for pipeline in asked}
-        return sorted(asked, key=lambda pipeline: -needs[pipeline.key])
+        needs = {pipeline.key: need(pipeline) for pipeline in pipelines}
+        return sorted(pipelines, key=lambda pipeline: -needs[pipeline.key])
 
-    def _wish(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
-        """Return price and use of what the pipeline would take if it were alone."""
+    def _unshared(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
+        """Return price and use of the pipeline's choice if it were alone."""
         subproblem = self.subproblem(pipeline, share)
         walk = search(subproblem)
         if walk is None:
@@ -341,13 +344,13 @@ class Fleet:
         return subproblem.price(walk.answer), subproblem.use(walk.answer)
 
     def _in_turn(
-        self, asked: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
+        self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> dict[PipelineKey, Answer] | None:
-        """Serve one after the other, leaving the next at least what they cannot do without."""
-        least = {p.key: _least(self.subproblem(p, shares[p.key])) for p in asked}
+        """Serve one after the other; each leaves the later ones the least that they can use."""
+        least = {p.key: _least(self.subproblem(p, shares[p.key])) for p in pipelines}
         answers: dict[PipelineKey, Answer] = {}
-        for position, pipeline in enumerate(asked):
-            later = sum((least[p.key] for p in asked[position + 1 :]), np.zeros_like(capacity))
+        for position, pipeline in enumerate(pipelines):
+            later = sum((least[p.key] for p in pipelines[position + 1 :]), np.zeros_like(capacity))
             answer = self.alone(pipeline, shares[pipeline.key], capacity - _use(answers, capacity) - later, exact=False)
             if answer is None:
                 return None
@@ -356,7 +359,7 @@ class Fleet:
 
 
 def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:
-    """Return by what share a plan of allocations that no table lists may be cheaper than one of those listed."""
+    """Return by what share a plan with allocations left out of the tables may be cheaper than one over their rows."""
     least = [float(table.cost_per_hour.min(initial=np.inf)) for table in subproblem.tables]
     return max(
         (
@@ -369,12 +372,12 @@ def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:
 
 
 def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
-    """Return the pipelines, the most important first, equals by name."""
+    """Return the pipelines by falling priority, equals by name."""
     return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
 
 
 def own_budget(pipeline: Pipeline) -> float:
-    """Return what the pipeline may cost by itself, in USD per hour (infinite: no limit)."""
+    """Return the pipeline's own budget, in USD per hour (infinite: none)."""
     return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
 
 
@@ -397,7 +400,7 @@ def _cost(answers: Answers) -> float:
 
 
 def _way(subproblem: Subproblem, choice: Choice) -> Walk:
-    """Return the way from the cheapest allocation to `choice`: what buys most latency for its price comes first."""
+    """Return the walk from the cheapest allocation to `choice`: the most latency saved per dollar comes first."""
     start = cheapest(subproblem) or choice
 
     def rate(stage: int) -> tuple[float, str]:

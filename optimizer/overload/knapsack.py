@@ -1,8 +1,8 @@
-"""As many as possible of those who each want some of several scarce things: a knapsack of many dimensions.
+"""Multi-dimensional knapsack: serve as many owners as possible within several limited resources.
 
-Each may be content in several ways (columns). Prices of the scarce things come from the Lagrangian dual; those content
-for least at these prices come first, exchanges and a bounded search of the tree of choices follow. Arrays only: this
-module knows nothing of pipelines.
+An owner can be served in several ways (columns), each with its need of every resource. Prices of the resources come
+from the Lagrangian dual. The columns that need least at these prices are taken first; exchanges and a bounded tree
+search improve on that. Owners are pipelines served in full, and resources are pools and money.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _SLACK = 1e-9
-_STEPS = 200  # of the dual's descent
-_TRIES = 10  # a filling at every so many steps
-_NODES = 6000  # of the tree of choices
-_CANDIDATES = 64  # columns that come in together for one that goes
+_STEPS = 200  # of the descent of the dual
+_TRIES = 10  # steps of the descent between two fillings
+_NODES = 6000  # of the tree search
+_CANDIDATES = 64  # columns tried in pairs to replace one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """N ways to be content: whose (`owner[N]`, increasing) and what each takes (`need[N, R]`) of `available[R]`.
+    """N columns: their owners (`owner[N]`, increasing) and what each needs (`need[N, R]`) of `available[R]`.
 
-    A need may be negative: what is given back. Nothing in `available` is below 0, and all is finite.
+    A negative need gives something back. `available` is never below 0; all values are finite.
     """
 
     owner: Counts
@@ -34,10 +34,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The `columns` chosen, one of an owner at most, and what the dual says.
+    """The `columns` chosen, at most one of each owner, and the dual.
 
-    `at_most` bounds how many could be content with these columns; `prices[R]` are per unit of what is scarce, in
-    shares of one content owner.
+    `at_most` is an upper bound of the owners that could be served with these columns. `prices[R]` are per unit of each
+    resource, in owners served.
     """
 
     columns: tuple[int, ...]
@@ -46,11 +46,11 @@ class Selection:
 
 
 def select(columns: Columns) -> Selection:
-    """Return as many content owners as were found; among equals those that need least at the prices, then the first."""
+    """Return columns that serve as many owners as were found, those that need least at the prices first."""
     count = len(columns.available)
     scarce = np.nonzero(columns.available > _SLACK)[0]
-    gone = np.setdiff1d(np.arange(count), scarce)
-    usable = np.nonzero(np.all(columns.need[:, gone] <= _SLACK, axis=1))[0]
+    exhausted = np.setdiff1d(np.arange(count), scarce)
+    usable = np.nonzero(np.all(columns.need[:, exhausted] <= _SLACK, axis=1))[0]
     owners, owner = np.unique(columns.owner[usable], return_inverse=True)
     if len(owners) == 0:
         return Selection(columns=(), at_most=0.0, prices=np.zeros(count))
@@ -70,20 +70,20 @@ def select(columns: Columns) -> Selection:
 
 
 def floor_of(bound: float) -> int:
-    """Return how many that bound allows."""
+    """Return the whole number of owners that `bound` allows."""
     return int(np.floor(bound + 1e-6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Normal:
-    """The columns in shares of what is available; those of owner p begin at `starts[p]`."""
+    """The columns, with needs as shares of what is available; those of owner p begin at `starts[p]`."""
 
     owner: Counts
     starts: Counts
     need: Array
 
     def descend(self) -> tuple[list[int], Array, float]:
-        """Return the best filling on the way to the least dual value, the prices there and that value."""
+        """Return the best filling found while minimising the dual, the prices at its least value, and that value."""
         count = len(self.starts)
         prices = np.full(self.need.shape[1], 1.0 / max(1, self.need.shape[1]))
         first = self.need[self.starts].sum(axis=0)
@@ -115,7 +115,7 @@ class _Normal:
         return (filled if len(filled) >= len(best) else best), at, least
 
     def fill(self, prices: Array) -> list[int]:
-        """Return the columns taken one after the other, those that need least at `prices` first."""
+        """Return the columns that fit one after the other, those that need least at `prices` first."""
         cost = self.need @ prices
         left = np.ones(self.need.shape[1])
         chosen: list[int] = []
@@ -129,7 +129,7 @@ class _Normal:
         return chosen
 
     def improve(self, chosen: list[int], prices: Array) -> list[int]:
-        """Return the columns after exchanges: one goes and two come, or one comes that needs less at `prices`."""
+        """Return the columns after exchanges: two replace one, or one replaces another that needs more at `prices`."""
         cost = self.need @ prices
         order = np.array(self._ordered(cost), dtype=np.int64)
         for _ in range(4 * len(self.starts)):
@@ -147,30 +147,30 @@ class _Normal:
         if len(fitting):
             return [*chosen, int(fitting[0])]
         cheaper: tuple[float, int, int] | None = None
-        for gone in chosen:
-            capacity = left + self.need[gone]
-            mine = order[(self.owner[order] == self.owner[gone]) & (order != gone)]
+        for removed in chosen:
+            capacity = left + self.need[removed]
+            mine = order[(self.owner[order] == self.owner[removed]) & (order != removed)]
             one = np.concatenate((outside, mine))
             one = one[np.all(self.need[one] <= capacity + _SLACK, axis=1)]
             if not len(one):
                 continue
-            saved = cost[gone] - cost[one]
+            saved = cost[removed] - cost[one]
             at = int(np.argmax(saved))
             if saved[at] > 1e-7 and (cheaper is None or saved[at] > cheaper[0]):
-                cheaper = float(saved[at]), gone, int(one[at])
+                cheaper = float(saved[at]), removed, int(one[at])
             some = one[:_CANDIDATES]
             both = np.all(self.need[some][:, None] + self.need[some][None] <= capacity + _SLACK, axis=2)
             both &= self.owner[some][:, None] != self.owner[some][None]
             found = np.argwhere(both)
             if len(found):
-                rest = [column for column in chosen if column != gone]
+                rest = [column for column in chosen if column != removed]
                 return [*rest, int(some[found[0, 0]]), int(some[found[0, 1]])]
         if cheaper is None:
             return None
         return [*(column for column in chosen if column != cheaper[1]), cheaper[2]]
 
     def branch(self, best: list[int], prices: Array) -> list[int]:
-        """Return a larger selection if the tree of choices has one within `_NODES` nodes, else `best`."""
+        """Return a larger selection if the tree search finds one within `_NODES` nodes, else `best`."""
         cost = self.need @ prices
         cheapest = cost[self._cheapest(cost)]
         order = [int(p) for p in np.lexsort((np.arange(len(cheapest)), cheapest))]

@@ -1,58 +1,72 @@
-"""What a person asks next: how much money would do, and how quick it could be for the money there is."""
+"""What would serve a pipeline in full: the budget it requires, and the best latency within the budget it has."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.allocate import Component, fleet_budget
 from optimizer.fleet.fleet import Answer, Fleet, own_budget
-from optimizer.model import Pipeline
+from optimizer.model import Pipeline, PipelineKey
 from optimizer.overload.what_if import WhatIf
 
 Counts = NDArray[np.int64]
 
 PRECISION = 1e-6
-"""How close to the least latency the search for it comes, as a share of it."""
+"""Relative precision of the least latency."""
 
 _HALVINGS = 50
-"""Of the span, at most: what is quicker than the first answer by more than any number of them remains unknown."""
+"""The most steps of the bisection: it ends there however small the least latency is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Both answers are for the whole demand, all else equal; None where there is none.
+    """Both values are for the whole demand, all else equal; None where no such value exists.
 
-    `required_budget_per_hour` is the least that meets the SLA, were money no object; None when pools, bounds or the
-    SLA forbid it at any price. `best_latency_s` is the least end-to-end latency at the SLA's percentile within the
-    budgets; None when they do not carry the load at all.
+    `required_budget_per_hour` is the least cost that meets the SLA without any budget; None when pools, bounds or the
+    SLA rule it out at any price. `best_latency_s` is the least end-to-end latency at the SLA's percentile within the
+    budgets; None when they do not carry the load at any latency.
     """
 
     required_budget_per_hour: float | None
     best_latency_s: float | None
 
 
+def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
+    """Return the advice for each pipeline that is not served in full, within what the others leave."""
+    fleet, shares = component.fleet, component.shares
+    left = fleet.supply.limits - np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
+    money = fleet_budget(fleet.problem) - component.plan.cost_per_hour
+    advice = {}
+    for pipeline, plan in zip(fleet.problem.pipelines, component.plan.pipelines, strict=True):
+        if not plan.feasible:
+            own = shares[pipeline.key].answer
+            capacity = left if own is None else left + own.use
+            advice[pipeline.key] = advise(fleet, pipeline, capacity, money + plan.cost_per_hour)
+    return advice
+
+
 def advise(fleet: Fleet, pipeline: Pipeline, capacity: Counts, budget_per_hour: float = inf) -> Advice:
-    """Return what a person asks about `pipeline`, with the `capacity` (units of the supply) and money others leave
-    it."""
-    question = WhatIf(fleet, pipeline)
-    cheapest = question.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
-    quickest = fastest(question, capacity, min(budget_per_hour, own_budget(pipeline)))
+    """Return the advice for `pipeline` within `capacity` (units of the supply) and `budget_per_hour`."""
+    what_if = WhatIf(fleet, pipeline)
+    cheapest = what_if.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
+    quickest = fastest(what_if, capacity, min(budget_per_hour, own_budget(pipeline)))
     return Advice(
         required_budget_per_hour=None if cheapest is None else cheapest.cost_per_hour,
         best_latency_s=None if quickest is None else quickest.subproblem.latency(quickest.choice),
     )
 
 
-def fastest(question: WhatIf, capacity: Counts, budget_per_hour: float = inf) -> Answer | None:
-    """Return the quickest way to serve the whole demand within `capacity` and `budget_per_hour`, to `PRECISION`; or
-    None.
+def fastest(what_if: WhatIf, capacity: Counts, budget_per_hour: float = inf) -> Answer | None:
+    """Return the quickest way to serve the whole demand within `capacity` and `budget_per_hour`, or None.
 
-    It halves the span between a latency that is reached and one that is proven out of reach, so it takes some thirty
-    answers at most.
+    A bisection between a latency that is reached and one that is proven unreachable, to a relative `PRECISION`; about
+    thirty searches at most.
     """
     free = np.zeros(len(capacity))
-    best = question.answer(1.0, capacity, budget_per_hour, latency_s=inf, pool_prices=free)
+    best = what_if.answer(1.0, capacity, budget_per_hour, latency_s=inf, pool_prices=free)
     if best is None:
         return None
     low, high = 0.0, best.subproblem.latency(best.choice)
@@ -60,10 +74,10 @@ def fastest(question: WhatIf, capacity: Counts, budget_per_hour: float = inf) ->
         if high - low <= PRECISION * high:
             break
         middle = (low + high) / 2
-        answer = question.answer(1.0, capacity, budget_per_hour, latency_s=middle, pool_prices=free)
+        answer = what_if.answer(1.0, capacity, budget_per_hour, latency_s=middle, pool_prices=free)
         if answer is None:
             low = middle
         else:
-            # Where latencies are as small as rounding, an answer may be slower than asked for.
+            # Where latencies are as small as rounding errors, an answer may be slower than `middle`.
             best, high = answer, min(middle, answer.subproblem.latency(answer.choice))
     return best

@@ -1,4 +1,4 @@
-"""The curves a planner looks at: what latency costs, and what a unit of load costs over the load."""
+"""Curves for capacity planning: the cost of each latency, and the cost of a unit of load over the load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,22 +7,22 @@ from math import inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Answer, Fleet
 from optimizer.model import Demand, PipelineKey, Problem, StageName
 from optimizer.overload.what_if import WhatIf
 from optimizer.plan import PlacementPlan, Plan
 from optimizer.reports.advice import fastest
+from optimizer.reports.certificate import certified_plan
 from optimizer.search.subproblem import TOLERANCE
 from optimizer.search.tables import supply_of
 
 Counts = NDArray[np.int64]
 
 MOST_CORNERS = 200
-"""So many corners at most; where there are more, they are thinned evenly on the scale of ratios."""
+"""The most corners shown; more are thinned evenly on a logarithmic scale of latency."""
 
 _STEP = 1e-6
-"""Corners whose latencies differ by less, relatively, are one."""
+"""Relative difference of latencies below which two corners count as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Corner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The corners, the cheapest first and the fastest last. `thinned`: there are more between those shown."""
+    """The corners, from the cheapest to the fastest. `thinned` is true where some between them are left out."""
 
     corners: tuple[Corner, ...]
     thinned: bool
@@ -47,7 +47,10 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
-    """The plan at one demand; its cost per item per second and per session (None: no such load, or not all served)."""
+    """The plan at one demand, and its cost per item per second and per session.
+
+    The costs are None where there is no such load or not all of it is served.
+    """
 
     demand: Demand
     plan: Plan
@@ -56,33 +59,36 @@ class LoadPoint:
 
 
 def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_CORNERS) -> Frontier:
-    """Return what each end-to-end latency of the pipeline `key` costs, as if it were alone on the pools.
+    """Return the least cost of each end-to-end latency of the pipeline `key`, as if it were alone on the pools.
 
-    From the cheapest allocation that carries its load to the fastest there is; budgets and the SLA's latency play no
-    part, its percentile does. Empty when the load cannot be carried. Each corner is the cheapest plan that undercuts
-    the latency of the one before, proven as a plan is. `KeyError` when there is no such pipeline.
+    The curve goes from the cheapest allocation that carries the load to the fastest. Budgets and the SLA's latency do
+    not apply; its percentile does. It is empty when the load cannot be carried. Each corner is the cheapest plan found
+    below the latency of the one before.
+
+    Raises:
+        KeyError: no pipeline has this key.
     """
-    question, capacity = _alone(problem, key)
-    answer = question.answer(1.0, capacity, latency_s=inf, pool_prices=np.zeros(len(capacity)))
+    what_if, capacity = _alone(problem, key)
+    answer = what_if.answer(1.0, capacity, latency_s=inf, pool_prices=np.zeros(len(capacity)))
     if answer is None:
         return Frontier(corners=(), thinned=False)
-    quickest = fastest(question, capacity)
+    quickest = fastest(what_if, capacity)
     assert quickest is not None, "what carries the load has a latency"
-    every = _corners(question, capacity, answer, quickest, most_corners, cells=0)
-    if len(every) <= most_corners:
-        return Frontier(corners=tuple(every), thinned=False)
+    corners = _corners(what_if, capacity, answer, quickest, most_corners, cells=0)
+    if len(corners) <= most_corners:
+        return Frontier(corners=tuple(corners), thinned=False)
     cells = max(1, most_corners // 2 - 1)
     return Frontier(
-        corners=tuple(_corners(question, capacity, answer, quickest, most_corners, cells=cells)), thinned=True
+        corners=tuple(_corners(what_if, capacity, answer, quickest, most_corners, cells=cells)), thinned=True
     )
 
 
 def _corners(
-    question: WhatIf, capacity: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
+    what_if: WhatIf, capacity: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
 ) -> list[Corner]:
-    """Return the corners from `cheapest` to `quickest`; one more than `most` where there are more.
+    """Return the corners from `cheapest` to `quickest`; `most` + 1 of them where there are more.
 
-    With `cells`, equal ones on the scale of ratios, at most two of each.
+    With `cells`, that many equal intervals on a logarithmic scale of latency, with at most two corners in each.
     """
     slow, quick = _latency(cheapest), _latency(quickest)
     corners: list[Corner] = []
@@ -91,9 +97,9 @@ def _corners(
     while answer is not None and len(corners) <= most:
         corner = _corner(answer)
         if corners and corner.latency_s >= corners[-1].latency_s:
-            break  # as small as rounding: nothing is told apart
+            break  # latencies as small as rounding errors
         while corners and corner.cost_per_hour <= corners[-1].cost_per_hour + TOLERANCE:
-            corners.pop()  # as cheap, and faster
+            corners.pop()  # the new one is as cheap, and faster
         corners.append(corner)
         below = corner.latency_s * (1 - _STEP)
         if cells and slow > quick:
@@ -105,19 +111,20 @@ def _corners(
             if corner.latency_s <= quick:
                 break
             below = quick
-        answer = question.answer(1.0, capacity, latency_s=below, pool_prices=np.zeros(len(capacity)))
+        answer = what_if.answer(1.0, capacity, latency_s=below, pool_prices=np.zeros(len(capacity)))
     return corners
 
 
 def load_sweep(problem: Problem, key: PipelineKey, demands: Sequence[Demand]) -> tuple[LoadPoint, ...]:
-    """Return the plan of the whole problem at each of `demands` on the pipeline `key`, in the order given.
+    """Return the certified plan of the whole problem at each of `demands` on the pipeline `key`, in the order given.
 
-    `KeyError` when there is no such pipeline.
+    Raises:
+        KeyError: no pipeline has this key.
     """
     points = []
     for demand in demands:
         pipelines = tuple(replace(p, demand=demand) if p.key == key else p for p in problem.pipelines)
-        plan = allocate(replace(problem, pipelines=pipelines))
+        plan = certified_plan(replace(problem, pipelines=pipelines))
         mine = plan.of(key)
 
         def per(load: float | None, cost: float = mine.cost_per_hour, served: bool = mine.feasible) -> float | None:
@@ -135,11 +142,11 @@ def load_sweep(problem: Problem, key: PipelineKey, demands: Sequence[Demand]) ->
 
 
 def _alone(problem: Problem, key: PipelineKey) -> tuple[WhatIf, Counts]:
-    """Return the pipeline as a question without budgets and switching, and the room of all the pools."""
-    found = [pipeline for pipeline in problem.pipelines if pipeline.key == key]
-    if not found:
+    """Return the pipeline without budgets and switching costs, and the capacity of all pools."""
+    matching = [pipeline for pipeline in problem.pipelines if pipeline.key == key]
+    if not matching:
         raise KeyError(key)
-    pipeline = replace(found[0], budget_per_hour=None)
+    pipeline = replace(matching[0], budget_per_hour=None)
     alone = replace(problem, pipelines=(pipeline,), budget_per_hour=None, switching_cost_per_hour=0.0)
     supply = supply_of(alone)
     return WhatIf(Fleet(alone, supply), pipeline), supply.limits

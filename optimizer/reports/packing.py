@@ -1,37 +1,41 @@
-"""Which plan whole instances make cheapest: the search counts shares of instances, the provider bills whole ones.
+"""Find a plan that is billed less: the search counts shares of instances, the provider bills whole ones.
 
 A replica that takes a quarter of an instance costs a quarter in a plan and a whole instance on the bill, unless others
 fill the rest. Where that makes a difference, dearer replicas that fit into instances already paid for may be billed
-less. The plan stays as it is proven; what is found here is shown beside it.
+less. The packing does not change the plan; it is shown beside it.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import prod
+from math import fsum, prod
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.model import PipelineKey, PoolName, Stage, StageName
+from optimizer.allocate import Allocation, Component, fleet_budget
+from optimizer.fleet.fleet import by_priority, own_budget
+from optimizer.model import Pipeline, PipelineKey, PoolName, Stage, StageName
 from optimizer.plan import Packing
+from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Rows = tuple[int, ...]
 
 EXCESS = 0.05
-"""The bill may be this share above the cost before another packing is looked for."""
+"""A packing is searched for when the bill is more than this share above the cost."""
 
-_WHOLE_LIMIT = 200_000  # combinations of all tables that are looked at one by one
+_WHOLE_LIMIT = 200_000  # combinations of all tables: up to this many all are tried
 _WORK = 20_000_000
-_JUDGING = 200  # asking whether a pipeline keeps its promises is as much work as this many combinations
+_PLAN_WORK = 1_000_000  # for the packing of a plan
+_JUDGING = 200  # checking a pipeline's SLA and budget counts as much work as this many combinations
 _NOTHING = 1e-9
 
 
 class Table(Protocol):
-    """What a stage may run, one row each: `use` in units of the pools, as in `optimizer.search.tables`."""
+    """The options of a stage, one row each; `use` is in units of the pools, as in `optimizer.search.tables`."""
 
     @property
     def stage(self) -> Stage:
@@ -45,7 +49,7 @@ class Table(Protocol):
 
     @property
     def cost_per_hour(self) -> Array:
-        """Return what the replicas cost, in USD per hour."""
+        """Return the cost of the replicas, in USD per hour."""
         ...
 
     @property
@@ -56,9 +60,9 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packable:
-    """A pipeline: its tables, the row it has of each, and whether it keeps its promises with others.
+    """A pipeline: its tables and the planned row of each.
 
-    `keeps` gets one row per table and answers for the pipeline's SLA and its own budget.
+    `keeps` takes one row per table and returns whether they keep the pipeline's SLA and its own budget.
     """
 
     key: PipelineKey
@@ -69,27 +73,78 @@ class Packable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """What pools bill and hold, as in `optimizer.search.tables.Supply`: arrays of one entry per pool."""
+    """Prices and limits of the pools, as in `optimizer.search.tables.Supply`: arrays of one entry per pool."""
 
     prices_per_hour: Array
     units_per_instance: Counts
     limits: Counts
 
     def billed_per_hour(self, units: Counts) -> Array:
-        """Return what whole instances cost that hold `units`, shape (…, pools), in USD per hour."""
+        """Return the price of the whole instances that hold `units`, shape (…, pools), in USD per hour."""
         instances = -(-units // self.units_per_instance)
         return np.asarray(instances @ self.prices_per_hour, dtype=np.float64)
+
+
+def packing_for(allocation: Allocation) -> Packing | None:
+    """Return a plan for all pipelines that is billed less than `allocation`, or None where none was found."""
+    packings = [_of_component(component) for component in allocation.components]
+    if len(packings) == 1 or all(packing is None for packing in packings):
+        return packings[0]
+    plans = [component.plan for component in allocation.components]
+    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
+    for plan, packing in zip(plans, packings, strict=True):
+        replicas |= (
+            {(own.key, *key): count for own in plan.pipelines for key, count in own.replicas().items()}
+            if packing is None
+            else packing.replicas
+        )
+    billed = [packing or plan for plan, packing in zip(plans, packings, strict=True)]
+    return Packing(
+        replicas=replicas,
+        cost_per_hour=fsum(one.cost_per_hour for one in billed),
+        billed_per_hour=fsum(one.billed_per_hour for one in billed),
+    )
+
+
+def _of_component(component: Component) -> Packing | None:
+    fleet, shares = component.fleet, component.shares
+    packables = []
+    for pipeline in by_priority(fleet.problem.pipelines):
+        share = shares[pipeline.key]
+        if share.answer is None or share.served < 1:
+            return None
+        packables.append(_packable(pipeline, share.answer.subproblem, share.answer.choice))
+    effort, supply = fleet.problem.search_effort, fleet.supply
+    return cheaper_packing(
+        packables,
+        Pools(
+            prices_per_hour=supply.prices_per_hour,
+            units_per_instance=supply.units_per_instance,
+            limits=supply.limits,
+        ),
+        budget_per_hour=fleet_budget(fleet.problem),
+        search_effort=_PLAN_WORK if effort is None else min(effort, _PLAN_WORK),
+    )
+
+
+def _packable(pipeline: Pipeline, subproblem: Subproblem, choice: Choice) -> Packable:
+    most = own_budget(pipeline)
+
+    def keeps(rows: Choice) -> bool:
+        return subproblem.latency(rows) <= subproblem.latency_s and subproblem.cost_per_hour(rows) <= most + TOLERANCE
+
+    return Packable(key=pipeline.key, tables=subproblem.tables, rows=choice, keeps=keeps)
 
 
 def cheaper_packing(
     pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, search_effort: int = _WORK
 ) -> Packing | None:
-    """Return a plan that keeps all promises and is billed less, or None when none was found or little is to gain.
+    """Return a plan that keeps every SLA and budget and is billed less; None when none was found.
 
-    Little is to gain when the bill is at most `EXCESS` above the cost. Pools' limits and `budget_per_hour`, on the cost
-    of all, are kept. When all combinations of rows are few, the answer is billed least of all; otherwise no change of
-    one or two stages would be billed less. When `search_effort` (combinations looked at) is spent, the answer is the
-    best so far. Of plans billed alike it is the one of least cost, then that of the first rows, with stages by name.
+    None also when the bill is at most `EXCESS` above the cost. The pools' limits and `budget_per_hour`, which applies
+    to the cost of all pipelines, are kept. With few combinations of rows all are tried, and the result is billed least
+    of all; otherwise no change of one or two stages would be billed less. When `search_effort` (combinations tried) is
+    spent, the result is the best so far. Among equal bills the least cost wins, then the first rows, stages by name.
     """
     start = _State.of(pipelines, pools)
     if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
@@ -115,7 +170,7 @@ class _State:
 
     @staticmethod
     def of(pipelines: Sequence[Packable], pools: Pools, rows: Sequence[Rows] | None = None) -> "_State":
-        """Return the sums of `rows`, one of each table of each pipeline; those the pipelines have by default."""
+        """Return the sums over `rows`, one of each table of each pipeline; by default the planned ones."""
         chosen = tuple(p.rows for p in pipelines) if rows is None else tuple(rows)
         occupied = [
             (t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)
@@ -134,7 +189,7 @@ _Place = tuple[int, int]
 
 
 class _Search:
-    """The way to a lower bill, one change of some stages after the other; counts what it looks at."""
+    """A local search for a lower bill that changes one or two stages at a time and counts its work."""
 
     def __init__(self, pipelines: Sequence[Packable], pools: Pools, budget_per_hour: float, search_effort: int) -> None:
         self._pipelines = pipelines
@@ -147,7 +202,7 @@ class _Search:
         )
 
     def descend(self, state: _State) -> _State:
-        """Return the best that is reached from `state`."""
+        """Return the best state that is reached from `state`."""
         if prod(len(self._table(place).use) for place in self._places) <= _WHOLE_LIMIT:
             return self._best(state, [self._places]) or state
         pairs = sorted(combinations(self._places, 2), key=lambda pair: pair[0][0] != pair[1][0])
@@ -170,7 +225,7 @@ class _Search:
         return best
 
     def _changed(self, state: _State, places: Sequence[_Place], better_than: _State) -> _State | None:
-        """Return the best change of `state` in `places` billed less than `better_than`, or alike and costing less."""
+        """Return the best change of `state` in `places` with a lower bill than `better_than`, or equal and cheaper."""
         tables = [self._table(place) for place in places]
         sizes = [len(table.use) for table in tables]
         self._left -= prod(sizes)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import blake2b
 from itertools import combinations, pairwise, product
 from math import ceil, inf, isqrt, sqrt
 
@@ -119,9 +120,26 @@ class StageOptions:
     latency_error: Array | None = None
     coarseness: float = 0.0
     coarse_from_per_hour: float = inf
+    _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.cost_per_hour)
+
+    @property
+    def digest(self) -> bytes:
+        """Return a digest of all arrays, computed once: the key of caches for what follows from the rows."""
+        if self._digest is None:
+            digest = blake2b(digest_size=16)
+            for array in (
+                *(self.replicas, self.batches, self.use, self.cost_per_hour, self.objective_per_hour),
+                *(self.mean_s, self.percentile_s, self.utilization),
+                *(() if self.latency_error is None else (self.latency_error,)),
+            ):
+                digest.update(repr(array.shape).encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+            object.__setattr__(self, "_digest", digest.digest())
+        assert self._digest is not None
+        return self._digest
 
 
 def stage_options(

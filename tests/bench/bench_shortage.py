@@ -52,7 +52,7 @@ class Row:
 def forget() -> None:
     """Forget every table and question, as a process that has just begun."""
     tables._TABLES.clear()
-    fleet._CASES = BoundedCache(2048)
+    fleet._SUBPROBLEMS = BoundedCache(2048)
 
 
 def timed(problem: Problem) -> tuple[Plan, float, float]:

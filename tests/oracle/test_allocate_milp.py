@@ -11,6 +11,7 @@ from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import Pipeline, Problem
 from optimizer.plan import Plan
+from optimizer.reports.certificate import certified_plan
 from optimizer.search.tables import Mixing, supply_of
 
 
@@ -103,7 +104,7 @@ def test_fleets_come_close_to_the_optimum_and_the_bound_holds() -> None:
     gaps, missed, infeasible, own = [], 0, 0, []
     for seed in range(40):
         problem = a_fleet(seed)
-        plan = allocate(problem)
+        plan = certified_plan(problem)
         best = optimum(problem, Mixing.OVERFLOW)
         if plan.feasible and best is None:
             best = optimum(problem, Mixing.ANY)
@@ -129,7 +130,7 @@ def test_a_single_pipeline_is_planned_optimally() -> None:
         problem = a_fleet(seed)
         for pipeline in problem.pipelines:
             alone = Problem(pipelines=(pipeline,), pools=problem.pools)
-            plan, best = allocate(alone), optimum(alone, Mixing.OVERFLOW)
+            plan, best = certified_plan(alone), optimum(alone, Mixing.OVERFLOW)
             if plan.feasible and best is not None:
                 assert plan.cost_per_hour == pytest.approx(best)
                 assert plan.proven_optimal

@@ -14,6 +14,7 @@ from optimizer.fleet.lagrangian import Shared, share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.model import Composition, Problem
 from optimizer.plan import Plan
+from optimizer.reports.certificate import certified_plan
 from optimizer.search.subproblem import Subproblem
 
 
@@ -161,7 +162,7 @@ def test_the_budget_that_is_advised_in_a_fleet_is_the_least_that_does(compositio
 
     def with_budget(budget: float) -> Plan:
         pipelines = tuple(replace(poor, budget_per_hour=budget) if p.key == poor.key else p for p in problem.pipelines)
-        return allocate(replace(problem, pipelines=pipelines), advice=True)
+        return certified_plan(replace(problem, pipelines=pipelines), advice=True)
 
     plan = with_budget(1.0)
     assert not plan.of(poor.key).feasible

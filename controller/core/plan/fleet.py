@@ -11,9 +11,9 @@ from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.allocate import allocate
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.plan import PipelinePlan, Plan
+from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
 ADVISED = 32
@@ -105,9 +105,13 @@ def planned_together(
 
 
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
-    """Return the plan for `problem`, from the cache if a problem with the same values was solved before."""
+    """Return the plan for `problem`; the result of an equal problem is reused.
+
+    The lower bound is computed for a single pipeline only: a bound of several is in no status.
+    """
+    single = len(problem.pipelines) == 1
     if len(problem.pipelines) > REMEMBERED:
-        return allocate(problem, advice=advice, shares_before=shares_before)
+        return certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
     key = (
         problem.pipelines,
         tuple(sorted(problem.pools.items())),
@@ -119,7 +123,9 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         tuple(sorted(shares_before.items())),
     )
     known = _PLANS.get(key)
-    return known or _PLANS.put(key, allocate(problem, advice=advice, shares_before=shares_before))
+    return known or _PLANS.put(
+        key, certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
+    )
 
 
 def _problem(

@@ -37,8 +37,7 @@ def test_a_plan_keeps_the_sla_and_says_what_it_costs() -> None:
     assert answer.latency_s <= 0.12
     assert plan.cost_per_hour == pytest.approx(answer.cost_per_hour)
     assert plan.billed_per_hour >= plan.cost_per_hour
-    assert plan.gap == pytest.approx(0)
-    assert plan.proven_optimal
+    assert (plan.lower_bound_per_hour, plan.gap, plan.packing) == (None, None, None)
 
 
 def test_stages_see_what_the_stages_before_let_through() -> None:
@@ -82,14 +81,13 @@ def test_no_demand_needs_the_minimums_whatever_the_sla() -> None:
     assert answer.replicas()[StageName("encoder"), PoolName("inferentia")] == 1
 
 
-def test_a_shortage_serves_a_share_within_the_sla_and_proves_nothing() -> None:
+def test_a_shortage_serves_a_share_within_the_sla() -> None:
     plan = allocate(a_problem(captions(rate_rps=1000.0, budget=1.0)))
     answer = plan.pipelines[0]
     assert not plan.feasible
     assert 0 < answer.served_fraction < 1
     assert str(answer.limited_by) == "Budget"
     assert answer.cost_per_hour <= 1.0
-    assert (plan.lower_bound_per_hour, plan.gap) == (None, None)
     assert answer.stages[0].rate_rps == pytest.approx(1000 * answer.served_fraction)
 
 
@@ -114,20 +112,6 @@ def test_whole_instances_are_counted_per_pool() -> None:
     assert {pool.name: pool.instances for pool in plan.pools}[PoolName("cpu")] == -(-vad // 4)
 
 
-def test_one_more_instance_of_a_scarce_pool_has_a_price() -> None:
-    stage = a_stage("a", on("cpu", service=(0.02, 0.0)), on("gpu", service=(0.02, 0.0)))
-    problem = a_problem(a_pipeline(stage, sla_s=1.0), where=pools(cpu=(0.5, 2), gpu=(2.0, 9)))
-    plan = allocate(problem, shadow_prices=True)
-    prices = {pool.name: pool.shadow_price_per_hour for pool in plan.pools}
-    assert prices == {"cpu": pytest.approx(1.5), "gpu": 0.0}
-    assert {pool.shadow_price_per_hour for pool in allocate(problem).pools} == {None}
-
-
-def test_a_shortage_has_no_shadow_price() -> None:
-    plan = allocate(a_problem(captions(rate_rps=1000.0, budget=1.0)), shadow_prices=True)
-    assert {pool.shadow_price_per_hour for pool in plan.pools} == {None}
-
-
 def test_switching_costs_keep_what_runs() -> None:
     pipeline = a_pipeline(a_stage("a", on("cpu", service=(0.02, 0.0), current=5)), sla_s=1.0)
     moving, staying = a_problem(pipeline), a_problem(pipeline, switching=1.0)
@@ -135,7 +119,6 @@ def test_switching_costs_keep_what_runs() -> None:
     plan = allocate(staying)
     assert sum(plan.pipelines[0].replicas().values()) == 5
     assert plan.cost_per_hour == pytest.approx(2.5)
-    assert plan.lower_bound_per_hour == pytest.approx(1.5)
 
 
 def test_a_join_is_planned_for_its_slower_branch() -> None:
@@ -210,7 +193,6 @@ def test_how_many_replicas_there_may_be_changes_no_plan_that_needs_fewer(most: i
     )
     plan = allocate(a_problem(pipeline, where=pools(cpu=(1.0, most))))
     few = allocate(a_problem(pipeline, where=pools(cpu=(1.0, 300))))
-    assert plan.proven_optimal
     assert plan.cost_per_hour == few.cost_per_hour
 
 

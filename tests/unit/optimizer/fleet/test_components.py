@@ -4,8 +4,8 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.fleet.components import parts_of
-from optimizer.model import Pipeline, PoolName, Problem
+from optimizer.fleet.components import components_of
+from optimizer.model import Pipeline, Problem
 
 
 def asr(name: str, *on_pools: str, rate_rps: float = 100.0) -> Pipeline:
@@ -18,7 +18,7 @@ def of(*pipelines: Pipeline, budget: float | None = None) -> Problem:
 
 
 def keys(problem: Problem) -> list[list[str]]:
-    return sorted(sorted(pipeline.key for pipeline in part.pipelines) for part in parts_of(problem))
+    return sorted(sorted(pipeline.key for pipeline in part.pipelines) for part in components_of(problem))
 
 
 def test_those_that_share_a_pool_are_one_part_through_others_too() -> None:
@@ -28,11 +28,11 @@ def test_those_that_share_a_pool_are_one_part_through_others_too() -> None:
 
 
 def test_a_budget_for_all_makes_one_part_of_all() -> None:
-    assert len(parts_of(of(asr("a", "cpu"), asr("b", "gpu"), budget=1.0))) == 1
+    assert len(components_of(of(asr("a", "cpu"), asr("b", "gpu"), budget=1.0))) == 1
 
 
 def test_every_pool_is_in_one_part() -> None:
-    parts = parts_of(of(asr("a", "gpu"), asr("b", "cpu")))
+    parts = components_of(of(asr("a", "gpu"), asr("b", "cpu")))
     assert sorted(name for part in parts for name in part.pools) == ["cpu", "gpu", "inferentia"]
 
 
@@ -46,39 +46,8 @@ def test_a_plan_of_parts_is_that_of_each_alone() -> None:
     assert together.cost_per_hour == pytest.approx(sum(one.cost_per_hour for one in together.pipelines))
 
 
-def test_a_plan_of_parts_is_proven_if_those_of_all_are() -> None:
-    plan = allocate(of(asr("a", "cpu"), asr("b", "gpu")))
-    assert plan.proven_optimal
-    assert plan.lower_bound_per_hour == pytest.approx(plan.cost_per_hour)
-    assert allocate(of(asr("a", "cpu"), asr("b", "gpu", rate_rps=9_000.0))).lower_bound_per_hour is None
-
-
 def test_the_order_of_pipelines_makes_no_difference() -> None:
     pipelines = [asr(name, pool) for name, pool in (("a", "gpu"), ("b", "cpu"), ("c", "inferentia"))]
     one, other = allocate(of(*pipelines)), allocate(of(*reversed(pipelines)))
     assert replace(other, pipelines=one.pipelines) == one
     assert {answer.key: answer for answer in other.pipelines} == {answer.key: answer for answer in one.pipelines}
-
-
-def test_a_packing_of_one_part_stands_beside_the_plan_of_another() -> None:
-    wasteful = asr("a", "cpu", rate_rps=10.0)
-    crowded = a_pipeline(
-        a_stage("vad", on("gpu", service=(0.001, 0.0), bounds=(1, 9), per_instance=8)),
-        a_stage(
-            "asr",
-            on("gpu", service=(0.002, 0.0), per_instance=8),
-            on("inferentia", service=(0.001, 0.0)),
-            after=["vad"],
-        ),
-        key="b",
-        sla_s=1.0,
-        rate_rps=10.0,
-    )
-    plan = allocate(of(wasteful, crowded))
-    alone = allocate(of(crowded))
-    if alone.packing is None:
-        assert plan.packing is None
-    else:
-        assert plan.packing is not None
-        assert set(plan.packing.replicas) == {(one.key, *key) for one in plan.pipelines for key in one.replicas()}
-    assert plan.pool_prices.keys() == {PoolName("cpu"), PoolName("gpu"), PoolName("inferentia")}

@@ -1,0 +1,100 @@
+"""Add to a plan what only people read: its lower bound, a cheaper packing, shadow prices and advice.
+
+Each is computed only when the caller asks for it. A plan's decisions do not depend on any of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import fsum
+
+import numpy as np
+
+from optimizer.allocate import Allocation, Component, allocation_of, fleet_budget
+from optimizer.fleet.fleet import Fleet
+from optimizer.model import PipelineKey, PoolName, Problem
+from optimizer.plan import Plan
+from optimizer.reports.advice import advice_for
+from optimizer.reports.packing import packing_for
+from optimizer.search.tables import supply_of
+
+
+def certified_plan(
+    problem: Problem,
+    *,
+    shares_before: Mapping[PipelineKey, float] | None = None,
+    lower_bound: bool = True,
+    packing: bool = False,
+    shadow_prices: bool = False,
+    advice: bool = False,
+) -> Plan:
+    """Return the plan of `optimizer.allocate` with the fields that the options name; the others are None.
+
+    `shadow_prices` takes one more search for each pool, `advice` some thirty for each pipeline that is not served in
+    full.
+    """
+    allocation = allocation_of(problem, shares_before=shares_before)
+    plan = allocation.plan
+    if advice:
+        plan = _with_advice(allocation)
+    prices = _shadow_prices(allocation) if shadow_prices else {}
+    return replace(
+        plan,
+        pools=tuple(replace(pool, shadow_price_per_hour=prices.get(pool.name)) for pool in plan.pools),
+        lower_bound_per_hour=_lower_bound_per_hour(allocation) if lower_bound else None,
+        packing=packing_for(allocation) if packing else None,
+    )
+
+
+def _lower_bound_per_hour(allocation: Allocation) -> float | None:
+    """Return a proven lower bound of the cost of serving everything; None where not all is served or none is known.
+
+    It is that of the targets that replays have tightened: a cheaper plan that would pass its replay is not excluded.
+    """
+    bounds = []
+    for component in allocation.components:
+        answers = {key: share.answer for key, share in component.shares.items() if share.answer and share.served >= 1}
+        if len(answers) < len(component.shares):
+            return None
+        bound = component.fleet.lower_bound_per_hour(answers)
+        if bound is None:
+            return None
+        bounds.append(bound)
+    return bounds[0] if len(bounds) == 1 else fsum(bounds)
+
+
+def _shadow_prices(allocation: Allocation) -> Mapping[PoolName, float]:
+    """Return what one more instance of each pool would save, for pools of components that are served in full."""
+    return {
+        pool.name: _shadow_price(component, pool.name)
+        for component in allocation.components
+        if component.plan.feasible
+        for pool in component.plan.pools
+    }
+
+
+def _shadow_price(component: Component, name: PoolName) -> float:
+    fleet, plan = component.fleet, component.plan
+    pool = fleet.problem.pools[name]
+    larger = replace(pool, instances=pool.instances + 1)
+    problem = replace(fleet.problem, pools={**fleet.problem.pools, name: larger})
+    supply = supply_of(problem)
+    prices = np.zeros(len(supply.pools)) if fleet.pool_prices is None else fleet.pool_prices
+    relaxed = Fleet(problem, supply, pool_prices=prices, targets=fleet.targets)
+    answers = relaxed.together({p.key: 1.0 for p in problem.pipelines}, supply.limits, fleet_budget(problem))
+    cost = plan.cost_per_hour if answers is None else sum(answer.cost_per_hour for answer in answers.values())
+    return max(0.0, plan.cost_per_hour - cost)
+
+
+def _with_advice(allocation: Allocation) -> Plan:
+    advice = {key: found for component in allocation.components for key, found in advice_for(component).items()}
+    plans = tuple(
+        plan
+        if (found := advice.get(plan.key)) is None
+        else replace(
+            plan,
+            required_budget_per_hour=found.required_budget_per_hour,
+            best_latency_s=found.best_latency_s,
+        )
+        for plan in allocation.plan.pipelines
+    )
+    return replace(allocation.plan, pipelines=plans)
