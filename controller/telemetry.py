@@ -187,8 +187,8 @@ class _Families:
         """Add the series of one pipeline, and those of its stages if `detailed`."""
         spec = state.spec
         labels = [spec.namespace, spec.name]
-        self.set("pipeline_demand", labels, decision.demand)
-        self.set("pipeline_observed_demand", labels, decision.observed)
+        self.set("pipeline_demand", labels, decision.demand.planned)
+        self.set("pipeline_observed_demand", labels, decision.demand.observed)
         self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
         self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
         self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)

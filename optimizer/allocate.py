@@ -18,7 +18,7 @@ from optimizer.fleet.components import components_of, joined
 from optimizer.fleet.fleet import Answer, Fleet, Target
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
-from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, StagePlan, Step
+from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, ReplayCheck, StagePlan, Step
 from optimizer.runtime.cache import BoundedCache
 from optimizer.search.greedy import steepest
 from optimizer.search.subproblem import Choice, Subproblem
@@ -131,8 +131,10 @@ def _with_replay(fleet: Fleet, pipeline: Pipeline, share: Share, plan: PipelineP
     verdict, target = verdict_of(fleet, pipeline, share), fleet.targets.get(plan.key)
     return replace(
         plan,
-        replayed_latency_s=None if verdict is None else verdict.latency_s,
-        target_latency_s=None if target is None else target.latency_s,
+        replay=ReplayCheck(
+            latency_s=None if verdict is None else verdict.latency_s,
+            target_latency_s=None if target is None else target.latency_s,
+        ),
     )
 
 

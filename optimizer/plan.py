@@ -82,6 +82,33 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCheck:
+    """The check of a plan by a replay of its demand.
+
+    `latency_s` is the latency of the replay (rounded up to three digits), which keeps the SLA or misses it by at most
+    the replay's half-width; None where no replay was needed. `target_latency_s` is the tightened target that replaced
+    the SLA because replays missed it (`Composition.SUM` where it equals the SLA), and optimality refers to that target;
+    None where the SLA was the target.
+    """
+
+    latency_s: float | None = None
+    target_latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What the whole demand would need where it cannot be served.
+
+    `required_budget_per_hour` is the least cost that meets the SLA without any budget; None when pools, bounds or the
+    SLA rule it out at any price. `best_latency_s` is the least end-to-end latency at the SLA's percentile within
+    budget, pools and bounds; None when the demand exceeds the capacity at any latency. Both are None without advice.
+    """
+
+    required_budget_per_hour: float | None = None
+    best_latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinePlan:
     """The plan for one pipeline.
 
@@ -91,14 +118,9 @@ class PipelinePlan:
     allocation that carries the load to the planned one. `next_step` is the best step beyond the plan, None if no step
     saves latency.
 
-    `replayed_latency_s` is the latency of a replay of the demand (rounded up to three digits) on the plan, which keeps
-    the SLA or misses it by at most the replay's half-width; None where no replay was needed. `target_latency_s` is the
-    tightened target that replaced the SLA because replays missed it (`Composition.SUM` where it equals the SLA), and
-    optimality refers to that target; None where the SLA was the target. `latency_error` is the relative error of
+    `latency_error` is the relative error of
     `latency_s`, as in `StagePlan`. `moved_replicas` is the number of replicas that differ from the current ones;
-    `switching_cost_per_hour` was charged for them in the search. `required_budget_per_hour` is the least budget that
-    meets the SLA for the whole demand, all else equal; `best_latency_s` is the least latency of the whole demand
-    within budget, pools and bounds. Both are None without `advice`, and where there is none.
+    `switching_cost_per_hour` was charged for them in the search.
     """
 
     key: PipelineKey
@@ -111,13 +133,11 @@ class PipelinePlan:
     stages: tuple[StagePlan, ...]
     steps: tuple[Step, ...]
     next_step: Step | None
-    replayed_latency_s: float | None = None
     latency_error: float | None = None
     moved_replicas: int = 0
     switching_cost_per_hour: float = 0.0
-    required_budget_per_hour: float | None = None
-    best_latency_s: float | None = None
-    target_latency_s: float | None = None
+    replay: ReplayCheck = ReplayCheck()
+    advice: Advice = Advice()
 
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
         """Return the planned replicas of every placement."""

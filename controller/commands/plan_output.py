@@ -120,12 +120,12 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "percentile": spec.sla.percentile,
         "latency_s": rounded(answer.latency_s),
         "latency_error": rounded(answer.latency_error),
-        "replayed_latency_s": rounded(answer.replayed_latency_s),
-        "target_latency_s": rounded(answer.target_latency_s),
-        "best_latency_s": rounded(answer.best_latency_s),
+        "replayed_latency_s": rounded(answer.replay.latency_s),
+        "target_latency_s": rounded(answer.replay.target_latency_s),
+        "best_latency_s": rounded(answer.advice.best_latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
         "budget_per_hour": spec.budget_per_hour,
-        "required_budget_per_hour": rounded(answer.required_budget_per_hour),
+        "required_budget_per_hour": rounded(answer.advice.required_budget_per_hour),
         "moved_replicas": answer.moved_replicas,
         "switching_cost_per_hour": rounded(answer.switching_cost_per_hour),
         "bottleneck": answer.bottleneck,
@@ -206,14 +206,14 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
     sla = duration(spec.sla.latency_s)
     latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, answer.latency_error)} of {sla}"
-    if answer.replayed_latency_s is not None:
-        latency += f" (replayed: {duration(answer.replayed_latency_s)})"
+    if answer.replay.latency_s is not None:
+        latency += f" (replayed: {duration(answer.replay.latency_s)})"
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"
     if answer.feasible:
         if demand == 0:
             yield "no load: the plan has the lowest replicas that the bounds allow"
         yield f"{load}, {latency}, {cost}"
-        if answer.target_latency_s is not None:
+        if answer.replay.target_latency_s is not None:
             yield f"planned for {_target_words(answer, spec)}: in a replay, a cheaper plan exceeded {sla}"
         return
     if answer.served_fraction > 0:
@@ -222,24 +222,24 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
     else:
         yield f"none of {load} can be served within {sla}; the lowest replicas that the bounds allow cost {cost}"
     within = f"{money(spec.budget_per_hour)}, pools and replica bounds"
-    if answer.required_budget_per_hour is None:
+    if answer.advice.required_budget_per_hour is None:
         yield "no budget is enough: the limit is a pool, the replica bounds or the SLA itself"
     else:
-        yield f"the whole load needs a budget of {money_needed(answer.required_budget_per_hour)}"
-    if answer.best_latency_s is None:
+        yield f"the whole load needs a budget of {money_needed(answer.advice.required_budget_per_hour)}"
+    if answer.advice.best_latency_s is None:
         yield f"the whole load exceeds the capacity within {within}, at any latency"
     else:
-        best = f"{duration(answer.best_latency_s)} (composed, not replayed)"
+        best = f"{duration(answer.advice.best_latency_s)} (composed, not replayed)"
         yield f"best latency of the whole load within {within}: {best}"
     yield f"({_CONSIDERED})"
 
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:
     """Return the latency that was planned for instead of the SLA."""
-    assert answer.target_latency_s is not None
-    if answer.target_latency_s >= spec.sla.latency_s:
+    assert answer.replay.target_latency_s is not None
+    if answer.replay.target_latency_s >= spec.sla.latency_s:
         return f"{duration(spec.sla.latency_s)}, with the stages' percentiles summed"
-    return duration(answer.target_latency_s)
+    return duration(answer.replay.target_latency_s)
 
 
 def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> str:
@@ -297,7 +297,7 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "not proven optimal: the gap to the cheapest plan is unknown"
         return
     specs = [request.specs[answer.key] for answer in plan.pipelines]
-    tightened = [answer for answer in plan.pipelines if answer.target_latency_s is not None]
+    tightened = [answer for answer in plan.pipelines if answer.replay.target_latency_s is not None]
     if len(specs) > 1:
         promise = f"the SLAs of all {len(specs)} pipelines" + (
             f" (of {len(tightened)} of them the tighter targets that were planned for)" if tightened else ""

@@ -102,7 +102,7 @@ def _load(load: Load, spec: PipelineSpec) -> dict[str, Any]:
         "limited_by": None if answer.limited_by is None else str(answer.limited_by),
         "latency_s": rounded(answer.latency_s),
         "latency_error": rounded(answer.latency_error),
-        "replayed_latency_s": rounded(answer.replayed_latency_s),
+        "replayed_latency_s": rounded(answer.replay.latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
         "cost_per_stream_hour": cost if streams else None,
         "cost_per_1000_requests": None if streams else cost,

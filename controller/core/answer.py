@@ -7,7 +7,15 @@ from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
-from controller.core.state.decision import Hold, HoldReason, MetricsUse, PipelineDecision, PoolDecision, ReplicaChange
+from controller.core.state.decision import (
+    DemandUse,
+    Hold,
+    HoldReason,
+    MetricsUse,
+    PipelineDecision,
+    PoolDecision,
+    ReplicaChange,
+)
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode
@@ -30,10 +38,12 @@ def pipeline_decision(
     )
     return PipelineDecision(
         spec=assessment.spec,
-        observed=assessment.demand.observed,
-        forecast=assessment.demand.forecast,
-        demand=assessment.demand.demand,
-        demand_before=assessment.state.memory.demand,
+        demand=DemandUse(
+            observed=assessment.demand.observed,
+            forecast=assessment.demand.forecast,
+            planned=assessment.demand.demand,
+            before=assessment.state.memory.demand,
+        ),
         profile=assessment.profile,
         plan=plan,
         holds=(

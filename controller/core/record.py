@@ -73,10 +73,13 @@ def _answer(decision: Decision) -> dict[str, Json]:
             pipeline.key: {
                 "outcome": pipeline.outcome.value,
                 "message": reason_sentence(pipeline),
+                "observed": encode(pipeline.demand.observed),
+                "forecast": encode(pipeline.demand.forecast),
+                "demand": encode(pipeline.demand.planned),
                 **{
                     name: encode(getattr(pipeline, name))
                     for name in (
-                        *("observed", "forecast", "demand", "holds", "changes", "rules"),
+                        *("holds", "changes", "rules"),
                         *("spend_per_hour", "admissible", "profile", "plan", "desired", "unconstrained"),
                     )
                 },

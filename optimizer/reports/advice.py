@@ -1,7 +1,6 @@
 """What would serve a pipeline in full: the budget it requires, and the best latency within the budget it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -11,6 +10,7 @@ from optimizer.allocate import Component, fleet_budget
 from optimizer.fleet.fleet import Answer, Fleet, own_budget
 from optimizer.model import Pipeline, PipelineKey
 from optimizer.overload.what_if import WhatIf
+from optimizer.plan import Advice
 
 Counts = NDArray[np.int64]
 
@@ -19,19 +19,6 @@ PRECISION = 1e-6
 
 _HALVINGS = 50
 """The most steps of the bisection: it ends there however small the least latency is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """Both values are for the whole demand, all else equal; None where no such value exists.
-
-    `required_budget_per_hour` is the least cost that meets the SLA without any budget; None when pools, bounds or the
-    SLA rule it out at any price. `best_latency_s` is the least end-to-end latency at the SLA's percentile within the
-    budgets; None when they do not carry the load at any latency.
-    """
-
-    required_budget_per_hour: float | None
-    best_latency_s: float | None
 
 
 def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:

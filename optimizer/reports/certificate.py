@@ -88,13 +88,7 @@ def _shadow_price(component: Component, name: PoolName) -> float:
 def _with_advice(allocation: Allocation) -> Plan:
     advice = {key: found for component in allocation.components for key, found in advice_for(component).items()}
     plans = tuple(
-        plan
-        if (found := advice.get(plan.key)) is None
-        else replace(
-            plan,
-            required_budget_per_hour=found.required_budget_per_hour,
-            best_latency_s=found.best_latency_s,
-        )
+        plan if (found := advice.get(plan.key)) is None else replace(plan, advice=found)
         for plan in allocation.plan.pipelines
     )
     return replace(allocation.plan, pipelines=plans)

@@ -40,14 +40,6 @@ _SLACK = 1e-12
 """Relative: a sum in another order must not exclude the greedy search's result."""
 
 
-class TooLarge(Exception):
-    """The merge exceeded its work. No choice costs less than `bound`, which is proven."""
-
-    def __init__(self, bound: float = -np.inf) -> None:
-        super().__init__(bound)
-        self.bound = bound
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
     """The walk to the best choice found (None: none found), and a lower bound on the price of every feasible choice.
@@ -563,23 +555,6 @@ def _merged(rows: _Rows, fronts: _Fronts, limits: _Limits, most: int, work: int,
             at[stage] = chosen[stage, state]
             state = parent[stage, state]
     return work
-
-
-def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | None:
-    """Return the cheapest choice within latency limit and capacity, or None when none costs `at_most` or less.
-
-    Raises:
-        TooLarge: there were too many partial choices, or branches share stages, so that nothing is proven.
-    """
-    solution = solve(subproblem, at_most)
-    if solution.walk is None:
-        if solution.bound < np.inf:
-            raise TooLarge(solution.bound)
-        return None
-    answer = solution.walk.answer
-    if subproblem.price(answer) > solution.bound + TOLERANCE:
-        raise TooLarge(solution.bound)
-    return answer
 
 
 def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from controller.core.plan.ledger import entries
-from controller.core.state.decision import ChangeReason, Decision, PipelineDecision, ReplicaChange
+from controller.core.state.decision import ChangeReason, Decision, DemandUse, PipelineDecision, ReplicaChange
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
@@ -165,10 +165,7 @@ def _pipeline_decision(
                 )
     return PipelineDecision(
         spec=spec,
-        observed=state.demand,
-        forecast=None,
-        demand=None,
-        demand_before=state.memory.demand,
+        demand=DemandUse(observed=state.demand, forecast=None, planned=None, before=state.memory.demand),
         profile=PipelineProfile(
             stages=(),
             bottleneck=None,

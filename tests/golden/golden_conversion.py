@@ -13,7 +13,14 @@ RENAMED_FIELDS = {
 RENAMED_VALUES = {"SlaMissed": "SLAMissed", "SlaUnreachable": "SLAUnreachable"}
 DROPPED_FIELDS = frozenset({"memoryUse"})
 """Readings of quantities that are no longer read."""
-GROUPED_FIELDS = {"queries": {"demand_query": "demand", "sla_query": "latency"}}
+GROUPED_FIELDS = {
+    "queries": {"demand_query": "demand", "sla_query": "latency"},
+    "replay": {"replayed_latency_s": "latency_s", "target_latency_s": "target_latency_s"},
+    "advice": {
+        "required_budget_per_hour": "required_budget_per_hour",
+        "best_latency_s": "best_latency_s",
+    },
+}
 """Fields that are now in a value of their own: the field of that value, and their names before and now."""
 
 
@@ -24,7 +31,7 @@ def converted(value: Any) -> Any:
     """
     if isinstance(value, dict):
         for group, names in GROUPED_FIELDS.items():
-            if names.keys() <= value.keys():
+            if names.keys() < value.keys():  # a proper subset: a group by itself is converted already
                 inside = {now: value[before] for before, now in names.items()}
                 value = {**{name: inner for name, inner in value.items() if name not in names}, group: inside}
         kept = {name: inner for name, inner in value.items() if name not in DROPPED_FIELDS}

@@ -167,7 +167,7 @@ def test_the_budget_that_is_advised_in_a_fleet_is_the_least_that_does(compositio
     plan = with_budget(1.0)
     assert not plan.of(poor.key).feasible
     assert all(answer.feasible for answer in plan.pipelines if answer.key != poor.key)
-    least = plan.of(poor.key).required_budget_per_hour
+    least = plan.of(poor.key).advice.required_budget_per_hour
     assert least is not None
     assert with_budget(least).feasible
     assert not with_budget(0.99 * least).feasible

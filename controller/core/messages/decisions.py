@@ -95,12 +95,12 @@ def metrics_words(decision: PipelineDecision) -> str:
         case MetricsTier.DIRECT_SCRAPE:
             return f"metrics are read from the pods directly{why}"
         case MetricsTier.HOLDING:
-            missing = "; ".join(filter(None, [reading_words(decision.observed), use.because]))
+            missing = "; ".join(filter(None, [reading_words(decision.demand.observed), use.because]))
             since = f"demand has been missing for {duration(use.lost_for_s)} ({missing})"
-            if decision.demand is None:
+            if decision.demand.planned is None:
                 return f"{since}; replicas left unchanged"
             margin = f" plus a safety margin of {use.margin - 1:.0%}" if use.margin >= 1.005 else ""
-            last = demand_words(decision.spec, decision.demand / use.margin)
+            last = demand_words(decision.spec, decision.demand.planned / use.margin)
             return f"{since}; planned for the last known {last}{margin}; no replica is removed"
 
 
@@ -111,11 +111,11 @@ def silent_rule(rule: RuleState) -> str:
 
 def demand_change(decision: PipelineDecision) -> str:
     """Return the planned demand, and that of the cycle before where it differs."""
-    if decision.demand is None:
+    if decision.demand.planned is None:
         return "demand not observed yet"
-    now = demand_words(decision.spec, decision.demand)
-    before = decision.demand_before
-    if before is None or number(before) == number(decision.demand):
+    now = demand_words(decision.spec, decision.demand.planned)
+    before = decision.demand.before
+    if before is None or number(before) == number(decision.demand.planned):
         return f"demand {now}"
     return f"demand {number(before)} → {now}"
 
@@ -160,7 +160,7 @@ def replicas_words(decision: PipelineDecision) -> str:
 def planned_words(plan: PipelinePlan) -> str:
     """Return the predicted latency of a plan with its error bar, its cost and the replicas that it changes."""
     latency = "not served" if plan.latency_s is None else latency_words(plan.latency_s, plan.latency_error)
-    replayed = "" if plan.replayed_latency_s is None else f" (replayed: {duration(plan.replayed_latency_s)})"
+    replayed = "" if plan.replay.latency_s is None else f" (replayed: {duration(plan.replay.latency_s)})"
     words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"
     if plan.moved_replicas:
         weight = f"weighed as {money(plan.switching_cost_per_hour)} in the search"

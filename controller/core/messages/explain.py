@@ -79,8 +79,8 @@ def _what(decision: PipelineDecision) -> Iterator[str]:
 
 
 def _why(decision: PipelineDecision) -> Iterator[str]:
-    observed = reading_words(decision.observed)
-    forecast = "-" if decision.forecast is None else number(decision.forecast)
+    observed = reading_words(decision.demand.observed)
+    forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
     yield f"{demand_change(decision)} (observed {observed}, forecast {forecast})"
     if words := metrics_words(decision):
         yield words
@@ -132,11 +132,11 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
         yield f"limited by {limit_words(plan.limited_by, spec.budget_per_hour)}: {served}"
         if decision.admissible is not None and not waits:
             yield f"the ingress admits {demand_words(spec, decision.admissible)}"
-        if plan.required_budget_per_hour is not None:
-            yield f"serving the whole demand within the SLA needs {money_needed(plan.required_budget_per_hour)}"
-        if plan.best_latency_s is not None:
+        if plan.advice.required_budget_per_hour is not None:
+            yield f"serving the whole demand within the SLA needs {money_needed(plan.advice.required_budget_per_hour)}"
+        if plan.advice.best_latency_s is not None:
             within = money(spec.budget_per_hour)
-            yield f"best latency for the whole demand within {within}: {duration(plan.best_latency_s)}"
+            yield f"best latency for the whole demand within {within}: {duration(plan.advice.best_latency_s)}"
     if plan.next_step is not None:
         yield next_step_words(plan.next_step)
 
@@ -184,8 +184,8 @@ def _relief(decision: PipelineDecision, plan: PipelinePlan) -> str:
         return f"a demand at which current replicas miss the SLA of {sla}, or {saving}"
     match limit.kind:
         case LimitKind.BUDGET:
-            if plan.required_budget_per_hour is not None:
-                return f"a budget of {money_needed(plan.required_budget_per_hour)}"
+            if plan.advice.required_budget_per_hour is not None:
+                return f"a budget of {money_needed(plan.advice.required_budget_per_hour)}"
             return f"a budget above {money(spec.budget_per_hour)}"
         case LimitKind.POOL:
             return f"more instances of pool {limit.name}, or a placement on another pool"

@@ -53,7 +53,7 @@ def summary(decision: PipelineDecision) -> Summary:
     plan = decision.plan
     return Summary(
         health=health(decision).value,
-        demand="-" if decision.demand is None else demand_words(decision.spec, decision.demand),
+        demand="-" if decision.demand.planned is None else demand_words(decision.spec, decision.demand.planned),
         latency=f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
         bottleneck=decision.profile.bottleneck or "-",
         limited_by="-" if plan is None or plan.limited_by is None else str(plan.limited_by),

@@ -130,23 +130,32 @@ class MetricsUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DemandUse:
+    """The demand of one pipeline in its own unit: `planned` is the stabilised demand D that was planned for.
+
+    `before` is the planned demand of the last cycle, `forecast` the forecast of this cycle. Each is None while no
+    demand was ever observed.
+    """
+
+    observed: Reading
+    forecast: float | None
+    planned: float | None
+    before: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and what it was made from.
 
-    `demand` is the stabilised demand D that was planned for, `demand_before` that of the last cycle, `forecast` the
-    forecast of this cycle, all in the pipeline's unit, None while no demand was ever observed. `spend_per_hour` is
-    max(desired, existing) × price, terminating replicas included, before the changes. `desired` is every placement's
-    replicas after the changes, `unconstrained` those of the plan and the rules, before tolerance and step limits.
-    `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is published),
-    `admitted_meanwhile` the one until pending replicas are ready (None: none are pending, or they are unknown).
-    `planned` is the plan that a large fleet keeps for the next cycle.
+    `spend_per_hour` is max(desired, existing) × price, terminating replicas included, before the changes. `desired` is
+    every placement's replicas after the changes, `unconstrained` those of the plan and the rules, before tolerance and
+    step limits. `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is
+    published), `admitted_meanwhile` the one until pending replicas are ready (None: none are pending, or they are
+    unknown). `planned` is the plan that a large fleet keeps for the next cycle.
     """
 
     spec: PipelineSpec
-    observed: Reading
-    forecast: float | None
-    demand: float | None
-    demand_before: float | None
+    demand: DemandUse
     profile: PipelineProfile
     plan: PipelinePlan | None
     holds: tuple[Hold, ...]

@@ -327,7 +327,7 @@ def test_a_restart_does_not_forget_what_demand_the_window_still_holds(world: Wor
     world.restart()
     decision, _ = world.cycle()
 
-    assert decision.pipelines[0].demand == 100.0
+    assert decision.pipelines[0].demand.planned == 100.0
     assert world.replicas("captions") == replicas
 
 
@@ -345,7 +345,7 @@ def test_a_restart_after_a_gap_in_the_metrics_does_not_forget_it_either(world: W
     world.restart()
     decision, _ = world.cycle()
 
-    assert decision.pipelines[0].demand == 100.0
+    assert decision.pipelines[0].demand.planned == 100.0
     assert world.replicas("captions") == replicas
 
 

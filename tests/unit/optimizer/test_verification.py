@@ -82,7 +82,7 @@ def test_what_does_not_run_makes_no_plan_be_replayed_again(replaying: Callable[[
 def test_a_plan_far_below_its_sla_needs_no_replay(replaying: Callable[[Latency], list[Pipeline]]) -> None:
     asked = replaying(lambda pipeline, composed_s: (composed_s, 0.0))
     (answer,) = allocate(composed(captions(sla_s=10.0))).pipelines
-    assert (answer.feasible, answer.replayed_latency_s, answer.target_latency_s) == (True, None, None)
+    assert (answer.feasible, answer.replay.latency_s, answer.replay.target_latency_s) == (True, None, None)
     assert asked == []
 
 
@@ -97,13 +97,13 @@ def test_the_pipeline_whose_replay_misses_is_planned_for_a_tighter_target_and_no
     lucky = allocate(composed(*calm, late), replayed=False)
     answer = plan.of(late.key)
     assert plan.feasible
-    assert answer.replayed_latency_s is not None
-    assert answer.replayed_latency_s <= 0.06
-    assert answer.target_latency_s is not None
-    assert answer.target_latency_s < 0.06
+    assert answer.replay.latency_s is not None
+    assert answer.replay.latency_s <= 0.06
+    assert answer.replay.target_latency_s is not None
+    assert answer.replay.target_latency_s < 0.06
     assert answer.cost_per_hour > lucky.of(late.key).cost_per_hour
     for pipeline in calm:
-        assert plan.of(pipeline.key).target_latency_s is None
+        assert plan.of(pipeline.key).replay.target_latency_s is None
         assert plan.of(pipeline.key).replicas() == lucky.of(pipeline.key).replicas()
 
 
@@ -111,7 +111,7 @@ def test_a_miss_within_the_noise_is_planned_and_told(replaying: Callable[[Latenc
     replaying(lambda pipeline, _: (1.01 * pipeline.sla.latency_s, 0.02 * pipeline.sla.latency_s))
     (answer,) = allocate(composed(captions())).pipelines
     assert answer.feasible
-    assert answer.replayed_latency_s == pytest.approx(1.01 * 0.06)
+    assert answer.replay.latency_s == pytest.approx(1.01 * 0.06)
 
 
 def test_a_miss_within_the_noise_is_kept_where_nothing_tighter_can_be_planned(
@@ -125,7 +125,7 @@ def test_a_miss_within_the_noise_is_kept_where_nothing_tighter_can_be_planned(
     tight = replace(loose, sla=replace(loose.sla, latency_s=1.001 * answer.latency_s))
     (answer,) = allocate(composed(tight)).pipelines
     assert answer.feasible
-    assert answer.replayed_latency_s == pytest.approx(1.01 * tight.sla.latency_s)
+    assert answer.replay.latency_s == pytest.approx(1.01 * tight.sla.latency_s)
 
 
 def test_what_no_replay_keeps_is_no_feasible_plan(replaying: Callable[[Latency], list[Pipeline]]) -> None:
@@ -145,8 +145,8 @@ def test_as_much_is_served_as_replays_keep_the_sla_for(replaying: Callable[[Late
     (answer,) = allocate(composed(captions(rate_rps=200.0))).pipelines
     assert not answer.feasible
     assert 0.5 < answer.served_fraction <= 0.75
-    assert answer.replayed_latency_s is not None
-    assert answer.replayed_latency_s <= 0.06
+    assert answer.replay.latency_s is not None
+    assert answer.replay.latency_s <= 0.06
     assert answer.limited_by is not None
 
 
@@ -154,7 +154,7 @@ def test_loads_that_hardly_differ_need_one_replay(replaying: Callable[[Latency],
     asked = replaying(lambda pipeline, composed_s: (composed_s * 0.9, 0.0))
     for rate_rps in (200.1, 200.5, 200.9):
         (answer,) = allocate(composed(captions(rate_rps=rate_rps))).pipelines
-        assert answer.replayed_latency_s is not None
+        assert answer.replay.latency_s is not None
     assert [pipeline.demand.entry_rate_rps for pipeline in asked] == [pytest.approx(201.0)]
 
 
@@ -164,11 +164,11 @@ def test_a_load_whose_rounding_would_miss_is_replayed_as_it_is(
     replaying(lambda pipeline, s: (s if pipeline.demand.entry_rate_rps < 200.9 else 2 * s, 0.0))
     (answer,) = allocate(composed(captions(rate_rps=200.5))).pipelines
     assert answer.feasible
-    assert answer.target_latency_s is None
+    assert answer.replay.target_latency_s is None
 
 
 def test_plans_by_the_sum_of_percentiles_are_not_replayed(replaying: Callable[[Latency], list[Pipeline]]) -> None:
     asked = replaying(lambda pipeline, composed_s: (composed_s, 0.0))
     (answer,) = allocate(replace(composed(captions()), composition=Composition.SUM)).pipelines
-    assert answer.replayed_latency_s is None
+    assert answer.replay.latency_s is None
     assert asked == []

@@ -14,6 +14,7 @@ from controller.core.messages.phrases import share_words
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
+    Advice,
     Limit,
     LimitKind,
     Packing,
@@ -22,6 +23,7 @@ from optimizer.plan import (
     PlacementStep,
     Plan,
     PoolPlan,
+    ReplayCheck,
     StagePlan,
     Step,
 )
@@ -61,15 +63,14 @@ GOOD = PipelinePlan(
     steps=(STEP,),
     next_step=STEP,
     latency_error=0.06,
-    replayed_latency_s=0.389,
+    replay=ReplayCheck(latency_s=0.389),
 )
 BAD = replace(
     GOOD,
     feasible=False,
     served_fraction=0.645,
     limited_by=Limit(kind=LimitKind.BUDGET),
-    required_budget_per_hour=31.2,
-    best_latency_s=0.455,
+    advice=Advice(required_budget_per_hour=31.2, best_latency_s=0.455),
 )
 
 
@@ -154,7 +155,7 @@ def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: 
 
 
 def test_where_no_money_helps_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    hopeless = replace(BAD, required_budget_per_hour=None, best_latency_s=None)
+    hopeless = replace(BAD, advice=Advice(required_budget_per_hour=None, best_latency_s=None))
     lines = printed(capsys, a_plan(hopeless, bound=None, price=None))
     assert "  no budget is enough: the limit is a pool, the replica bounds or the SLA itself" in lines
     assert "  the whole load exceeds the capacity within $30.00/h, pools and replica bounds, at any latency" in lines
@@ -210,13 +211,13 @@ def test_moves_are_told_with_what_they_were_charged(capsys: pytest.CaptureFixtur
 
 
 def test_a_plan_for_a_tighter_target_says_so_and_claims_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.38)))
+    lines = printed(capsys, a_plan(replace(GOOD, replay=replace(GOOD.replay, target_latency_s=0.38))))
     assert any("planned for 380 ms: in a replay, a cheaper plan exceeded 400 ms" in line for line in lines)
     assert "optimal: no plan under $24.81/h meets 380 ms" in lines
 
 
 def test_a_plan_by_sums_that_replays_asked_for_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys, a_plan(replace(GOOD, target_latency_s=0.4)))
+    lines = printed(capsys, a_plan(replace(GOOD, replay=replace(GOOD.replay, target_latency_s=0.4))))
     assert "optimal: no plan under $24.81/h meets 400 ms, with the stages' percentiles summed" in lines
 
 

@@ -56,7 +56,7 @@ def test_while_the_demand_is_missing_the_time_and_the_margin_are_known(planner: 
     assert lost.metrics.tier is later.metrics.tier is MetricsTier.HOLDING
     assert later.metrics.because == "Prometheus does not answer"
     assert (later.metrics.lost_since_s, later.metrics.lost_for_s) == (NOW_S + 15, 60.0)
-    assert later.metrics.margin == pytest.approx((later.demand or 0.0) / (lost.demand or 1.0))
+    assert later.metrics.margin == pytest.approx((later.demand.planned or 0.0) / (lost.demand.planned or 1.0))
     assert later.metrics.margin > 1
 
 

@@ -149,7 +149,7 @@ class TestPrecedence:
         planner.wants({VAD: 1, ENCODER: 1})
         decision = decided(a_state(demand=MISSING))
         assert moves(decision) == {VAD: (0, 1), ENCODER: (0, 1)}
-        assert decision.demand is None
+        assert decision.demand.planned is None
 
 
 class TestMissingData:
@@ -157,14 +157,14 @@ class TestMissingData:
         planner.wants({VAD: 9, ENCODER: 1})
         decision = decided(a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}))
         assert decision.outcome is Outcome.HOLD
-        assert decision.demand is None
+        assert decision.demand.planned is None
         assert HoldReason.METRICS_MISSING in holds(decision)
 
     def test_while_the_demand_is_lost_the_last_one_is_planned_for_and_nothing_goes_down(self, planner: Planner) -> None:
         planner.wants({VAD: 9, ENCODER: 1})
         state = a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(demand=5.0))
         decision = decided(state)
-        assert decision.demand == 5.0
+        assert decision.demand.planned == 5.0
         assert moves(decision) == {VAD: (4, 9)}
         assert [change.reason for change in decision.changes] == [ChangeReason.METRICS_LOST]
         assert HoldReason.METRICS_MISSING in holds(decision)
@@ -174,7 +174,7 @@ class TestMissingData:
         loss = MetricsLoss(since_s=NOW_S - 120, demand=10.0, growth_per_minute=0.05)
         planner.wants({VAD: 4, ENCODER: 4}, runs_well=True)
         decision = decided(a_state(demand=MISSING, memory=PipelineMemory(demand=10.5, metrics_lost=loss)))
-        assert decision.demand == pytest.approx(11.0)
+        assert decision.demand.planned == pytest.approx(11.0)
         assert decision.metrics.margin == pytest.approx(1.1)
         assert decision.metrics.lost_for_s == 120.0
         assert decision.memory.metrics_lost == loss
@@ -483,7 +483,7 @@ class TestRestart:
         planner.wants({VAD: 4, ENCODER: 4})
         memory = PipelineMemory(demand=50, samples=(DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),))
         decision = decided(a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory))
-        assert decision.demand == 50
+        assert decision.demand.planned == 50
         assert [(hold.reason, hold.until_s) for hold in decision.holds] == [(HoldReason.STABILIZING, NOW_S + 200)]
 
     def test_the_same_snapshot_is_decided_the_same_way(self, planner: Planner) -> None:

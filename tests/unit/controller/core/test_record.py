@@ -46,7 +46,7 @@ def test_a_decision_is_a_new_one_when_its_changes_holds_or_limit_differ(planner:
     decision = decide(snapshot, Policy())
     (pipeline,) = decision.pipelines
     others = [
-        replace(pipeline, observed=12.0, demand=34.0, forecast=56.0),
+        replace(pipeline, demand=replace(pipeline.demand, observed=12.0, planned=34.0, forecast=56.0)),
         replace(pipeline, changes=()),
         replace(pipeline, desired={VAD: 9}),
         replace(pipeline, holds=(Hold(reason=HoldReason.PAUSED),)),

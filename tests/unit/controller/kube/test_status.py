@@ -18,6 +18,7 @@ from controller.kube.status import invalid_status, number, pipeline_status, pool
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
+from optimizer.plan import Advice, ReplayCheck
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import Correction
 
@@ -117,11 +118,10 @@ def test_a_plan_says_how_sure_it_is_what_it_moves_and_what_it_would_take() -> No
     plan = replace(
         own.plan,
         latency_error=0.06,
-        replayed_latency_s=0.391,
+        replay=ReplayCheck(latency_s=0.391),
         moved_replicas=3,
         switching_cost_per_hour=0.15,
-        required_budget_per_hour=31.191,
-        best_latency_s=0.6551,
+        advice=Advice(required_budget_per_hour=31.191, best_latency_s=0.6551),
     )
     told = replace(decision, pipelines=(replace(own, plan=plan),))
     status = pipeline_status(snapshot, snapshot.pipelines[0], told.pipelines[0], told, {})

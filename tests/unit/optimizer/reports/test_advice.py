@@ -5,7 +5,8 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import Problem
-from optimizer.reports.advice import Advice, advise
+from optimizer.plan import Advice
+from optimizer.reports.advice import advise
 from optimizer.search.tables import supply_of
 
 SERVES_45 = on("cpu", service=(0.02, 0.0), bounds=(1, 50))

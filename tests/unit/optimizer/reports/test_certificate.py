@@ -75,10 +75,13 @@ def test_one_more_instance_of_a_scarce_pool_has_a_price() -> None:
 def test_advice_is_given_to_the_pipelines_that_are_short() -> None:
     served, poor = asr("a", "cpu"), replace(asr("b", "gpu"), budget_per_hour=0.5)
     plan = certified_plan(of(served, poor), advice=True)
-    needed = plan.of(poor.key).required_budget_per_hour
+    needed = plan.of(poor.key).advice.required_budget_per_hour
     assert needed is not None
     assert needed > 0.5
-    assert (plan.of(served.key).required_budget_per_hour, plan.of(served.key).best_latency_s) == (None, None)
+    assert (plan.of(served.key).advice.required_budget_per_hour, plan.of(served.key).advice.best_latency_s) == (
+        None,
+        None,
+    )
     enough = replace(poor, budget_per_hour=needed)
     assert certified_plan(of(served, enough)).feasible
 

@@ -11,8 +11,8 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import Composition, Stage
-from optimizer.search.exact import TooLarge, cheapest_exact, lower_bound, solve
-from optimizer.search.subproblem import Subproblem
+from optimizer.search.exact import lower_bound, solve
+from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import supply_of
 
 
@@ -58,6 +58,22 @@ def subproblems(draw: st.DrawFn, *, joins: bool = False) -> Subproblem:
     return a_subproblem(stages, draw(st.sampled_from((0.04, 0.08, 0.16))), draw(st.sampled_from(Composition)))
 
 
+class Unproven(Exception):
+    """The search was ended before its answer was proven."""
+
+
+def cheapest_exact(subproblem: Subproblem, at_most: float = np.inf) -> Choice | None:
+    """Return the choice that `solve` proves to be the cheapest, None when none costs `at_most` or less."""
+    solution = solve(subproblem, at_most)
+    if solution.walk is None:
+        if solution.bound < np.inf:
+            raise Unproven
+        return None
+    if subproblem.price(solution.walk.answer) > solution.bound + TOLERANCE:
+        raise Unproven
+    return solution.walk.answer
+
+
 @settings(max_examples=40, deadline=None)
 @given(subproblems())
 def test_the_merge_finds_what_looking_at_everything_finds(subproblem: Subproblem) -> None:
@@ -99,7 +115,7 @@ def test_branches_that_share_stages_are_not_merged() -> None:
         0.09,
     )
     assert lower_bound(subproblem) < np.inf
-    with pytest.raises(TooLarge):
+    with pytest.raises(Unproven):
         cheapest_exact(subproblem)
 
 

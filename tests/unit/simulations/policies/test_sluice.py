@@ -57,7 +57,7 @@ class TestForesight:
         )
         world = replace(a_detailed(state), now_s=now_s)
         (pipeline,) = sluice(Foresight(beyond_s=beyond_s), briefing)(world, Policy()).pipelines
-        return pipeline.demand
+        return pipeline.demand.planned
 
     def test_it_is_told_what_comes_before_what_is_decided_serves(self) -> None:
         assert self.planned_for(50.0) == pytest.approx(10.0)

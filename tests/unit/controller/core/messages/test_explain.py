@@ -19,12 +19,12 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
-from optimizer.plan import Limit, LimitKind, PlacementStep, Step
+from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
 
 
 def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None:
     decision = decision_of(growing(planner)).pipelines[0]
-    demand = f"310 → {decision.demand:.0f} streams"
+    demand = f"310 → {decision.demand.planned:.0f} streams"
     assert reason_sentence(decision) == (
         f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; spend $2.50/h of $20.00/h"
     )
@@ -132,7 +132,7 @@ def test_a_promise_is_told_with_its_error_bar_its_replay_and_what_it_moves(plann
     sure = told(
         decision,
         latency_error=0.06,
-        replayed_latency_s=0.098,
+        replay=ReplayCheck(latency_s=0.098),
         moved_replicas=10,
         switching_cost_per_hour=0.5,
     )
@@ -145,7 +145,7 @@ def test_a_promise_is_told_with_its_error_bar_its_replay_and_what_it_moves(plann
 def test_who_cannot_be_served_learns_what_it_would_take_and_what_can_be_had(planner: Planner) -> None:
     planner.served, planner.limited_by = 0.75, Limit(kind=LimitKind.BUDGET)
     decision = decision_of(growing(planner))
-    lines = told(decision, required_budget_per_hour=31.191, best_latency_s=0.6551)
+    lines = told(decision, advice=Advice(required_budget_per_hour=31.191, best_latency_s=0.6551))
     assert "serving the whole demand within the SLA needs $31.20/h" in section(lines, "Why not more")
     assert "best latency for the whole demand within $20.00/h: 655 ms" in section(lines, "Why not more")
     assert "a budget of $31.20/h" in section(lines, "What would change it")
