@@ -115,5 +115,5 @@ def test_a_kubeconfig_without_what_the_lab_writes_is_refused(control_plane: Cont
     del kubeconfig["users"][0]["user"]["token"]
     path = tmp_path / "no-token"
     path.write_text(yaml.safe_dump(kubeconfig))
-    with pytest.raises(ValueError, match="'token' is missing"):
+    with pytest.raises(ValueError, match="'token': is missing"):
         KubeApi(path)
