@@ -78,6 +78,9 @@ def test_an_event_that_cannot_be_written_is_no_failure_of_the_cycle() -> None:
     recorder, log, _ = a_recorder()
     log.error = Forbidden("no")
     recorder.record(an_object(), "Normal", "Scaled", "1")
+    log.error = None
+    recorder.record(an_object("batch"), "Normal", "Scaled", "2")
+    assert [event["message"] for _, event in log.events] == ["2"]
 
 
 def test_what_befalls_thousands_at_once_is_told_of_some_and_of_others_later() -> None:

@@ -28,7 +28,8 @@ def test_every_query_of_every_preset_is_understood() -> None:
     for preset in load_presets().values():
         for formula in preset.formulas.values():
             for template in filter(None, (formula.value, formula.over)):
-                parse(fill(template, pods=namespace_matcher(["speech", "batch-1"]), window_s=60.0))
+                query = parse(fill(template, pods=namespace_matcher(["speech", "batch-1"]), window_s=60.0))
+                assert list(metric_names(query))
 
 
 def test_the_usual_query_of_a_latency_is_understood() -> None:
@@ -123,7 +124,7 @@ def test_a_regular_expression_that_may_take_long_is_refused(pattern: str) -> Non
 
 @pytest.mark.parametrize("pattern", ["vad|enc", r"vad\\-1|vad\\-2", "speech.*", ".+", "a.c", ""])
 def test_alternatives_and_a_few_wildcards_are_understood(pattern: str) -> None:
-    parse(f'a{{x=~"{pattern}"}}')
+    assert list(metric_names(parse(f'a{{x=~"{pattern}"}}'))) == ["a"]
 
 
 def test_a_selector_is_found_with_its_braces_and_conditions() -> None:
