@@ -146,7 +146,7 @@ class _Run:
             return self._live_run(observer, load)
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
-        """Wait until every stage has a ready replica, or a deadline has passed: an item should not find a stage empty."""
+        """Wait until every stage has a ready replica, so that no item arrives at an empty one, or until a deadline."""
         self._view.say("waiting for a ready replica of every stage")
         startups_s = [
             p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
