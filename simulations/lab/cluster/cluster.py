@@ -70,7 +70,7 @@ class LabCluster(Service):
 
     @property
     def kubeconfig(self) -> Path:
-        """Return the kubeconfig of the cluster's administrator."""
+        """Return the path of the kubeconfig of the cluster's administrator."""
         return self._control_plane.kubeconfig
 
     @property

