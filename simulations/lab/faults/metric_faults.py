@@ -77,7 +77,7 @@ class NoisyMetrics:
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the series with noise on their values, or on the bounds of histogram buckets, so that quantiles vary.
 
-        The ages of samples get no noise.
+        A query for the ages of samples gets its answer without noise.
         """
         if _AGES.search(query):
             return series

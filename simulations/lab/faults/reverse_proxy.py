@@ -134,7 +134,7 @@ class ReverseProxy(ABC):
         await asyncio.gather(*others, return_exceptions=True)
         if self._session is not None:
             assert self._session.connector is not None
-            await self._session.connector.close(abort_ssl=True)  # this one too
+            await self._session.connector.close(abort_ssl=True)  # the same, for the server's message
             await self._session.close()
         await asyncio.sleep(_CUT_S)
 

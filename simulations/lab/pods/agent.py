@@ -1,13 +1,13 @@
 """The node agent: the kubelet of all nodes of the lab, with stage workers in place of containers.
 
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
-specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address. The
-agent never uses an address twice. Standard output has one JSON object per line for each event: `listening` (with the
-URL of the control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
+specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
+The agent never uses an address twice. Standard output has one JSON object per line for each event: `listening` (with
+the URL of the control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
 
-The control endpoint listens on loopback only. The body of a request is a number. PUT
-/slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future. PUT
-/start-factors/POOL multiplies the start-up time of future workers on that pool.
+The control endpoint listens on loopback only. The body of a request is a number, the factor:
+    PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
+    PUT /start-factors/POOL multiplies the start-up time of future workers on that pool.
 """
 
 import argparse

@@ -42,7 +42,7 @@ class _Journey(Item):
     """An item on its way through the stages.
 
     `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
-    stages that the item has not reached yet, and `reached_an_end` whether it has reached one.
+    stages that the item may still reach, and `reached_an_end` says whether it has reached one.
     """
 
     number: int
@@ -98,7 +98,7 @@ class _Graph:
 
 
 class _TokenBucket:
-    """Admission of requests by tokens: it holds the tokens of one second, but at least one."""
+    """Admits requests, for one token each; holds at most the tokens of one second, or one token if that is more."""
 
     __slots__ = ("_at_s", "_tokens")
 
@@ -290,7 +290,10 @@ class PipelineTraffic:
         return journey.waits_for[index] == 0
 
     def _branch_ends(self, journey: _Journey, ends: int, *, reached: bool) -> None:
-        """Count `ends` last stages as done; after all of them the item is served, or filtered if it `reached` none."""
+        """Count `ends` last stages as done: `reached`, or cut off by a filter.
+
+        After all of them the item is served if it has reached at least one, otherwise filtered.
+        """
         journey.ends_left -= ends
         journey.reached_an_end |= reached
         if not journey.ends_left:

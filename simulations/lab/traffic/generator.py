@@ -129,7 +129,7 @@ def _rows(
 
 
 class Generator:
-    """Replays events over one client per pipeline; counts items, and keeps the lag of each in `lags_s` (seconds)."""
+    """Replays events, with one client per pipeline; counts items, and keeps the lag of each item in `lags_s`."""
 
     def __init__(self, clients: list[Client], timers: Timers) -> None:
         self._clients = clients

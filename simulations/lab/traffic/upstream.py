@@ -76,10 +76,10 @@ class Upstream:
     # -- items
 
     async def serve(self, item: Item) -> bool:
-        """Send the item to a pod, and on failure to others; return whether a pod has served it.
+        """Send the item to a pod, and after a failure to other pods; return whether a pod has served it.
 
-        False when the item is refused, by the pod of its stream or by all pods or `_MAX_REFUSALS` of them, or is
-        settled in the meantime.
+        False when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
+        `_MAX_REFUSALS` pods.
         """
         if self.pins_streams and item.session is not None:
             return await self._serve_pinned(item, item.session)
