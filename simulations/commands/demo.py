@@ -57,7 +57,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
 
 
 def verdict(summary: LabSummary) -> list[str]:
-    """Return the result in words: SLA, items, cost and changes, one line each."""
+    """Return the result of the run in words: a line each for SLA, items, cost and changes, and for a late load."""
     met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
     lines = [
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
@@ -78,7 +78,10 @@ def verdict(summary: LabSummary) -> list[str]:
 
 
 def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) -> dict[str, str]:
-    """Return the operator's reaction for each pool without capacity for new replicas; '' for a pool without any."""
+    """Return the operator's reaction to each pool that had no capacity for new replicas, by name of the pool.
+
+    The text is empty if no other pool took over.
+    """
     return {
         fault.pool_unavailable: _fallback_line(fault.pool_unavailable, fault.interval, decisions)
         for fault in faults
@@ -109,7 +112,7 @@ def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
 
 
 def broken_promises(summary: LabSummary) -> list[str]:
-    """Return the promises of the demo that this run broke, in words."""
+    """Return the promises of the demo that this run broke, one sentence each; none after a good run."""
     return [
         words
         for broken, words in (

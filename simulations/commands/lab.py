@@ -1,4 +1,4 @@
-"""`sluice lab`: a real Kubernetes control plane, Prometheus and stage workers on this machine."""
+"""`sluice lab`: runs a real Kubernetes control plane, Prometheus and stage workers on this machine."""
 
 import contextlib
 import json
@@ -51,20 +51,24 @@ class Finished:
 
 
 def prepare_environment() -> None:
-    """Make HTTP clients connect to this machine without a proxy."""
+    """Make HTTP clients of this process and its children connect to this machine without a proxy (`NO_PROXY`)."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
 
 
 def finite(_: click.Context, __: click.Parameter, value: float) -> float:
-    """Refuse nan and infinity, which a click range accepts."""
+    """Return `value`, the value of an option; refuse nan and infinity, which `click.FloatRange` accepts.
+
+    Raises:
+        click.BadParameter: `value` is not finite.
+    """
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every run."""
+    """Return `command` with the options that every command with a run has."""
     options = (
         click.option("--seed", type=click.IntRange(0), help="Seed of the load. Default: the scenario's first."),
         click.option(
@@ -92,7 +96,11 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def report_path(asked: Path | None, run: str) -> Path:
-    """Return the path for the report of `run`; exit with status 2 if it cannot be written."""
+    """Return the path for the report of `run`: `asked`, or `reports/<run>.json` if that is None.
+
+    Raises:
+        click.BadParameter: the path cannot be written; the program exits with status 2.
+    """
     path = asked or Path("reports") / f"{run}.json"
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK) or (there != path.absolute() and not there.is_dir()):
@@ -101,7 +109,7 @@ def report_path(asked: Path | None, run: str) -> Path:
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Return the scenario in `path`; exit with status 1 and one line per error if it is invalid."""
+    """Return the scenario in `path`; if it is invalid, print one line per error and exit with status 1."""
     try:
         return load_scenario(path, policies=POLICIES)
     except InvalidScenario as error:
@@ -110,9 +118,10 @@ def read_scenario(path: Path) -> Scenario:
 
 @contextlib.contextmanager
 def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
-    """Run `scenario` with its progress on the terminal; yield the finished run and its lab, which stops with the block.
+    """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    Exits with status 1 and a reason if the run fails, and with 130 on Ctrl-C.
+    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails, and with 130
+    on Ctrl-C or SIGTERM.
     """
     prepare_environment()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM, as from a CI, cleans up like Ctrl-C
@@ -151,7 +160,10 @@ def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log:
 
 
 def write_report(finished: Finished, path: Path) -> None:
-    """Write the report, the page and the operator's log; the path of the report is the last line of stdout."""
+    """Write the report to `path`, and the HTML page and the operator's log, if any, next to it; print their paths.
+
+    The path of the report is the last line of standard output.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")

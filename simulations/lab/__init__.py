@@ -1,1 +1,1 @@
-"""The live twin of the simulated cluster: real control plane, metrics, queues and sockets on loopback."""
+"""The live counterpart of the simulated cluster: a real control plane, Prometheus, queues and sockets on loopback."""

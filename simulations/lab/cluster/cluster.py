@@ -1,5 +1,7 @@
-"""The lab's cluster: a control plane with Sluice's resources, Prometheus behind the metrics proxy, nodes, their agent,
-and the operator under its own ServiceAccount. `simulations.lab.session.run` adds the load."""
+"""The lab's cluster: control plane with Sluice's resources, Prometheus behind the metrics proxy, nodes and operator.
+
+The node agent runs the pods. The operator has its own ServiceAccount. `simulations.lab.session.run` adds the load.
+"""
 
 import contextlib
 import http
@@ -38,10 +40,15 @@ _CONFLICT = 409
 
 
 class LabCluster(Service):
-    """A lab in one folder."""
+    """A cluster with all its data in one folder.
+
+    `metrics` is the proxy in front of Prometheus, which injects metrics faults. `pools` has the nodes of each pool,
+    under faults; change the counters of a pool, then call `settle_nodes`. The ingress must serve its metrics on
+    `ingress_port`.
+    """
 
     def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
-        """Nothing runs before `start()`; `seed` is for the service times of the workers."""
+        """Choose the ports; nothing runs before `start()`. `seed` is for the service times of the workers."""
         super().__init__(folder / "processes")
         self.folder = folder
         self.ingress_port, self.operator_port, self._agent_port, proxy_port = free_ports(4)
@@ -63,12 +70,12 @@ class LabCluster(Service):
 
     @property
     def kubeconfig(self) -> Path:
-        """Return the kubeconfig of the cluster's administrator."""
+        """Return the path of the kubeconfig of the cluster's administrator."""
         return self._control_plane.kubeconfig
 
     @property
     def operator_log(self) -> Path:
-        """Return the path of the operator's log."""
+        """Return the path of the operator's log; there is no file before the operator starts."""
         return self.folder / "processes" / "operator.log"
 
     @property
@@ -78,7 +85,7 @@ class LabCluster(Service):
 
     @property
     def operator_url(self) -> str:
-        """Return the URL of the operator's metrics and probes."""
+        """Return the base URL of the operator's metrics and probes."""
         return f"http://{LOOPBACK}:{self.operator_port}"
 
     @override
@@ -111,9 +118,13 @@ class LabCluster(Service):
         pipelines: Iterable[PipelineSpec],
         pools: Iterable[PoolSpec],
     ) -> None:
-        """Create nodes for the pools, the Deployments that the pipelines target, and the resources themselves.
+        """Create the nodes of the pools, the Deployments that the pipelines target, and the resources themselves.
 
-        `documents` are the resources as users write them; `pipelines` and `pools` are the same ones, translated.
+        `documents` are the resources as users write them; `pipelines` and `pools` are the specs of the same resources.
+        Objects that exist already stay as they are.
+
+        Raises:
+            UnsupportedManifest: the manifests need a feature that the lab does not have.
         """
         pipelines = tuple(pipelines)
         of_pool = pool_nodes(pools)
@@ -135,15 +146,15 @@ class LabCluster(Service):
                     _create_resource(custom, document)
 
     def settle_nodes(self, pool: PoolName) -> None:
-        """Bring the nodes of a pool into the state that its faults demand."""
+        """Change the nodes of a pool on the API server to match the present faults of the pool."""
         with self.admin() as api:
             self.pools[pool].settle(client.CoreV1Api(api))
 
     def slow_down(self, path: str, factor: float) -> None:
-        """Multiply the factor that the node agent has at `path` of its control endpoint by `factor`.
+        """Multiply by `factor` the factor that the node agent applies at `path` of its control endpoint.
 
         Raises:
-            ProcessError: the agent refuses it.
+            ProcessError: the agent refused the new factor.
         """
         self._factors[path] = self._factors.get(path, 1.0) * factor
         url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
@@ -154,7 +165,8 @@ class LabCluster(Service):
     def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
         """Start the operator under its own ServiceAccount, with the metrics proxy as its Prometheus.
 
-        `metrics` names the metrics sources, as `--metrics` does; direct scrapes include the ingress.
+        `interval_s` is the time between its cycles. `metrics` names its metrics sources, as the option `--metrics`
+        does; direct scrapes include the ingress.
         """
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(
@@ -183,7 +195,7 @@ class LabCluster(Service):
 
 
 def install(api: client.ApiClient, *, policies: bool = True) -> None:
-    """Install Sluice's CRDs, the operator's rights and, with `policies`, its admission policies.
+    """Install Sluice's CRDs, the operator's RBAC rules and, with `policies`, its admission policies.
 
     Raises:
         ProcessError: the API server does not serve the resources in time.
@@ -212,7 +224,7 @@ def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any
     group, _, version = document["apiVersion"].partition("/")
     plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
     if plural is None:
-        return  # a document of another API: the lab creates its own workloads
+        return  # an object of another API, such as a Deployment: the lab creates its own workloads
     namespace = document["metadata"].get("namespace")
     if document["kind"] == "ComputePool":
         custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)

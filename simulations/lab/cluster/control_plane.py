@@ -58,10 +58,14 @@ _AUDIT_POLICY = {
 
 
 class ControlPlane(Service):
-    """One cluster with its data in one folder; `start` returns when the controllers have begun to act."""
+    """A Kubernetes control plane with its data in one folder.
+
+    `start` returns when the API server is ready and the controllers have begun to act. `url` is the address of the API
+    server, `kubeconfig` the file with the administrator's access.
+    """
 
     def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False) -> None:
-        """Nothing runs before `start()`.
+        """Set the folder and the programs; nothing runs before `start()`.
 
         Args:
             folder: for keys, data, logs and kubeconfigs; created if it is missing. `start()` deletes the data of an
@@ -105,10 +109,12 @@ class ControlPlane(Service):
             manager.wait_until(lambda: _default_account_exists(admin), _READY_S)
 
     def restart_api_server(self) -> None:
-        """Kill the API server and start it again at the same address, without the history that watches resume from.
+        """Kill the API server and start it again at the same address.
+
+        The new server does not have the history of changes from which watches resume.
 
         Raises:
-            ProcessError: it was not ready in time.
+            ProcessError: the new server was not ready in time.
         """
         self._processes.kill(self._api_server)
         self._api_server = self._start_again()
@@ -125,15 +131,15 @@ class ControlPlane(Service):
     ) -> None:
         """Write a kubeconfig for an existing ServiceAccount to `path`, with a token that is valid for `valid_s`.
 
-        Unlike a token that a kubelet mounts, it is not renewed: the default is longer than a lab runs.
+        The token is not renewed, unlike one that a kubelet mounts. The default lifetime is longer than a lab runs.
 
         Args:
-            namespace: of the ServiceAccount.
-            name: of the ServiceAccount.
+            namespace: the namespace of the ServiceAccount.
+            name: the name of the ServiceAccount.
             path: the file to write.
             valid_s: lifetime of the token in seconds.
             pod: the pod to bind the token to, as a kubelet does; created if it is missing, and never scheduled.
-            server: URL of a proxy to reach the API server through, if not directly.
+            server: URL of a proxy to reach the API server through; None for the API server itself.
 
         Raises:
             kubernetes.client.ApiException: status 404 when there is no such ServiceAccount.
@@ -243,7 +249,7 @@ class ControlPlane(Service):
 
 
 def _bound_to(core: client.CoreV1Api, namespace: str, pod: str, account: str) -> client.V1BoundObjectReference:
-    """Return the reference that binds a token to `pod`; the pod is created if it is missing."""
+    """Return the reference that binds a token to `pod`, after creating the pod if it is missing."""
     manifest = {
         "metadata": {"name": pod},
         "spec": {
@@ -266,7 +272,7 @@ def _command(program: Path, flags: Mapping[str, object]) -> list[str | Path]:
 
 
 def _scheduler_settings(kubeconfig: Path) -> dict[str, object]:
-    """Return a KubeSchedulerConfiguration that fills a node before it uses the next."""
+    """Return a KubeSchedulerConfiguration that fills one node before it uses the next."""
     scoring = {"type": "MostAllocated", "resources": [{"name": name, "weight": 1} for name in _PACKED]}
     arguments = {
         "NodeResourcesFit": {"scoringStrategy": scoring},

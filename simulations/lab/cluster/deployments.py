@@ -1,4 +1,4 @@
-"""The Deployments that manifests target: one per placement, with stage workers as pods on the pool's nodes."""
+"""The Deployments that pipelines target: one per placement, with stage workers as pods on the pool's nodes."""
 
 import math
 import zlib
@@ -16,14 +16,14 @@ _DEFAULT_QUEUE_LIMIT = 512
 
 
 class UnsupportedManifest(ValueError):
-    """The manifest is valid, but the lab cannot run it; the message names the field and the reason."""
+    """A manifest is valid, but the lab cannot run it; the message names the field and the reason."""
 
 
 def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)) -> dict[PoolName, PoolNodes]:
-    """Return the nodes of each pool: `capacity.instances` of them.
+    """Return the nodes of each pool, as many as its `capacity.instances`, spread over `zones`.
 
     Raises:
-        UnsupportedManifest: a pool without `capacity.instances`.
+        UnsupportedManifest: a pool has no `capacity.instances`.
     """
     nodes = {}
     for pool in pools:
@@ -43,7 +43,11 @@ def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)
 
 
 def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int) -> WorkerSpec:
-    """Return the worker of `placement`: the declared service time, limits and start-up."""
+    """Return the specification of a stage worker of `placement`: its declared service time, limits and start-up time.
+
+    Raises:
+        UnsupportedManifest: workers do not have the preset of the stage.
+    """
     if stage.preset not in get_args(Preset):
         known = ", ".join(get_args(Preset))
         raise UnsupportedManifest(
@@ -74,11 +78,11 @@ def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSp
 def deployments(
     pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], *, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the Deployment of every placement, with its minimum of replicas.
+    """Return the manifest of one Deployment per placement, with the minimum of replicas; `seed` is for service times.
 
     Raises:
-        UnsupportedManifest: a target that is not a Deployment of apps/v1, a pool without a manifest, a preset that
-            workers do not have, or `perInstance` above `MAX_PER_INSTANCE`.
+        UnsupportedManifest: a target is not a Deployment of apps/v1, a pool has no manifest, workers do not have a
+            preset, or `perInstance` is above `MAX_PER_INSTANCE`.
     """
     manifests = []
     for pipeline in pipelines:

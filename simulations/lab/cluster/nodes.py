@@ -1,7 +1,7 @@
 """Node objects without machines, and the share of a node that one replica requests.
 
-Replicas share a node by CPU, which the scheduler packs by: a node has 48 cores, and a replica requests its share of
-them, 1/`perInstance`, rounded down. Exactly `perInstance` replicas fit, and shares of different sizes add up.
+The scheduler packs replicas by CPU: a node has 48 cores, and a replica requests its share of them, 1/`perInstance`,
+rounded down to millicores. Exactly `perInstance` replicas fit, and replicas with different shares can use one node.
 """
 
 from collections import Counter
@@ -14,12 +14,12 @@ from kubernetes import client
 Device = Literal["CPU", "Inferentia", "Trainium", "GPU"]
 
 NODE_MILLICORES = 48_000
-MAX_PER_INSTANCE = 200  # above it, rounding could fit one replica more
+MAX_PER_INSTANCE = 200  # with more, requests are so small that rounding down could let one replica more fit
 
 NO_CAPACITY_TAINT = "lab.sluice.dev/no-capacity"
-"""Keeps new replicas pending, as when the provider has no more machines."""
+"""The key of a taint that keeps new replicas pending, as when the provider has no more machines."""
 NOTICE_TAINT = "aws-node-termination-handler/spot-itn"
-"""The provider will reclaim the node soon; the node is also cordoned."""
+"""The key of a taint: the provider will reclaim the node soon. The node is also cordoned."""
 
 _TIMEOUT_S = (3, 10)
 _CONFLICT = 409
@@ -35,8 +35,8 @@ _DEVICE_RESOURCES: Mapping[Device, str] = {
 class PoolNodes:
     """The nodes of one pool: `instances` of them, spread over `zones` in turn, each with `devices` accelerators.
 
-    `node_selector` are the labels of the pool's nodes; `taint` is the key of a NoSchedule taint; `allocatable`
-    adds to or replaces the resources that every node has.
+    `node_selector` has the labels of the pool's nodes. `taint` is the key of a NoSchedule taint, None for no taint.
+    `allocatable` adds to the resources that every node has, or replaces them.
     """
 
     name: str
@@ -50,10 +50,12 @@ class PoolNodes:
 
 
 def pod_resources(pool: PoolNodes, per_instance: int) -> dict[str, str]:
-    """Return the resource requests (and limits) of a pod of which `per_instance` fit on one node of the pool.
+    """Return the resource requests, which are also the limits, of a pod of which `per_instance` fit on one node.
 
-    A replica with whole devices to itself also requests the device's resource. ValueError when `per_instance`
-    is not between 1 and `MAX_PER_INSTANCE`.
+    A pod that has one or more whole devices of the node to itself also requests these devices.
+
+    Raises:
+        ValueError: `per_instance` is not between 1 and `MAX_PER_INSTANCE`.
     """
     if not 1 <= per_instance <= MAX_PER_INSTANCE:
         raise ValueError(f"perInstance: {per_instance}, must be between 1 and {MAX_PER_INSTANCE} in the lab")
@@ -70,7 +72,7 @@ def node_names(pool: PoolNodes) -> list[str]:
 
 
 def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
-    """Return the Node objects of the pool, in status Ready."""
+    """Return the manifests of the pool's nodes, with status Ready."""
     resources = {"cpu": f"{NODE_MILLICORES}m", "memory": "192Gi", "pods": "250"}
     if pool.device in _DEVICE_RESOURCES:
         resources[_DEVICE_RESOURCES[pool.device]] = str(pool.devices)
@@ -81,14 +83,14 @@ def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
 
 
 def create(api: client.CoreV1Api, pools: Iterable[PoolNodes]) -> None:
-    """Create the nodes that do not exist."""
+    """Create the nodes of the pools; nodes that exist already stay as they are."""
     for pool in pools:
         for node in node_manifests(pool):
             _create(api, node)
 
 
 def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
-    """Delete nodes at once, and their pods with them; missing nodes are ignored."""
+    """Delete nodes without a grace period, which also ends their pods; missing nodes are ignored."""
     for name in names:
         try:
             api.delete_node(name, grace_period_seconds=0)
@@ -100,8 +102,8 @@ def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
 class FaultyPool:
     """The nodes of a pool under faults, which may overlap; each counter is the number of present faults.
 
-    `outages` keep new replicas pending, `absences` remove all nodes. `leaving` and `gone` count for each node, by its
-    index, the notices of a reclaim and the reclaims.
+    While `outages` is above 0, new replicas stay pending; while `absences` is above 0, all nodes are removed. For each
+    node, by its index, `leaving` counts the notices of a reclaim, and `gone` the reclaims.
     """
 
     def __init__(self, nodes: PoolNodes) -> None:
@@ -112,7 +114,7 @@ class FaultyPool:
         self.gone: Counter[int] = Counter()
 
     def settle(self, api: client.CoreV1Api) -> None:
-        """Bring the nodes on the API server into the state that the faults demand."""
+        """Create, delete and taint the nodes on the API server to match the counters."""
         there = {node.metadata.name for node in api.list_node(_request_timeout=_TIMEOUT_S).items}
         for index, manifest in enumerate(node_manifests(self.nodes)):
             name = manifest["metadata"]["name"]

@@ -19,11 +19,11 @@ _POD_LABEL = "__meta_kubernetes_pod_label"
 
 
 class PrometheusServer(Service):
-    """One server with its data in one folder.
+    """A Prometheus server with its data in one folder; `url` is its address.
 
-    It scrapes the running pods annotated `prometheus.io/scrape: "true"` and `prometheus.io/port`, under the labels
-    `namespace`, `pod`, `node`, `app` and the pod's labels `sluice.dev/…` (as `sluice_dev_…`), and the static targets,
-    whose own labels have priority.
+    It scrapes the running pods annotated with `prometheus.io/scrape: "true"` and `prometheus.io/port`. Their series get
+    the labels `namespace`, `pod`, `node`, `app` and the pod's labels `sluice.dev/…` (as `sluice_dev_…`). It also
+    scrapes the static `targets`; labels in their own metrics have priority.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class PrometheusServer(Service):
         scrape_interval_s: float = 1.0,
         targets: Sequence[str] = (),
     ) -> None:
-        """Nothing runs before `start()`.
+        """Set the configuration; nothing runs before `start()`.
 
         Args:
             folder: for configuration, data and log; `start()` deletes the data of an earlier server.
             binaries: the lab's programs.
             kubeconfig: of an account with the right to list and watch pods in all namespaces.
-            scrape_interval_s: at least 0.001.
+            scrape_interval_s: time between scrapes in seconds, at least 0.001.
             targets: further endpoints to scrape, as `host:port`.
         """
         self._folder = folder.resolve()

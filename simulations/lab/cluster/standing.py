@@ -1,7 +1,7 @@
 """A lab that stays up: `python -m simulations.lab.cluster.standing FOLDER [MANIFEST…]` runs until SIGTERM.
 
-All parts of the lab end with this process. It writes FOLDER/state.json when all parts have started, and holds a lock on
-FOLDER/lock while it runs: unlike a process number, a lock is never reused by another process.
+All parts of the lab end with this process. It writes FOLDER/state.json when all parts have started. While it runs, it
+holds a lock on FOLDER/lock, which shows that a lab is up: a process number could have been reused by another process.
 """
 
 import fcntl
@@ -24,12 +24,12 @@ _INTERVAL_S = 5.0
 
 
 class Occupied(RuntimeError):
-    """Another lab uses the folder."""
+    """Another lab uses the folder; the message says how to stop it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingLab:
-    """The process and the addresses of a standing lab."""
+    """A standing lab: its process number, the paths of its kubeconfig and of kubectl, and its URLs."""
 
     pid: int
     kubeconfig: str
@@ -39,7 +39,7 @@ class StandingLab:
 
     @classmethod
     def read(cls, folder: Path) -> "StandingLab | None":
-        """Return the lab in `folder`; None when none is up."""
+        """Return the lab in `folder`; None when no lab is up there, or the lab is still starting."""
         if not is_occupied(folder):
             return None
         try:
@@ -48,17 +48,19 @@ class StandingLab:
             return None
 
     def write(self, folder: Path) -> None:
-        """Write for `read`, atomically."""
+        """Write the lab to `folder` for `read`, atomically."""
         new = folder / "state.new"
         new.write_text(json.dumps(asdict(self), indent=1))
         new.rename(folder / "state.json")
 
 
 def occupy(folder: Path) -> int:
-    """Lock `folder` for a lab; return the lock file's descriptor. The lock lasts until all its copies are closed.
+    """Lock `folder` for a lab, and return the file descriptor of the lock.
+
+    The folder is created if it is missing. The lock lasts until all copies of the descriptor are closed.
 
     Raises:
-        Occupied: a lab is up there, starting or stopping.
+        Occupied: a lab is up in the folder, starting or stopping.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -72,7 +74,7 @@ def occupy(folder: Path) -> int:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether a lab is up in `folder`, starting or stopping."""
+    """Whether a lab in `folder` is up, starting or stopping."""
     try:
         lock = os.open(folder / "lock", os.O_RDONLY)
     except FileNotFoundError:
@@ -87,7 +89,7 @@ def is_occupied(folder: Path) -> bool:
 
 
 def main() -> None:
-    """Run a lab until SIGTERM; the parent process passes the lock to this one."""
+    """Run a lab until SIGTERM; the parent process has locked the folder and passes the lock to this process."""
     folder, *manifests = map(Path, sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     binaries = ensure(lambda line: print(line, flush=True))

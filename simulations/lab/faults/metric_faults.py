@@ -1,7 +1,7 @@
 """A scenario's metrics faults other than losses: partial, noisy and stale answers of Prometheus.
 
-`MetricsProxy` applies them to the answers of the real server. They are compared by identity: two equal ones may
-overlap, and each ends on its own.
+`MetricsProxy` applies them to the answers of the real server. Each fault stands for itself even if it equals another:
+when two faults overlap, the end of one does not end the other.
 """
 
 import math
@@ -14,40 +14,43 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 Chooser = Callable[[str, Mapping[str, str]], bool]
-"""Whether the fault affects the series with these labels in the answer to this query."""
+"""Returns whether the fault affects the series with the given labels in the answer to the given query."""
 
 _AGES = re.compile(r"\btimestamp\(")
-"""Found in queries for the age of samples, which noise must not change."""
+"""Matches in queries for the age of samples; noise must not change an age."""
 _PODS = re.compile(r"-[a-z0-9]+-[a-z0-9]+$")
-"""The suffix that a Deployment adds to its name for the name of a pod."""
+"""Matches the suffix of a pod's name that follows the name of its Deployment."""
 
 
 class MetricFault(Protocol):
-    """Changes queries of Prometheus and their answers."""
+    """A metrics fault: changes queries to Prometheus, and the answers."""
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query to send instead, and its evaluation time (seconds since the epoch); None: now."""
+        """Return the query to send instead, and its evaluation time in seconds since the epoch (None: now)."""
         ...
 
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series that the answer to `query` has under the fault."""
+        """Return `series`, the answer to `query`, as it is under the fault."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PartialMetrics:
-    """`share` of the pods have no metrics, the same pods while the fault lasts. The ingress is not a pod."""
+    """Removes the series of a `share` of the pods, the same pods while the fault lasts. The ingress is not a pod.
+
+    `chosen` selects the series that can be removed; `seed` decides which pods have no metrics.
+    """
 
     chosen: Chooser
     share: float
     seed: str
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged."""
+        """Return the query unchanged, evaluated now (None): the fault changes the answer, in `changed_series`."""
         return query, None
 
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series of the other pods."""
+        """Return the series of the pods that still have metrics, and the series that belong to no pod."""
         return [one for one in series if not self._silent(query, one["metric"])]
 
     def _silent(self, query: str, labels: Mapping[str, str]) -> bool:
@@ -58,9 +61,9 @@ class PartialMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NoisyMetrics:
-    """Values are multiplied by log-normal noise, one factor per workload and query.
+    """Multiplies values by log-normal noise, one factor per workload, query and evaluation.
 
-    The noise has mean 1 and the coefficient of variation `cv`.
+    The noise has mean 1 and the coefficient of variation `cv`. `chosen` selects the series; `seed` is for the factors.
     """
 
     chosen: Chooser
@@ -68,11 +71,14 @@ class NoisyMetrics:
     seed: str
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged."""
+        """Return the query unchanged, evaluated now (None): the noise is put on the answer, in `changed_series`."""
         return query, None
 
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series with noise on the values, or on the bounds of a histogram: its quantiles vary then."""
+        """Return the series with noise on their values, or on the bounds of histogram buckets, so that quantiles vary.
+
+        A query for the ages of samples gets its answer without noise.
+        """
         if _AGES.search(query):
             return series
         now = f"{time.time():.3f}"
@@ -93,15 +99,15 @@ class NoisyMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StaleMetrics:
-    """No new sample since `since_s` (seconds since the epoch): answers are those of that time, and their age grows."""
+    """Answers queries as of `since_s` (seconds since the epoch): no sample is newer, and the ages of samples grow."""
 
     since_s: float = field(default_factory=time.time)
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query for that time, with `time()` still at the present."""
+        """Return the query, evaluated at `since_s`, except that `time()` in it is still the present time."""
         age_s = max(0.0, time.time() - self.since_s)
         return re.sub(r"\btime\(\)", f"(time() + {age_s:.3f})", query), self.since_s
 
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return the series unchanged."""
+        """Return the series unchanged: the fault changes the query, in `changed_query`."""
         return series

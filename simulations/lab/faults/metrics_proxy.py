@@ -1,6 +1,6 @@
-"""The proxy between the operator and Prometheus: it changes answers as a scenario's metrics faults demand.
+"""The proxy between the operator and Prometheus, which applies the metrics faults of a scenario.
 
-It never makes an answer up: it forwards each query to the real server, and removes or changes series of the answer.
+It never makes up an answer: it forwards each query to the real server, and removes or changes series of the answer.
 """
 
 import json
@@ -18,7 +18,10 @@ from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end, param
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loss:
-    """The loss of one pipeline's metrics: those of its Deployments' pods, and the answers to its own queries."""
+    """The loss of one pipeline's metrics.
+
+    Lost are the series of the pods of `deployments` in `namespace`, and the answers to the pipeline's own `queries`.
+    """
 
     namespace: str
     deployments: tuple[str, ...]
@@ -40,17 +43,18 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TotalLoss:
-    """The loss of all metrics."""
+    """The loss of the metrics of all pipelines."""
 
     def takes(self, query: str, labels: Mapping[str, str]) -> bool:  # noqa: ARG002
-        """Whether the series is lost: always."""
+        """Whether the series is lost: always true."""
         return True
 
 
 class MetricsProxy(ReverseProxy):
-    """A proxy in front of Prometheus; `losses` and `faults` may be replaced at any time, from any thread.
+    """A proxy in front of Prometheus that removes lost series from answers and lets faults change the others.
 
-    Both are compared by identity: two equal ones may overlap, and each ends on its own.
+    `losses` and `faults` may be replaced at any time, from any thread. Each element stands for itself even if it equals
+    another: when two faults of a scenario overlap, the end of one does not end the other.
     """
 
     def __init__(self, upstream: str, port: int) -> None:
@@ -80,7 +84,10 @@ def _changed_query(asked: Mapping[str, str], faults: tuple[MetricFault, ...]) ->
 def changed(
     document: Any, query: str, losses: tuple[Loss | TotalLoss, ...], faults: tuple[MetricFault, ...] = ()
 ) -> Any:
-    """Return the answer to `query` without the lost series, and with the others as the faults change them."""
+    """Return the answer `document` to `query`, in JSON, without lost series and with the changes of the faults.
+
+    `document` is changed in place. Faults change only instant vectors.
+    """
     match document.get("data"):
         case {"resultType": "vector" | "matrix" as kind, "result": list() as result}:
             left = [series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)]

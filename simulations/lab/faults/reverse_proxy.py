@@ -1,4 +1,4 @@
-"""A reverse proxy in front of a real server, in a thread of its own; subclasses change requests and answers."""
+"""A reverse proxy in front of a real server, in its own thread; subclasses change requests and answers."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from yarl import URL
 from simulations.lab.host.processes import LOOPBACK
 
 START_S = 10.0
-"""Limit on starting and on stopping."""
+"""Time limit on starting, and on stopping, a proxy."""
 
 _FORM = "application/x-www-form-urlencoded"
 _CONNECT_S = 5.0
@@ -38,10 +38,10 @@ _PER_CONNECTION_HEADERS = frozenset(
 
 
 class ReverseProxy(ABC):
-    """Listens on a loopback port inside its `with` block; each request goes to `handle`."""
+    """Listens on a loopback port inside its `with` block, and answers each request with `handle`."""
 
     def __init__(self, upstream: str, port: int) -> None:
-        """Nothing listens before `with`.
+        """Create the proxy; it listens only inside its `with` block.
 
         Args:
             upstream: address of the real server, as `http(s)://host:port`.
@@ -71,13 +71,17 @@ class ReverseProxy(ABC):
 
     @abstractmethod
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Return the answer to `request`; aiohttp.ClientError when the server does not answer."""
+        """Return the answer to `request`.
+
+        Raises:
+            aiohttp.ClientError: the real server does not answer; the client then gets status 502.
+        """
 
     @contextlib.asynccontextmanager
     async def _forwarded(
         self, request: web.Request, form: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send `request` to the server, or, with a `form`, the form to the same path in a POST."""
+        """Yield the real server's answer to `request`, or to a POST of `form` to the same path if `form` is given."""
         assert self._session is not None
         method, url, data = request.method, f"{self._upstream}{request.raw_path}", await request.read() or None
         headers = end_to_end(request.headers)
@@ -89,7 +93,7 @@ class ReverseProxy(ABC):
             yield answer
 
     def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in the proxy's thread and wait for its end."""
+        """Run `work` in the proxy's thread, and wait until it is done."""
         future: Future[None] = asyncio.run_coroutine_threadsafe(work, self._loop)
         future.result(START_S)
 
@@ -130,7 +134,7 @@ class ReverseProxy(ABC):
         await asyncio.gather(*others, return_exceptions=True)
         if self._session is not None:
             assert self._session.connector is not None
-            await self._session.connector.close(abort_ssl=True)  # likewise
+            await self._session.connector.close(abort_ssl=True)  # the same, for the server's message
             await self._session.close()
         await asyncio.sleep(_CUT_S)
 
@@ -153,11 +157,11 @@ class ReverseProxy(ABC):
 
 
 async def parameters(request: web.Request) -> dict[str, str]:
-    """Return the parameters of a request, from its address and from a form in its body."""
+    """Return the parameters of a request: those of its URL, and those of a form in its body."""
     form = await request.post() if request.content_type == _FORM else {}
     return {**request.query, **{name: str(value) for name, value in form.items()}}
 
 
 def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers without those that describe one connection only."""
+    """Return `headers` without those that describe one connection or are set anew for each message."""
     return {name: value for name, value in headers.items() if name.lower() not in _PER_CONNECTION_HEADERS}

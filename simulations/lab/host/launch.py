@@ -1,7 +1,7 @@
 """Executes a program that the kernel kills when its parent ends: `launch.py PARENT_PID PROGRAM [ARGUMENT]…`.
 
-A separate program with the standard library only: Python code between fork and exec (`preexec_fn`) can deadlock in a
-parent with threads.
+This is a separate program, and uses the standard library only, because Python code between fork and exec (`preexec_fn`)
+can deadlock in a parent with threads.
 """
 
 import ctypes
@@ -13,12 +13,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the *thread* that started it ends; exit at once if that has happened.
+    """Make the kernel kill this process when the *thread* that started it ends; exit now if the parent has ended.
 
     Args:
         parent_pid: the process number of the expected parent.
 
-    Source: prctl(2), PR_SET_PDEATHSIG. The setting survives exec, not fork.
+    Raises:
+        OSError: the kernel refused the setting.
+
+    Source: prctl(2), PR_SET_PDEATHSIG. The setting survives exec, but not fork.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:

@@ -1,4 +1,4 @@
-"""Child processes of the lab: they log to files, listen on loopback, and end with their parent."""
+"""The lab's child processes: they log to files, listen on loopback, and end with their parent."""
 
 import contextlib
 import os
@@ -30,11 +30,14 @@ _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="lab-starter")
 
 
 class ProcessError(RuntimeError):
-    """A process of the lab ended unexpectedly, or was not ready in time; the message has its last log lines."""
+    """A process of the lab ended unexpectedly, was not ready in time or refused a request.
+
+    For a process that ended or was not ready, the message has the last lines of its log.
+    """
 
 
 class Child:
-    """A running program in its own session, with its log file."""
+    """A running program in its own session; `log` is the file with its output."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
@@ -49,10 +52,10 @@ class Child:
             raise ProcessError(f"{self.name} ended with {_in_words(code)}; {self._tail()}")
 
     def wait_until(self, ready: Callable[[], bool], timeout_s: float) -> None:
-        """Poll `ready` until it is true.
+        """Poll `ready` until it returns True.
 
         Raises:
-            ProcessError: when the program ends first, or after `timeout_s`.
+            ProcessError: the program ended first, or `ready` was still False after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -62,7 +65,10 @@ class Child:
             time.sleep(_POLL_S)
 
     def stop(self, timeout_s: float = _STOP_S) -> int:
-        """End the program and its process group: SIGTERM, then SIGKILL after `timeout_s`; return its exit code."""
+        """End the program and its process group, with SIGTERM and after `timeout_s` SIGKILL; return its exit code.
+
+        The exit code is the negative signal number if a signal ended the program.
+        """
         if self._process.returncode is None:
             deadline = time.monotonic() + timeout_s
             os.killpg(self.pid, signal.SIGTERM)
@@ -86,15 +92,15 @@ class Child:
 
 
 class Processes:
-    """Child processes, stopped in the reverse order of their start."""
+    """Starts child processes, and stops them in the reverse order of their start."""
 
     def __init__(self, folder: Path) -> None:
-        """Logs go to `<folder>/<name>.log`; the folder is created if it is missing."""
+        """Set the folder for logs, `<folder>/<name>.log`; `start` creates the folder if it is missing."""
         self._folder = folder
         self._children: list[Child] = []
 
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
-        """Start `command`, whose first item is the path of a program."""
+        """Start `command`, whose first item is the path of a program; its log is `<name>.log`."""
         return _starter.submit(self._start, name, command).result()
 
     def _start(self, name: str, command: Sequence[str | Path]) -> Child:
@@ -119,12 +125,12 @@ class Processes:
             child.check()
 
     def kill(self, child: Child) -> None:
-        """Kill `child`; `check` no longer reports it."""
+        """Kill `child`; `check` no longer reports that it has ended."""
         self._children.remove(child)
         child.stop(0.0)
 
     def stop(self) -> None:
-        """Stop all, the last started first; calling it again does nothing."""
+        """Stop all processes, the last started first. Stopping twice is harmless."""
         _starter.submit(lambda: None).result()  # an interrupted `start` may still be running in that thread
         while self._children:
             self._children[-1].stop()
@@ -140,23 +146,23 @@ class Processes:
 
 
 class Service(ABC):
-    """A part of the lab with processes in one folder and, for some, further parts.
+    """A service of the lab: its processes, with their logs in one folder, and for some services further parts.
 
-    It stops with `stop()`, at the end of its `with` block, or with this process: its processes first, then its parts,
-    each in the reverse order of their start.
+    It stops with `stop()`, at the end of its `with` block, or with this process. The processes stop first, then the
+    parts, both in the reverse order of their start.
     """
 
     def __init__(self, logs: Path) -> None:
-        """Nothing runs before `start()`; the processes log to the folder `logs`."""
+        """Set the folder for the logs of the processes; nothing runs before `start()`."""
         self._processes = Processes(logs)
         self._parts = contextlib.ExitStack()
 
     @abstractmethod
     def _start(self) -> None:
-        """Start all; entering `_parts` makes `stop` stop a part."""
+        """Start all processes and parts; a part that is entered into `_parts` is stopped by `stop`."""
 
     def start(self) -> Self:
-        """Start and return when ready; if that fails, stop what has started.
+        """Start the service, and return it when it is ready; after a failure, stop everything that has started.
 
         Raises:
             ProcessError: a process ended or was not ready in time; the message has its last log lines.
@@ -169,7 +175,7 @@ class Service(ABC):
         return self
 
     def stop(self) -> None:
-        """Stop all; data and logs stay in the folder. Stopping twice is harmless."""
+        """Stop the processes, then the further parts; their data and logs stay on disk. Stopping twice is harmless."""
         with self._parts:
             self._processes.stop()
 
@@ -187,7 +193,11 @@ class Service(ABC):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports without a listener on loopback; ProcessError if there are too few."""
+    """Return `count` different TCP ports on which nothing listens on loopback.
+
+    Raises:
+        ProcessError: there are not enough free ports.
+    """
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         candidates = random.sample(_PORTS, len(_PORTS))

@@ -1,1 +1,1 @@
-"""Wire format, precise timers and the small asynchronous Kubernetes client."""
+"""The wire format, precise timers, and the small asynchronous Kubernetes client."""

@@ -1,6 +1,6 @@
 """An asyncio client of the Kubernetes API, with the few calls that the lab's processes need.
 
-The official client blocks; a thread for it would disturb the timing of the queues in the same process.
+The official client blocks. It would need a thread, which would disturb the timing of the queues in the same process.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LONGEST_LINE = 1 << 22  # an event is one line, and etcd stores objects up to 1
 
 
 class KubeApiError(RuntimeError):
-    """The API server refused a request; `status` is the HTTP status."""
+    """The API server refused a request, or could not be reached; `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -34,17 +34,24 @@ class KubeApiError(RuntimeError):
 
 
 class ObjectEvent(NamedTuple):
-    """A change of one object."""
+    """A change of one object; `object` is the whole object after the change, or before its deletion."""
 
     type: EventType
     object: dict[str, Any]
 
 
 class KubeApi:
-    """JSON requests and watches as the user of a kubeconfig; use with `async with`."""
+    """Sends JSON requests and watches with the token of a kubeconfig's user; use it with `async with`.
+
+    A request that fails for a transient reason is sent again, up to `_ATTEMPTS` times in all.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
-        """Needs a running event loop. ValueError when the user has no token or the cluster no certificate-authority."""
+        """Read `kubeconfig`; needs a running event loop.
+
+        Raises:
+            ValueError: the user has no token, or the cluster no certificate-authority.
+        """
         try:
             config = yaml.safe_load(kubeconfig.read_text())
             context = _named(config["contexts"], config["current-context"])["context"]
@@ -69,22 +76,38 @@ class KubeApi:
         await self._session.close()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """Read an object or a list; KubeApiError when refused."""
+        """Return the object or the list at `path`; `params` are query parameters.
+
+        Raises:
+            KubeApiError: the server refused, or did not answer in several attempts (status 0).
+        """
         return await self._request("GET", path, params=params)
 
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Apply a strategic merge patch; KubeApiError when refused."""
+        """Apply `body` as a strategic merge patch to the object at `path`, and return the patched object.
+
+        Raises:
+            KubeApiError: the server refused, or did not answer in several attempts (status 0).
+        """
         return await self._request("PATCH", path, body=body, media_type="application/strategic-merge-patch+json")
 
     async def delete(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Delete with these DeleteOptions; KubeApiError when refused."""
+        """Delete the object at `path`, with `body` as its DeleteOptions, and return the server's answer.
+
+        Raises:
+            KubeApiError: the server refused, or did not answer in several attempts (status 0).
+        """
         return await self._request("DELETE", path, body=body, media_type="application/json")
 
     async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
-        """Follow a collection without end: first every object as ADDED, then its changes.
+        """Yield the objects of the collection at `path` as ADDED, then their changes, without end.
 
-        After an interruption (a closed watch, 410) it lists again: present objects come as ADDED once more, deleted
-        ones as DELETED in their last known state. KubeApiError when the list is refused.
+        After an interruption (the watch was closed or has expired) the collection is listed again. Objects that exist
+        are then yielded as ADDED once more. Objects deleted in between are yielded as DELETED, in their last known
+        state.
+
+        Raises:
+            KubeApiError: the server refused the list or the watch, or did not answer in several attempts (status 0).
         """
         known: dict[str, dict[str, Any]] = {}
         while True:
@@ -108,7 +131,11 @@ class KubeApi:
     async def _changes(
         self, path: str, params: Mapping[str, str] | None, version: str
     ) -> AsyncGenerator[ObjectEvent, None]:
-        """Yield events after `version`, until the watch ends for any reason."""
+        """Yield the events after the resource version `version`, until the watch ends for any reason.
+
+        Raises:
+            KubeApiError: the server refused the watch with status 401 or 403.
+        """
         query = {**(params or {}), "watch": "true", "resourceVersion": version}
         forever = aiohttp.ClientTimeout(total=None, sock_connect=_REQUEST_S)
         try:
@@ -134,7 +161,7 @@ class KubeApi:
         body: Mapping[str, Any] | None = None,
         media_type: str = "application/json",
     ) -> dict[str, Any]:
-        """Send an idempotent request; send it again after a transient failure."""
+        """Return the answer to an idempotent request; send the request again after a transient failure."""
         data = None if body is None else json.dumps(body)
         for attempt in range(_ATTEMPTS):
             if attempt:

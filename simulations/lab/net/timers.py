@@ -1,6 +1,7 @@
-"""Timers that fire within about 0.1 ms of an absolute instant; those of asyncio are late by a millisecond.
+"""Timers that fire within about 0.1 ms after a given time; asyncio's own timers are up to 1 ms late.
 
-asyncio rounds sleeps up to the resolution of epoll's time-out; a timerfd wakes the same epoll with ns resolution.
+asyncio rounds sleeps up to the resolution of epoll's time-out, 1 ms. A timerfd wakes the same epoll with a resolution
+of 1 ns.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Timer:
-    """One scheduled call; `cancel` is harmless after it has fired."""
+    """One scheduled call of a function."""
 
     __slots__ = ("_callback",)
 
@@ -33,25 +34,30 @@ class Timer:
         self._callback: Callable[[], object] | None = callback
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the call; without effect after the call."""
         self._callback = None
 
     def fire(self) -> None:
-        """Call the callback, unless it was called or cancelled before."""
+        """Call the function, unless it has been called or cancelled before."""
         callback, self._callback = self._callback, None
         if callback is not None:
             callback()
 
 
 class Timers:
-    """All timers of one event loop behind one file descriptor; instants are those of `time.monotonic()`.
+    """Schedules calls in one event loop, all with one timerfd; times are those of `time.monotonic()`, in seconds.
 
-    A call is never early: `time.monotonic()` has reached its instant. An instant in the past fires on the next turn of
-    the loop. Calls happen in the order of their instants, then of scheduling.
+    A call is never early: `time.monotonic()` has reached its time. A call for a time in the past happens in the next
+    turn of the loop. Calls happen in the order of their times, and at the same time in the order of scheduling.
     """
 
     def __init__(self) -> None:
-        """Needs a running event loop. Raises RuntimeError where the system has no timerfd."""
+        """Create the timerfd; needs a running event loop.
+
+        Raises:
+            RuntimeError: the system is not Linux, and has no timerfd.
+            OSError: the timerfd cannot be created.
+        """
         if sys.platform != "linux":
             raise RuntimeError(f"platform: {sys.platform!r}; the lab's timers need Linux (timerfd)")
         self._loop = asyncio.get_running_loop()
@@ -65,9 +71,9 @@ class Timers:
         self._loop.add_reader(self._fd, self._expired)
 
     def call_at(self, when_s: float, callback: Callable[[], object]) -> Timer:
-        """Call `callback` at `when_s`."""
+        """Schedule a call of `callback` at `when_s`, and return the timer that can cancel it."""
         timer = Timer(callback)
-        when_ns = max(1, -int(-when_s * 1e9 // 1))  # rounded up, so that it is never early; 0 would disarm the timer
+        when_ns = max(1, -int(-when_s * 1e9 // 1))  # rounded up: a call is never early; 0 would disarm the timer
         earliest = not self._heap or when_ns < self._heap[0][0]
         heapq.heappush(self._heap, (when_ns, next(self._sequence), timer))
         if earliest:
@@ -75,7 +81,7 @@ class Timers:
         return timer
 
     async def sleep_until(self, when_s: float) -> None:
-        """Sleep until `when_s`; return at once if it has passed."""
+        """Sleep until `when_s`; return immediately if that time has passed."""
         if when_s <= time.monotonic():
             return
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -86,7 +92,7 @@ class Timers:
             timer.cancel()
 
     async def sleep(self, delay_s: float) -> None:
-        """Sleep for `delay_s`."""
+        """Sleep for `delay_s` seconds."""
         await self.sleep_until(time.monotonic() + delay_s)
 
     def close(self) -> None:

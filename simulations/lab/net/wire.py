@@ -1,9 +1,10 @@
-"""Binary frames between ingress and stage workers: one multiplexed TCP connection per (client, worker).
+"""Binary frames between load generator, ingress and stage workers: one TCP connection carries many requests at once.
 
 Request   u8 kind | u64 item id | u64 session id | u32 payload length | payload     (network byte order)
-Response  u8 kind | u64 item or session id | u8 status                              (END_SESSION has none)
+Response  u8 kind | u64 item or session id | u8 status                              (END_SESSION has no response)
 
-Answers come in the order of completion, not of requests; ids match them. The session id `NO_SESSION` means no session.
+Responses come in the order of completion, and are matched to requests by their id. The session id `NO_SESSION` means
+that the item belongs to no session.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _RESPONSE = struct.Struct("!BQB")
 
 
 class RequestKind(IntEnum):
-    """The kinds of requests."""
+    """The kinds of requests: an item to serve, the begin of a session, and its end."""
 
     ITEM = 1
     OPEN_SESSION = 2
@@ -29,22 +30,25 @@ class RequestKind(IntEnum):
 
 
 class Status(IntEnum):
-    """The answers to an ITEM or an OPEN_SESSION."""
+    """The answers to the requests ITEM and OPEN_SESSION."""
 
     OK = 0
     REFUSED_QUEUE = 1  # the queue is full
     REFUSED_SLOT = 2  # every session slot is in use
-    DRAINING = 3  # the worker is leaving: use another one
+    DRAINING = 3  # the worker is shutting down: use another one
 
 
 class Handler(Protocol):
-    """Handles requests; it answers every ITEM and OPEN_SESSION once, with `connection.respond`."""
+    """Handles the requests of a server's connections.
+
+    It answers every ITEM and every OPEN_SESSION once, with `connection.respond`.
+    """
 
     def on_item(self, connection: "ServerConnection", item_id: int, session_id: int, payload: bytes) -> None:
         """Serve an item."""
 
     def on_open_session(self, connection: "ServerConnection", session_id: int) -> None:
-        """Give a session a slot, or refuse it."""
+        """Give a session a slot, or refuse the session."""
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot of a session."""
@@ -53,11 +57,11 @@ class Handler(Protocol):
         """Register a connected client."""
 
     def on_disconnected(self, connection: "ServerConnection") -> None:
-        """Unregister a disconnected client; its requests can no longer be answered."""
+        """Unregister a disconnected client, whose requests can no longer be answered."""
 
 
 class ServerConnection(asyncio.Protocol):
-    """The server's end of one connection; a malformed frame aborts it."""
+    """The server's end of one connection: passes requests to a `Handler`; a malformed frame aborts the connection."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -101,23 +105,26 @@ class ServerConnection(asyncio.Protocol):
         self._handler.on_disconnected(self)
 
     def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
-        """Answer an item (by item id) or an opened session (by session id), unless the client has disconnected."""
+        """Answer an ITEM (by item id) or OPEN_SESSION (by session id); no effect after the client has disconnected."""
         if self._transport is not None:
             self._transport.write(_RESPONSE.pack(kind, identifier, status))
 
     def close(self) -> None:
-        """Close after all written data has been sent."""
+        """Close the connection after all written data has been sent."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once; unsent data is lost."""
+        """Close the connection immediately; unsent data is lost."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class Client(asyncio.Protocol):
-    """The client's end: `await Client.connect(host, port)`, then `send`, `open_session`, `end_session`, `close`."""
+    """The client's end of a connection.
+
+    Use `await Client.connect(host, port)`, then `send`, `open_session` and `end_session`, and `close` at the end.
+    """
 
     def __init__(self) -> None:
         self._pending: dict[tuple[int, int], asyncio.Future[Status]] = {}
@@ -126,33 +133,44 @@ class Client(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, host: str, port: int) -> Self:
-        """Connect to a worker; OSError when nothing listens there."""
+        """Return a client that is connected to the server at `host` and `port`.
+
+        Raises:
+            OSError: no server listens there.
+        """
         _, client = await asyncio.get_running_loop().create_connection(cls, host, port)
         return client
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed; every later request fails with ConnectionError."""
+        """Whether the connection is closed, so that every further request fails with ConnectionError."""
         return self._transport is None or self._transport.is_closing()
 
     def send(self, item_id: int, session_id: int, payload: bytes = b"") -> asyncio.Future[Status]:
-        """Send one item; `item_id` is unique among the pending items of this client.
+        """Send an item, and return a future of the server's status; ConnectionError when the connection is lost first.
 
-        The future ends with the worker's status, or with ConnectionError when the connection is lost first.
+        `item_id` is unique among the items of this client that have no answer yet.
+
+        Raises:
+            ValueError: an item with the same id has no answer yet, or the payload exceeds `MAX_PAYLOAD_BYTES`.
         """
         return self._request(RequestKind.ITEM, item_id, item_id, session_id, payload)
 
     def open_session(self, session_id: int) -> asyncio.Future[Status]:
-        """Take a session slot before the first item: OK, REFUSED_SLOT or DRAINING. Taking it twice is OK."""
+        """Request a slot for a session before its first item; return a future of OK, REFUSED_SLOT or DRAINING.
+
+        A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. The future
+        fails with ConnectionError when the connection is lost.
+        """
         return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, b"")
 
     def end_session(self, session_id: int) -> None:
-        """Free the session's slot; no answer, and no error when the connection is closed."""
+        """Free the session's slot. There is no answer, and no error when the connection is closed."""
         if self._transport is not None:
             self._transport.write(_REQUEST.pack(RequestKind.END_SESSION, 0, session_id, 0))
 
     def close(self) -> None:
-        """Close; every outstanding request fails with ConnectionError."""
+        """Close the connection; every request without an answer fails with ConnectionError."""
         if self._transport is not None:
             self._transport.close()
 

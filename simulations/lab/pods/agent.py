@@ -1,13 +1,13 @@
 """The node agent: the kubelet of all nodes of the lab, with stage workers in place of containers.
 
-`python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has a worker
-specification in the annotation `lab.sluice.dev/worker` gets a stage worker on a loopback address of its own, which is
-never reused. Standard output has one JSON object per line for each event: `listening` (with the URL of the control
-endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
+`python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
+specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
+The agent never uses an address twice. Standard output has one JSON object per line for each event: `listening` (with
+the URL of the control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
 
-Control endpoint, loopback only, with a number as body: PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the
-service times of that stage's workers, present and future; PUT /start-factors/POOL multiplies the start-up time of
-future workers on that pool.
+The control endpoint listens on loopback only. The body of a request is a number, the factor:
+    PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
+    PUT /start-factors/POOL multiplies the start-up time of future workers on that pool.
 """
 
 import argparse
@@ -31,17 +31,17 @@ WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
 
 _NOT_FOUND = 404
-DRAIN_SHARE = 0.9  # of the grace period; the rest is for the remaining queue
+DRAIN_SHARE = 0.9  # share of the grace period to wait for sessions; the rest is for the items in the queue
 _DEFAULT_GRACE_S = 30
 
 StageKey = tuple[str, str, str]  # namespace, pipeline, stage
 
 
 class Agent:
-    """Runs all pods of the lab, one task each."""
+    """Runs all pods of the lab, each in an asyncio task."""
 
     def __init__(self, api: KubeApi, timers: Timers) -> None:
-        """Nothing happens before `run`."""
+        """Create the agent; nothing happens before `run`."""
         self._api = api
         self._timers = timers
         self._pods: dict[str, _Pod] = {}
@@ -53,7 +53,12 @@ class Agent:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self, control_port: int = 0) -> None:
-        """Run until cancelled, or until the API server refuses a request."""
+        """Run the pods until cancelled; `control_port` is the port of the control endpoint, 0 for any free port.
+
+        Raises:
+            OSError: the port is in use.
+            ExceptionGroup: a request failed; it has the KubeApiError.
+        """
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
         application.router.add_put("/start-factors/{pool}", self._put_start_factor)
@@ -85,7 +90,7 @@ class Agent:
             uid = manifest["metadata"]["uid"]
             pod = self._pods.get(uid)
             if kind == "DELETED":
-                # Not earlier: a later event for a pod that has ended would look like a new pod.
+                # The pod is kept until now: otherwise an event for a pod that has ended would look like a new pod.
                 if pod is not None:
                     del self._pods[uid]
                     pod.vanish()
@@ -95,7 +100,7 @@ class Agent:
                 pod.leave(manifest["metadata"])
 
     async def _adopt(self, pod: "_Pod") -> None:
-        """Run a pod that is new to this agent; delete it if its node does not exist."""
+        """Run a pod that is new to this agent; delete the pod if its node does not exist."""
         if pod.node not in self._nodes and not await self._node_exists(pod.node):
             await self._delete(pod)
             return
@@ -112,12 +117,12 @@ class Agent:
         return True
 
     def _drop(self, pod: "_Pod") -> None:
-        """End a pod whose node is gone."""
+        """End a pod whose node is gone, and delete it."""
         pod.vanish()
         self._tasks.create_task(self._delete(pod))
 
     async def _live(self, pod: "_Pod") -> None:
-        """Run a pod from start to deletion; cancelled when the pod or its node vanishes."""
+        """Run a pod from its start to its deletion; the task is cancelled when the pod or its node vanishes."""
         try:
             try:
                 spec = pod.worker_spec()
@@ -181,7 +186,7 @@ class Agent:
         try:
             await call
         except KubeApiError as error:
-            if error.status not in {_NOT_FOUND, 409}:  # 409: another pod has the name by now
+            if error.status not in {_NOT_FOUND, 409}:  # 409: another pod has the same name now
                 raise
 
     async def _put_slow_factor(self, request: web.Request) -> web.Response:
@@ -200,7 +205,7 @@ class Agent:
 
 
 class _Pod:
-    """One pod: the fields of its manifest that the agent needs, its statuses and its task."""
+    """One pod: the fields of its manifest that the agent needs, its worker and its task."""
 
     def __init__(self, manifest: dict[str, Any]) -> None:
         metadata = manifest["metadata"]
@@ -222,29 +227,33 @@ class _Pod:
             self.leave(metadata)
 
     def worker_spec(self) -> WorkerSpec | None:
-        """Return the specification in the annotation; None without one, ValueError when it is invalid."""
+        """Return the worker's specification from the annotation `WORKER_ANNOTATION`; None without the annotation.
+
+        Raises:
+            ValueError: the annotation is invalid.
+        """
         return None if self._annotation is None else WorkerSpec.from_json(self._annotation)
 
     def leave(self, metadata: dict[str, Any]) -> None:
-        """Begin termination, with the grace period of the deletion."""
+        """Begin the termination of the pod, with the grace period in `metadata`."""
         self.grace_s = metadata.get("deletionGracePeriodSeconds", _DEFAULT_GRACE_S)
         self.leaving.set()
 
     def vanish(self) -> None:
-        """End the pod at once, without a grace period."""
+        """End the pod immediately, without a grace period."""
         if self.task is not None and not self.vanished:
             self.vanished = True
             self.task.cancel()
 
     def running_status(self, address: str, *, ready: bool) -> dict[str, Any]:
-        """Return the status of a pod with running containers."""
+        """Return the status of a pod with running containers, as a patch."""
         state = {"running": {"startedAt": self._began}}
         # Without the directive, an address of a previous agent would stay in the list.
         addresses = [{"$patch": "replace"}, {"ip": address}]
         return self._status("Running", state, ready=ready) | {"podIP": address, "podIPs": addresses}
 
     def waiting_status(self, reason: str) -> dict[str, Any]:
-        """Return the status of a pod whose containers cannot be created."""
+        """Return the status of a pod whose containers cannot be created because of `reason`."""
         return self._status(
             "Pending", {"waiting": {"reason": "CreateContainerConfigError", "message": reason}}, ready=False
         )
@@ -277,7 +286,7 @@ class _Pod:
 
 
 def _addresses() -> Iterator[str]:
-    """Yield loopback addresses, each once, from a random start: labs on one machine are unlikely to collide."""
+    """Yield loopback addresses, each once. The first is random, so that labs on one machine are unlikely to collide."""
     first, last = 127 << 24 | 1 << 16, 127 << 24 | 255 << 16
     start = random.randrange(first, last)
     for number in itertools.chain(range(start, last), range(first, start)):

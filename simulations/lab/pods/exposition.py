@@ -1,7 +1,7 @@
 """The metrics of a stage worker, with the names, units and semantics of a real model server.
 
-One class per preset renders that server's metrics in the Prometheus text format 0.0.4. A refused item counts as a
-failed arrival. Counters never decrease.
+There is one class per preset; it renders the metrics of that server in the Prometheus text format 0.0.4. Counters never
+decrease. `generic` counts a refused item as an arrival, `triton` as a failed request, and `vllm` does not count it.
 """
 
 import math
@@ -35,7 +35,12 @@ _TRITON_SUMMARY_SAMPLES = 2000  # limits the sorting of one scrape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The state of a worker at a scrape. A batch slot holds one batch in service."""
+    """The state of a worker at the time of a scrape.
+
+    `queued` and `in_service` are numbers of items. `batch_slots` is the number of batches that can be in service at
+    once, `batch_max` the largest number of items in one. `sessions` is the number of session slots in use,
+    `session_slots` their limit; None for a stage without session slots.
+    """
 
     queued: int
     queue_limit: int
@@ -47,7 +52,7 @@ class Gauges:
 
 
 class Histogram:
-    """A cumulative histogram over fixed upper bounds."""
+    """A cumulative Prometheus histogram with fixed upper bounds; `sum` is the sum of the observed values."""
 
     __slots__ = ("_bounds", "_counts", "sum")
 
@@ -57,7 +62,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value; a value equal to a bound is in the bucket below it."""
+        """Count one value; a value equal to a bound counts in the bucket with this upper bound."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
@@ -67,7 +72,7 @@ class Histogram:
         return sum(self._counts)
 
     def lines(self, name: str, labels: str) -> Iterable[str]:
-        """Yield the samples of this histogram."""
+        """Yield the lines of this histogram in the text format, without the line for its type."""
         cumulative = 0
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
             cumulative += count
@@ -77,22 +82,22 @@ class Histogram:
 
 
 class Exposition(ABC):
-    """The metrics of one worker."""
+    """Counts the events of one worker, and renders its metrics."""
 
     def __init__(self, pipeline: str, stage: str) -> None:
         self._stage_labels = _labels(pipeline=pipeline, stage=stage)
 
     @abstractmethod
     def arrived(self, *, refused: bool) -> None:
-        """Count one offered item."""
+        """Count one offered item; `refused` says whether the worker refused it."""
 
     @abstractmethod
     def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
-        """Record a finished batch: one wait per item, and the service time of the batch."""
+        """Record a batch that finished at `now_s`: the wait of each item and the service time of the batch, in s."""
 
     @abstractmethod
     def render(self, now_s: float, gauges: Gauges) -> str:
-        """Return the text of one scrape."""
+        """Return the metrics at `now_s` (seconds, monotonic clock) as the text of one scrape."""
 
     def _sessions(self, gauges: Gauges) -> list[str]:
         lines = _gauge("speech_stage_sessions", self._stage_labels, gauges.sessions)
@@ -102,7 +107,7 @@ class Exposition(ABC):
 
 
 class GenericExposition(Exposition):
-    """The project's own contract, for stages that can be instrumented."""
+    """Sluice's own metrics, for stages that can be instrumented."""
 
     def __init__(self, pipeline: str, stage: str) -> None:
         super().__init__(pipeline, stage)
@@ -137,7 +142,7 @@ class GenericExposition(Exposition):
             _gauge("speech_stage_queue_depth", labels, gauges.queued),
             _gauge("speech_stage_inflight", labels, gauges.in_service),
             _gauge("speech_stage_capacity", labels, gauges.batch_slots),
-            # In place of the pressure on a NIC's receive queues, which no NIC exports as a gauge.
+            # A substitute for the pressure on a NIC's receive queues, which no NIC exports as a gauge.
             _gauge("speech_nic_rx_queue_pressure", labels, min(1.0, gauges.queued / gauges.queue_limit)),
             _histogram("speech_stage_latency_seconds", labels, self._latency),
             _histogram("speech_stage_queue_wait_seconds", labels, self._queue_wait),
@@ -147,7 +152,10 @@ class GenericExposition(Exposition):
 
 
 class TritonExposition(Exposition):
-    """Triton Inference Server: durations are µs summed per request: a batch of n adds its time n times."""
+    """The metrics of Triton Inference Server.
+
+    Its durations are in µs, summed over requests: a batch of n requests adds its compute time n times.
+    """
 
     def __init__(self, pipeline: str, stage: str) -> None:
         super().__init__(pipeline, stage)
@@ -187,7 +195,11 @@ class TritonExposition(Exposition):
         )
 
     def _summary(self, now_s: float) -> list[str]:
-        """Return quantiles over a sliding window, NaN while it is empty; sum and count over all time, as in Triton."""
+        """Return the lines of the latency summary, as in Triton.
+
+        The quantiles are those of a sliding window of `TRITON_SUMMARY_S`, NaN while it is empty. Sum and count are
+        those of all requests so far.
+        """
         while self._recent and self._recent[0][0] < now_s - TRITON_SUMMARY_S:
             self._recent.popleft()
         latencies_s = sorted(latency_s for _, latency_s in self._recent)
@@ -206,7 +218,10 @@ class TritonExposition(Exposition):
 
 
 class VllmExposition(Exposition):
-    """vLLM's V1 engine; an item is one step of one token, so its first token is its last."""
+    """The metrics of vLLM's V1 engine.
+
+    An item counts as a request for one token, so that the time to its first token is its whole latency.
+    """
 
     def __init__(self, pipeline: str, stage: str) -> None:
         super().__init__(pipeline, stage)
@@ -220,7 +235,7 @@ class VllmExposition(Exposition):
 
     @override
     def arrived(self, *, refused: bool) -> None:
-        """Do nothing: vLLM counts a request at its end, and has no counter for refused ones."""
+        """Do nothing: vLLM counts a request at its end, and has no counter for refused requests."""
 
     @override
     def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:

@@ -20,17 +20,21 @@ from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, P
 ITEM_PORT = 7000
 METRICS_PORT = 7001
 
-# Routers learn that a pod is leaving at the same moment as the pod, which therefore still serves items on their way.
+# A router learns that a pod is leaving when the pod does: items that were sent before must still be served.
 _HANDOVER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """The specification of a replica. A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed
-    with coefficient of variation `cv` (0: constant); `concurrency` batches are served at once.
+    """The specification of a stage worker, one replica of a stage.
 
-    At most `queue_limit` items wait. `session_slots` is None for a stage without state per session; a session without
-    an item for `session_idle_s` loses its slot when another session needs one.
+    A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with coefficient of variation `cv`
+    (0: constant). At most `concurrency` batches are served at once, and at most `queue_limit` items wait. A batch that
+    finds a free slot starts with `batch_max` items, or when its first item has waited for `batch_wait_s`.
+
+    `session_slots` is None for a stage without state per session. A session without an item for `session_idle_s` loses
+    its slot when another session needs one. `startup_s` is the time until the replica is ready; `drain_s` is the
+    longest time that it waits for its sessions to end when its pod is deleted.
     """
 
     pipeline: str
@@ -50,7 +54,11 @@ class WorkerSpec:
     preset: Preset = "generic"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for the first field outside its range."""
+        """Check the fields.
+
+        Raises:
+            ValueError: a field is outside its range; the message names the first one.
+        """
         for name in ("fixed_s", "per_item_s", "cv", "batch_wait_s", "session_idle_s", "startup_s", "drain_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: {getattr(self, name)!r}, must be a finite number, at least 0")
@@ -65,12 +73,16 @@ class WorkerSpec:
             raise ValueError(f"preset: {self.preset!r}, must be one of {', '.join(EXPOSITIONS)}")
 
     def to_json(self) -> str:
-        """Return the specification as JSON for `from_json`."""
+        """Return the specification as JSON, which `from_json` reads."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read the JSON of `to_json`; ValueError names the field that is missing, unknown or out of range."""
+        """Return the specification in `text`, which `to_json` wrote.
+
+        Raises:
+            ValueError: `text` is not valid JSON, or a field is missing, unknown or out of range; the message names it.
+        """
         try:
             return cls(**json.loads(text))
         except (TypeError, json.JSONDecodeError) as error:
@@ -78,7 +90,7 @@ class WorkerSpec:
 
 
 class Phase(IntEnum):
-    """The phases of a worker, in order."""
+    """The phases of a worker, in the order in which it goes through them."""
 
     SERVING = 0
     DRAINING = 1  # refuses new sessions
@@ -91,12 +103,12 @@ class _Item:
     connection: ServerConnection
     item_id: int
     arrived_s: float
-    holds_slot: bool  # a session slot, until it is served
+    holds_slot: bool  # whether the item holds a session slot until it is served
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCounts:
-    """The items that a worker served and lost, and the sessions that it cut at its end."""
+    """The number of items that a worker served and lost, and of sessions that it cut at its end."""
 
     served: int = 0
     lost: int = 0
@@ -104,7 +116,10 @@ class WorkerCounts:
 
 
 class _SessionSlots:
-    """The session slots in use: `sessions` by time of last use, oldest first, and `single` for items without one."""
+    """The session slots in use: `sessions` by the time of their last use, and `single` for items without a session.
+
+    The session with the oldest use comes first. `single` is the number of items without a session that hold a slot.
+    """
 
     __slots__ = ("_idle_s", "_limit", "sessions", "single")
 
@@ -115,7 +130,7 @@ class _SessionSlots:
         self._idle_s = idle_s
 
     def admit(self, session_id: int, now_s: float, *, draining: bool) -> Status:
-        """Return whether an item or a session is accepted; an accepted session holds a slot from now on."""
+        """Return the status for an item or a new session; a session that is accepted holds a slot from now on."""
         if self._limit is None:
             return Status.OK
         sessions = self.sessions
@@ -137,7 +152,7 @@ class _SessionSlots:
 
 
 class _Sockets:
-    """The sockets of a worker: two listening ports and the `connections` of clients."""
+    """The sockets of a worker: the listening ports for items and metrics, and the `connections` of clients."""
 
     def __init__(self, scrape: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         self.connections: set[ServerConnection] = set()
@@ -145,7 +160,11 @@ class _Sockets:
         self._metrics = web.ServerRunner(web.Server(scrape), shutdown_timeout=0.1)
 
     async def listen(self, handler: Handler, host: str) -> None:
-        """Listen on both ports; OSError when the address is in use."""
+        """Listen on the ports for items and metrics.
+
+        Raises:
+            OSError: the address is in use.
+        """
         loop = asyncio.get_running_loop()
         self._items = await loop.create_server(lambda: ServerConnection(handler), host, ITEM_PORT)
         try:
@@ -156,29 +175,29 @@ class _Sockets:
             raise
 
     def abort(self) -> None:
-        """Close all connections at once."""
+        """Close all connections immediately; unsent answers are lost."""
         for connection in tuple(self.connections):
             connection.abort()
 
     async def close(self) -> None:
-        """Stop listening, and close all connections after their last answer."""
+        """Stop listening, and close each connection after its last answer has been sent."""
         if self._items is not None:
             self._items.close()
         for connection in tuple(self.connections):
             connection.close()
-        # A scraper would otherwise keep its connection and go on reading a worker that has ended.
+        # Otherwise a scraper would keep its connection, and still scrape a worker that has ended.
         await self._metrics.cleanup()
 
 
 class StageWorker:
-    """Serves items on `host`:7000 and metrics on `host`:7001, from `start` until `drain` or `abort`.
+    """Serves items on `host`:7000 and metrics on `host`:7001, from `start` until the end of `drain` or `abort`.
 
-    A batch counts as started at the instant it was due, even if the timer fired late: late timers do not reduce
-    capacity. `slow_factor` multiplies the service times of batches that start from now on.
+    A batch counts as started when it was due, even if the timer fired late: late timers do not reduce the capacity.
+    `slow_factor` multiplies the service times of batches that start from now on.
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
-        """`ordinal` numbers the replicas of one specification: each draws its own service times."""
+        """Create a worker; `ordinal` numbers the replicas of one specification: each draws its own service times."""
         self.spec = spec
         self.host = host
         self.slow_factor = 1.0
@@ -196,11 +215,15 @@ class StageWorker:
         self._sockets = _Sockets(self._scrape)
 
     async def start(self) -> None:
-        """Listen on both ports; OSError when the address is in use."""
+        """Listen on the ports for items and metrics.
+
+        Raises:
+            OSError: the address is in use.
+        """
         await self._sockets.listen(self, self.host)
 
     async def drain(self, limit_s: float) -> None:
-        """End without losing an accepted item; sessions that last longer than `limit_s` are cut."""
+        """Shut down without losing an accepted item; sessions that do not end within `limit_s` seconds are cut."""
         self._phase = Phase.DRAINING
         deadline_s = time.monotonic() + limit_s
         await self._timers.sleep(min(_HANDOVER_S, limit_s))
@@ -211,13 +234,13 @@ class StageWorker:
         await self._close()
 
     async def abort(self) -> None:
-        """End at once, as when the node is lost: items in the queue or in service get no answer."""
+        """Shut down immediately, as when the node is lost: items in the queue or in service get no answer."""
         self.counts.lost = len(self._queue) + self._in_service
         self._sockets.abort()
         await self._close()
 
     def gauges(self) -> Gauges:
-        """Return the present state."""
+        """Return the present state of the worker."""
         spec = self.spec
         return Gauges(
             queued=len(self._queue),
@@ -232,19 +255,19 @@ class StageWorker:
     # -- requests, from wire.ServerConnection
 
     def on_connected(self, connection: ServerConnection) -> None:
-        """Keep it, to close it at the end."""
+        """Keep the connection, to close it at the end."""
         self._sockets.connections.add(connection)
 
     def on_disconnected(self, connection: ServerConnection) -> None:
-        """Forget it; its items are served all the same, as by a real server."""
+        """Forget the connection; its items are served all the same, as by a real server."""
         self._sockets.connections.discard(connection)
 
     def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
-        """Queue the item, or refuse it."""
+        """Queue the item and start its batch if that is due, or refuse the item."""
         now_s = time.monotonic()
         full = len(self._queue) >= self.spec.queue_limit and self._phase < Phase.CLOSING
         status = Status.REFUSED_QUEUE if full else self._admit(session_id, now_s)
-        if status is not Status.DRAINING:  # such an item arrives at another replica instead
+        if status is not Status.DRAINING:  # the client sends such an item to another replica, which counts it
             self._exposition.arrived(refused=status is not Status.OK)
         if status is not Status.OK:
             connection.respond(RequestKind.ITEM, item_id, status)
@@ -255,11 +278,11 @@ class StageWorker:
         self._dispatch()
 
     def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        """Give the session a slot before its first item."""
+        """Give the session a slot before its first item, or refuse the session."""
         connection.respond(RequestKind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
 
     def on_end_session(self, session_id: int) -> None:
-        """Free the slot."""
+        """Free the slot of the session."""
         self._slots.sessions.pop(session_id, None)
         self._progress.set()
 
@@ -318,7 +341,7 @@ class StageWorker:
     # -- the end
 
     async def _until(self, done: Callable[[], bool], deadline_s: float | None = None) -> None:
-        """Wait until `done` or the deadline; `done` is checked whenever a session or a batch ends."""
+        """Wait until `done()` is true, or until the deadline; `done` is called whenever a session or a batch ends."""
         while not done():
             self._progress.clear()
             left_s = None if deadline_s is None else deadline_s - time.monotonic()

@@ -1,1 +1,1 @@
-"""A run of a scenario on the lab, from set-up to report."""
+"""A run of a scenario on the lab: set-up, load, faults, observation and report."""

@@ -1,6 +1,6 @@
 """The operator's decisions in a run, read from the decision records in its log.
 
-A record has the decisions for all pipelines, although possibly only one of them is new.
+A record has the present decision for every pipeline, even if only one of them is new.
 """
 
 import json
@@ -15,7 +15,11 @@ from simulations.results.results import PlacementChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedDecision:
-    """A decision that differs from the previous one for the same pipeline; `now_s` is in seconds since the epoch."""
+    """A decision that differs from the previous one for the same pipeline.
+
+    `now_s` is the time of the decision in seconds since the epoch, `pipeline` the key namespace/name. `changes` has the
+    placements whose replicas change, `reason` the message of the decision.
+    """
 
     now_s: float
     pipeline: str
@@ -24,7 +28,7 @@ class LoggedDecision:
 
 
 class DecisionLog:
-    """Follows the operator's log."""
+    """Follows the operator's log at `path`, and returns the new decisions in it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +36,7 @@ class DecisionLog:
         self._keys: dict[str, object] = {}
 
     def latest(self) -> list[LoggedDecision]:
-        """Return the decisions that were logged since the last call, in order."""
+        """Return the decisions that were logged since the last call, in order; none while there is no log."""
         if not self._path.is_file():
             return []
         with self._path.open("rb") as log:
@@ -56,7 +60,7 @@ def _record(line: bytes) -> Mapping[str, Any] | None:
     try:
         record = json.loads(line).get("record")
     except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
-        return None  # the log also has other lines
+        return None  # the log has other lines than records
     return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
 
 

@@ -23,16 +23,16 @@ _PLURALS = {"ComputePool": "computepools", "SpeechPipeline": "speechpipelines"}
 _TIMEOUT_S = (3, 10)
 
 FaultSwitch = Callable[[bool], None]
-"""Begins a fault (True) or ends it (False)."""
+"""Begins a fault when called with True, ends it with False."""
 
 
 class FaultRefused(RuntimeError):
-    """The API server refuses the patch of a `set`; the message has the server's reason."""
+    """The API server refused the patch of a `set` fault; the message has the server's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultAction:
-    """An action `at_s` seconds into the run; `words` describe it."""
+    """An action of a fault: `do` is due `at_s` seconds after the run began; `words` describe it."""
 
     at_s: float
     words: str
@@ -40,7 +40,7 @@ class FaultAction:
 
 
 def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
-    """Yield the faults of a scenario that the lab cannot inject."""
+    """Yield a breach for each fault of a scenario that the lab cannot inject."""
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:
@@ -51,7 +51,10 @@ def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
 def actions(
     scenario: ScenarioFile, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...], *, seed: int
 ) -> list[FaultAction]:
-    """Return the actions of all faults, in order of time. Spikes are part of the load's schedule instead."""
+    """Return the actions of all faults of a scenario, in order of time; `seed` is the seed of the run.
+
+    Spikes have no actions: they are part of the schedule of the load.
+    """
     found = [
         action
         for index, fault in enumerate(scenario.faults)
@@ -125,7 +128,7 @@ def _slowness(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, 
 
 
 def _reclaims(index: int, fault: Fault, cluster: LabCluster, seed: int) -> Iterator[FaultAction]:
-    """Yield notice, loss and return of nodes, with the choice and the times of the simulated cluster."""
+    """Yield the notice, the reclaim and the return of nodes; nodes and times are those of the simulated cluster."""
     assert fault.spot_reclaim is not None
     name, span = PoolName(fault.spot_reclaim.pool), fault.interval
     pool = cluster.pools[name]
@@ -217,7 +220,7 @@ def _losses(which: str, pipelines: tuple[PipelineSpec, ...]) -> tuple[Loss | Tot
 
 
 def _chooser(which: str, pipelines: tuple[PipelineSpec, ...]) -> Chooser:
-    """Return the chooser of the series that a loss of the same pipelines would remove."""
+    """Return a chooser of the series that a loss of the same pipelines' metrics would remove."""
     losses = _losses(which, pipelines)
     return lambda query, labels: any(loss.takes(query, labels) for loss in losses)
 
@@ -239,7 +242,11 @@ def _sets(fault: Fault, cluster: LabCluster) -> Iterator[FaultAction]:
 
 
 def _patch(cluster: LabCluster, name: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a merge patch and return the patch that undoes it; FaultRefused when the API server refuses it."""
+    """Apply the merge patch `patch` to the resource `name`, and return the patch that undoes it.
+
+    Raises:
+        FaultRefused: the API server refused `patch`.
+    """
     kind, *namespace, resource = name.split("/")
     at: dict[str, str] = {"group": "sluice.dev", "version": "v1alpha1", "plural": _PLURALS[kind], "name": resource}
     body = {"body": dict(patch), "field_validation": "Strict"}

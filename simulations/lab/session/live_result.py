@@ -1,4 +1,4 @@
-"""A lab run as an experiment of one run: lab and simulator have the same report in HTML."""
+"""Turns a lab run into an experiment with one run, so that lab and simulator have the same report in HTML."""
 
 from collections.abc import Sequence
 
@@ -29,9 +29,9 @@ def live_page(
         result: the result of the same run.
         scenario: the scenario of the run.
         seed: the seed of the load.
-        policy: the name of the policy that scaled.
+        policy: the name of the policy that scaled the replicas.
         command: the command line that repeats the run.
-        max_lag_s: the largest lag of the load generator (p99) of a valid run.
+        max_lag_s: the largest lag of the load generator (p99, seconds) of a valid run.
     """
     return render(
         live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command)),
@@ -47,9 +47,10 @@ def live_page(
 
 
 def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, provenance: Provenance) -> Experiment:
-    """Return `run` and its `result` as an experiment; `policy` is the name of the policy that scaled.
+    """Return `run` and its `result` as an experiment; `policy` is the name of the policy that scaled the replicas.
 
-    Percentiles and the share of items within the SLA are those of the worst pipeline. There is no bound on cost.
+    With several pipelines, each percentile and the share of items within the SLA are the worst of all pipelines. There
+    is no bound on cost.
     """
     scores = item_scores(run)
     each = list(scores.values())
@@ -87,6 +88,6 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
 
 
 def _worst(scores: list[ItemScore], percentile: str) -> float | None:
-    """Return the largest of the pipelines' percentiles; None when a pipeline with items has none."""
+    """Return the largest value of `percentile` of the pipelines with items; None where one of them has no value."""
     values = [getattr(score, percentile) for score in scores if score.offered]
     return max(values) if values and None not in values else None

@@ -1,6 +1,6 @@
-"""Observes the lab's cluster twice a second: replicas, spend and prices on the API server.
+"""Observes the lab's cluster twice a second on the API server: replicas, spend, prices and budgets.
 
-Reports rest on these counts of pods and scales, never on the operator's own metrics or status.
+Reports rest on these counts of pods and on `spec.replicas`, never on the operator's own metrics or status.
 """
 
 import json
@@ -22,7 +22,10 @@ _TIMEOUT_S = (3, 10)
 
 
 class Observer:
-    """Observes in a thread, from `begin` to the end of the `with` block; `observations` grows meanwhile."""
+    """Observes the cluster in a thread, from `begin` to the end of the `with` block.
+
+    `observations` has all observations so far, in order of time.
+    """
 
     def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
         self.observations: list[Observation] = []
@@ -39,18 +42,18 @@ class Observer:
         self._failure: Exception | None = None
 
     def begin(self, start_s: float) -> None:
-        """Start observing; `start_s` on the monotonic clock is time 0."""
+        """Make the first observation and start the thread; times count from `start_s` (seconds, monotonic clock)."""
         self._start_s = start_s
         self.observations.append(self.observe())
         self._thread.start()
 
     @property
     def latest(self) -> Observation:
-        """Return the last observation."""
+        """Return the last observation; there is none before `begin`."""
         return self.observations[-1]
 
     def check(self) -> None:
-        """Raise the error that has ended the observation, if there is one."""
+        """Raise the error that has ended the thread, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -75,7 +78,7 @@ class Observer:
             self.observations.append(seen)
 
     def observe(self) -> Observation:
-        """Return the cluster as it is now."""
+        """Return the present state of the cluster, read from the API server."""
         t_s = time.monotonic() - self._start_s
         prices = {
             PoolName(item["metadata"]["name"]): float(item["spec"]["price"]["perHour"])

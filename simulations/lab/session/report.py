@@ -1,7 +1,7 @@
 """The result of a lab run, computed from the ingress's records of items and the observer's records of the cluster.
 
-The report in JSON and the page in HTML are both made from `LabResult`. Pure: times are seconds since the run began,
-money is USD.
+The report in JSON and the page in HTML both show a `LabResult`. Nothing here does I/O. Times are seconds since the run
+began, money is in USD.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,13 @@ from simulations.results.spending import Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """All records of a run.
+    """The records of a run, from which its result is computed.
 
-    `began_s` is its begin in seconds since the epoch; `interval_s` is the time between the operator's cycles.
-    `sla_changes` are the SLAs that faults of the scenario set during the run. `retries` counts items that were sent
-    again because their pod was leaving or had vanished. `peak_instances` is the static allocation for the peak of the
-    same load, in instances of each pool; None when no allocation can serve it.
+    `began_s` is the begin of the run in seconds since the epoch; `interval_s` is the time between the operator's
+    cycles. `faults` are the intervals of the scenario's faults. `sla_changes` are the SLAs that faults set during the
+    run. `retries` counts items that were sent again because their pod was leaving or had vanished. `peak_instances` is
+    the static allocation for the peak of the same load, in instances of each pool; None when no allocation can serve
+    the peak. `generator_lag_p99_s` is the lag of the load generator.
     """
 
     scenario: str
@@ -46,10 +47,10 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabWindow:
-    """One window over all pipelines: rates are items/s; spend and replicas are those at its end.
+    """One window of a run, over all pipelines: rates in items/s; spend and replicas are those at its end.
 
-    `p95_s` is the largest of the pipelines' percentiles. `replicas` maps stage and pool to desired and ready counts;
-    with several pipelines, a stage is named namespace/name/stage.
+    `p95_s` is the largest of the pipelines' 95th percentiles. `replicas` maps the stage and then the pool to the counts
+    `desired` and `ready`; with several pipelines, a stage is named namespace/name/stage.
     """
 
     t_s: float
@@ -62,7 +63,14 @@ class LabWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabSummary:
-    """The totals of a run, as the report has them under `summary`."""
+    """The totals of a run over all pipelines: the field `summary` of the report.
+
+    `windows` is the number of scored windows, `sla_windows_met` the share of them that met the SLA, and
+    `sla_windows_met_calm` the same share of those without a fault in or shortly before them; None without such windows.
+    Items: `offered` = `served` + `filtered` + `shed` + `lost` + `in_flight`. `cost` is what the scheduled replicas cost
+    in the scored time, `static_peak_cost` what the static allocation for the peak costs (None: no allocation serves
+    it). `replica_changes` is Σ|Δ desired| over the placements.
+    """
 
     sla_windows_met: float | None
     sla_windows_met_calm: float | None
@@ -84,7 +92,7 @@ class LabSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabResult:
-    """The result of a run: the report in JSON and the page in HTML show this value."""
+    """The result of a run, which the report in JSON and the page in HTML show."""
 
     scenario: str
     kubernetes: str
@@ -93,7 +101,7 @@ class LabResult:
     summary: LabSummary
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report with the fields that `sluice lab run --report` promises."""
+        """Return the report as a JSON document, with the fields that `sluice lab run --report` promises."""
         return {
             "scenario": self.scenario,
             "kubernetes": self.kubernetes,
@@ -114,7 +122,7 @@ class LabResult:
 
 
 def lab_result(run: LiveRun) -> LabResult:
-    """Return the result of `run`."""
+    """Return the result of a finished `run`."""
     scores = list(item_scores(run).values())
     return LabResult(
         scenario=run.scenario,
@@ -134,12 +142,12 @@ def lab_result(run: LiveRun) -> LabResult:
 
 
 def lab_windows(run: LiveRun) -> tuple[LabWindow, ...]:
-    """Return the windows of the result alone, also during the run."""
+    """Return only the windows of the result; `run` may still be in progress."""
     return _windows(run, list(item_scores(run).values()))
 
 
 def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
-    """Return the score of each pipeline's items."""
+    """Return the score of the items of each pipeline."""
     return {
         pipeline.key: score_items(
             run.items[pipeline.key],
@@ -198,7 +206,7 @@ def _window(run: LiveRun, windows: Sequence[Window]) -> LabWindow:
 
 
 def _worst_p95_s(windows: Sequence[Window]) -> float | None:
-    """Return the largest of the pipelines' percentiles; None when a pipeline with items has none."""
+    """Return the largest 95th percentile of the windows with items; None where one of them has none."""
     with_items = [window.p95_s for window in windows if window.offered]
     return max((p95 for p95 in with_items if p95 is not None), default=None) if None not in with_items else None
 

@@ -1,4 +1,4 @@
-"""Runs a scenario on the lab: sets it up, replays the load, injects the faults and records the results."""
+"""Runs a scenario on the lab: starts the lab, replays the load, injects the faults and records the results."""
 
 import contextlib
 import json
@@ -45,7 +45,11 @@ _SETTLE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of a run: `scale` is the share of the sessions to keep; without `operator` nothing scales."""
+    """The options of a run: `scale` is the share of the sessions to keep; without `operator` nothing scales.
+
+    `seed` is the seed of load, faults and service times. `interval_s` is the time between the operator's cycles,
+    `scrape_interval_s` the time between Prometheus's scrapes.
+    """
 
     seed: int
     scale: float = 1.0
@@ -58,7 +62,7 @@ def check(scenario: Scenario, *, seed: int) -> None:
     """Check that the lab can run `scenario`, without starting anything.
 
     Raises:
-        InvalidScenario: a fault that the lab cannot inject, or a load that is too large for the machine.
+        InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.
         UnsupportedManifest: the manifests need a feature that the lab does not have.
     """
     breaches = [*fault_actions.unsupported(scenario.file), *refused_loads(scenario, [seed])]
@@ -72,13 +76,13 @@ def check(scenario: Scenario, *, seed: int) -> None:
 def run(
     scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: RunView
 ) -> Iterator[tuple[LiveRun, LabCluster]]:
-    """Run `scenario` on a lab in `folder`; yield the records and the cluster, which stops with the block.
+    """Run `scenario` on a lab in `folder`, then yield the records and the cluster, which stops at the end of the block.
 
     Raises:
-        InvalidScenario: a fault that the lab cannot inject, or a load that is too large for the machine.
+        InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.
         UnsupportedManifest: the manifests need a feature that the lab does not have.
-        FaultRefused: the API server refuses a patch of the scenario.
-        ProcessError: a process of the lab ended unexpectedly.
+        FaultRefused: the API server refused a patch of the scenario.
+        ProcessError: a process of the lab ended unexpectedly, or was not ready in time.
     """
     check(scenario, seed=options.seed)
     pipelines, pools = _specs(scenario)
@@ -99,7 +103,7 @@ def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec
 
 
 class _Run:
-    """One run on a started cluster."""
+    """One run of a scenario on a started cluster."""
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class _Run:
         self._decisions: list[LoggedDecision] = []
 
     def execute(self) -> LiveRun:
-        """Start the load and the operator, follow the run to its end, and return its records."""
+        """Start the operator and the load, follow the run to its end, and return its records."""
         with (
             closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
@@ -142,7 +146,7 @@ class _Run:
             return self._live_run(observer, load)
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
-        """Wait until every stage has a ready replica, or its deadline: no item should arrive at an empty stage."""
+        """Wait until every stage has a ready replica, so that no item arrives at an empty one, or until a deadline."""
         self._view.say("waiting for a ready replica of every stage")
         startups_s = [
             p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
@@ -162,7 +166,7 @@ class _Run:
             time.sleep(_TICK_S)
 
     def _follow(self, observer: Observer, load: "_Load", start_s: float) -> None:
-        """Show the run and inject its faults until the load has ended."""
+        """Show the run and inject its faults, until `_SETTLE_S` after the end of the load; `start_s` is its time 0."""
         clock = self._scenario.file.clock
         log = DecisionLog(self._cluster.operator_log)
         metrics = OperatorMetrics(self._cluster.operator_url)
@@ -222,7 +226,7 @@ class _Run:
 
 
 class _Load:
-    """The ingress, and the generators that replay the schedules against it."""
+    """The ingress, and the generator that replays the schedules of all pipelines against it."""
 
     def __init__(
         self,
@@ -275,17 +279,17 @@ class _Load:
         self._ingress.wait_until(lambda: _listens(cluster.ingress_port), _READY_S)
 
     def begin(self, start_s: float) -> None:
-        """Start the generator; its first item is due `start_s` on the monotonic clock, or later."""
+        """Start the generator; the times of its schedule count from `start_s` (seconds, monotonic clock)."""
         self._generator = self._start("generator", {"config": self._config, "start-at": start_s})
 
     def check(self) -> None:
-        """Raise `ProcessError` if ingress or generator has ended."""
+        """Raise `ProcessError` if the ingress or the generator has ended."""
         self._ingress.check()
         if self._generator is not None:
             self._generator.check()
 
     def end(self) -> None:
-        """Stop both and read their reports."""
+        """Stop ingress and generator, and read the reports that they wrote."""
         self._processes.stop()
         self.lag_p99_s = json.loads(self._lag.read_text())["lag_p99_s"]
         pipelines = json.loads(self._summary.read_text())
@@ -293,7 +297,7 @@ class _Load:
         self.retries = sum(pipeline["retries"] for pipeline in pipelines)
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop ingress and generator."""
         self._processes.stop()
 
     def _start(self, name: str, flags: Mapping[str, object]) -> Child:
@@ -307,7 +311,7 @@ def _listens(port: int) -> bool:
 
 
 def _ended_windows(clock: Clock, now_s: float) -> int:
-    """Return how many windows have ended; the last one may be shorter than the others."""
+    """Return how many windows have ended at `now_s`; the last one may be shorter than the others."""
     if now_s >= clock.duration_s:
         return math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9))
     return max(0, int((now_s - clock.warmup_s) // clock.window_s))

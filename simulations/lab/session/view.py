@@ -1,4 +1,4 @@
-"""Shows a lab run in progress: a live table in a terminal, a line per window elsewhere."""
+"""Shows a lab run in progress: as a live table in a terminal, otherwise as one line per window."""
 
 import http.client
 import urllib.request
@@ -22,11 +22,12 @@ _METRICS_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A run at one moment: the observed cluster, the operator's metrics, and the reasons of its latest decisions.
+    """What a view shows of a run: the observed cluster, the operator's metrics, and the reasons of its decisions.
 
-    `stages` maps (pipeline key, stage name, metric) to a value, `totals` (pipeline key, metric); metrics that the
-    operator does not export are missing. `decisions` has the reason for each pipeline that was scaled. `windows` are
-    the lines of the windows that have ended since the last moment.
+    `seen` is the last observation; `duration_s` is the length of the run. `stages` maps (pipeline key, stage name,
+    metric) to a value, and `totals` maps (pipeline key, metric); metrics that the operator does not export are missing.
+    `decisions` has for each pipeline that was scaled the reason of the latest change. `windows` has one line for each
+    window that has ended since the last moment.
     """
 
     seen: Observation
@@ -38,7 +39,7 @@ class Moment:
 
 
 class RunView(Protocol):
-    """Shows a run: `say` prints progress and faults, `show` a moment of the run."""
+    """Shows a run: `say` prints a line of progress or a fault, `show` shows the present moment."""
 
     def say(self, text: str) -> None: ...  # noqa: D102
 
@@ -47,14 +48,17 @@ class RunView(Protocol):
 
 @dataclass(slots=True)
 class OperatorMetrics:
-    """The operator's /metrics as values by pipeline and stage; empty while it does not respond."""
+    """The values of the operator's /metrics at the last `refresh`; empty while the operator does not respond.
+
+    `stages` maps (pipeline key, stage name, metric) to a value, `totals` maps (pipeline key, metric).
+    """
 
     url: str
     stages: dict[tuple[str, str, str], float] = field(default_factory=dict)
     totals: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def refresh(self) -> None:
-        """Read the metrics anew."""
+        """Replace the values by those of a new scrape."""
         self.stages.clear()
         self.totals.clear()
         try:
@@ -74,7 +78,7 @@ class OperatorMetrics:
 
 
 class LineView:
-    """A line per window, for logs and pipes."""
+    """Prints a line per window and per change of replicas, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -85,7 +89,7 @@ class LineView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """Print the new decisions, and the windows that have ended."""
+        """Print a line for each new decision, and for each window that has ended."""
         new = [f"{key}: {words}" for key, words in moment.decisions.items() if self._shown.get(key) != words]
         self._shown = moment.decisions
         for line in (*new, *moment.windows):
@@ -93,7 +97,7 @@ class LineView:
 
 
 class LiveView:
-    """A table in the terminal, redrawn during the run."""
+    """Shows a table per pipeline in the terminal, and redraws it during the run."""
 
     def __init__(self, console: Console, pipelines: tuple[PipelineSpec, ...]) -> None:
         self._console = console
@@ -109,18 +113,18 @@ class LiveView:
         self._live.stop()
 
     def say(self, text: str) -> None:
-        """Print a line above the table."""
+        """Print a line above the tables."""
         self._console.print(text, markup=False, highlight=False)
 
     def show(self, moment: Moment) -> None:
-        """Redraw the table."""
+        """Redraw the tables."""
         if not self._live.is_started:
             self._live.start()
         self._live.update(Group(*(draw(pipeline, moment) for pipeline in self._pipelines)), refresh=True)
 
 
 def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
-    """Return one pipeline as a table, with its totals above and the reason of its latest decision below."""
+    """Return a pipeline's table of stages, with its totals above and the reason of its latest change below."""
     key = str(pipeline.key)
 
     def total(name: str) -> float | None:
@@ -168,7 +172,7 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
 
 
 def window_line(window: LabWindow, budget_per_hour: float) -> str:
-    """Return a window of the result as a line."""
+    """Return a window as one line of text; `budget_per_hour` (USD) is the sum of all pipelines' budgets."""
     stages = "  ".join(
         f"{stage} " + "+".join(f"{count['ready']}/{count['desired']} {pool}" for pool, count in pools.items())
         for stage, pools in (

@@ -1,1 +1,1 @@
-"""Load generator, ingress and the path of items through the stages."""
+"""The load generator, the ingress, and the path of items through the stages."""

@@ -1,4 +1,4 @@
-"""The values that ingress and stages share: pods, backends, streams and items."""
+"""The values that the ingress and its stages share: pods, connections to pods, streams and items."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,7 +12,10 @@ from simulations.lab.traffic.topology import PlacementTopology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """A pod as the API server reports it; `ready` is false as soon as it is being deleted."""
+    """A pod as the API server reports it.
+
+    `ip` is None before the pod has an address; `ready` is False as soon as the pod is being deleted.
+    """
 
     uid: str
     namespace: str
@@ -23,9 +26,10 @@ class PodState:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PinnedSession:
-    """A stream; `pins` maps each stage (by index) that pins streams to the pod of this stream.
+    """A stream in the ingress; `pins` maps the index of each stage that pins streams to the pod of this stream.
 
-    `busy` counts the users of the pins; `release` frees the pins when the stream has ended and `busy` is 0.
+    `busy` counts the tasks and items that use the pins. `release` frees the pins; it is called when the stream has
+    ended and `busy` is 0. `lock` protects the choice of pods.
     """
 
     id: int
@@ -36,13 +40,13 @@ class PinnedSession:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def end(self) -> None:
-        """End the stream: it has no further items."""
+        """End the stream: no further items will come."""
         self.ended = True
         if not self.busy:
             self.release(self)
 
     def let_go(self) -> None:
-        """End one use of the pins."""
+        """End one use of the pins, which reduces `busy` by 1."""
         self.busy -= 1
         if self.ended and not self.busy:
             self.release(self)
@@ -50,7 +54,10 @@ class PinnedSession:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Item:
-    """A chunk or a request in the pipeline; once `settled`, it has an outcome and is not processed further."""
+    """A chunk or a request in the pipeline; once `settled`, it has an outcome and is not processed further.
+
+    `session` is None for a request. After `deadline_s` (seconds, monotonic clock) the item counts as lost.
+    """
 
     id: int
     session: PinnedSession | None
@@ -60,14 +67,14 @@ class Item:
 
 @dataclass(slots=True)
 class Recoveries:
-    """Counts of items sent again and of sessions that lost their pod."""
+    """Two counts of one pipeline: items sent again to a pod, and sessions that lost their pod."""
 
     retries: int = 0
     sessions_cut: int = 0
 
 
 class Backend(Replica):
-    """A pod of a stage, with the connection to it."""
+    """A pod of a stage, with the connection to it; it is not used before `suspended_until_s` (monotonic clock)."""
 
     def __init__(self, pod: PodState, placement: PlacementTopology) -> None:
         assert pod.ip is not None
@@ -80,7 +87,11 @@ class Backend(Replica):
         self._connecting = asyncio.Lock()
 
     async def client(self) -> Client:
-        """Return the connection, after connecting again if it is lost; OSError when the pod does not accept it."""
+        """Return the connection to the pod; connect again if it is lost.
+
+        Raises:
+            OSError: the pod does not accept a connection.
+        """
         if self._client is None or self._client.closed:
             async with self._connecting:
                 if self._client is None or self._client.closed:
@@ -88,11 +99,11 @@ class Backend(Replica):
         return self._client
 
     def end_session(self, session_id: int) -> None:
-        """Free the session's slot."""
+        """Free the session's slot on the pod."""
         if self._client is not None:
             self._client.end_session(session_id)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the pod."""
         if self._client is not None:
             self._client.close()

@@ -1,6 +1,6 @@
 """The path of items through a pipeline: admission, stages, joins, filters, and the outcome of each item.
 
-Latency is the time from the scheduled arrival to the answer of the last stage.
+Latency is the time from the scheduled arrival of an item to the answer of the last stage.
 """
 
 import asyncio
@@ -26,7 +26,11 @@ Answer = Callable[[Outcome], None]
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Stream(PinnedSession):
-    """An active stream; `refused_as` is the outcome of all its chunks when it was not admitted or found no slot."""
+    """An active stream.
+
+    `refused_as` is the outcome of all its chunks if it was not admitted or found no slot, otherwise None. `opened` is
+    set when it has a slot in each stage with memory, or was refused.
+    """
 
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     admitted: bool = False
@@ -35,7 +39,11 @@ class Stream(PinnedSession):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Journey(Item):
-    """An item in the pipeline, with the branches that each stage still waits for and the number of open ends."""
+    """An item on its way through the stages.
+
+    `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
+    stages that the item may still reach, and `reached_an_end` says whether it has reached one.
+    """
 
     number: int
     stream: Stream | None
@@ -49,7 +57,7 @@ class _Journey(Item):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Tally:
-    """The counts of one pipeline: `offered` items, and those with an outcome.
+    """The counts of one pipeline: items `offered`, items by outcome, their latency, and active streams.
 
     `active_streams` is the offered load: it includes streams that were refused.
     """
@@ -62,9 +70,10 @@ class Tally:
 
 
 class _Graph:
-    """The stages of a pipeline by index: `following` each, how many each `waits_for`, and which are `entries`.
+    """The stages of a pipeline by index: those `following` each, how many each `waits_for`, and the `entries`.
 
-    `ends_below` is the number of last stages that can be reached from each; `ends` is the number of all.
+    `ends_below` is the number of last stages that can be reached from each stage; `ends` is the number of all last
+    stages.
     """
 
     __slots__ = ("ends", "ends_below", "entries", "following", "waits_for")
@@ -89,7 +98,7 @@ class _Graph:
 
 
 class _TokenBucket:
-    """Admission of requests: holds the tokens of one second, and one at least."""
+    """Admits requests, for one token each; holds at most the tokens of one second, or one token if that is more."""
 
     __slots__ = ("_at_s", "_tokens")
 
@@ -98,7 +107,7 @@ class _TokenBucket:
         self._at_s = time.monotonic()
 
     def take(self, rate: float) -> bool:
-        """Take a token; False when there is none. `rate` is in tokens/s."""
+        """Take a token and return True; False when there is none. The bucket is filled at `rate` tokens/s."""
         now_s = time.monotonic()
         self._tokens = min(self._tokens + (now_s - self._at_s) * rate, max(1.0, rate))
         self._at_s = now_s
@@ -109,10 +118,17 @@ class _TokenBucket:
 
 
 class PipelineTraffic:
-    """One pipeline's traffic. New streams or requests above the load `admissible` are shed; None: no limit."""
+    """The traffic of one pipeline in the ingress.
+
+    New streams or requests above `admissible` (streams or requests/s, None: no limit) are shed.
+    """
 
     def __init__(self, topology: PipelineTopology, record: Record) -> None:
-        """`record` is called once per item with outcome, arrival and latency in s. Needs a running event loop."""
+        """Start the traffic of the pipeline `topology`; needs a running event loop.
+
+        `record` is called once per item with its outcome, its arrival (seconds since the run began) and its latency
+        (seconds; infinite for a lost item).
+        """
         self.topology = topology
         self.admissible: float | None = None
         self.tally = Tally(latency=LatencyHistogram(topology.sla_s))
@@ -134,7 +150,7 @@ class PipelineTraffic:
     # -- the cluster
 
     def pod_changed(self, pod: PodState) -> None:
-        """Update the routing for a pod that is new or has changed."""
+        """Add a new pod to the routing, or update a changed one."""
         for stage in self._stages:
             stage.pod_changed(pod)
 
@@ -146,7 +162,10 @@ class PipelineTraffic:
     # -- the load
 
     def open_stream(self, decided: Callable[[bool], None]) -> Stream:
-        """Begin a stream; `decided` is called once with whether it was admitted and found its slots."""
+        """Begin a stream and return it.
+
+        `decided` is called once, with whether the stream was admitted and found a slot in every stage that needs one.
+        """
         stream = Stream(id=self._new_id(), release=self._release)
         self.tally.active_streams += 1
         if self.admissible is not None and self._admitted + 1 > self.admissible:
@@ -160,20 +179,20 @@ class PipelineTraffic:
         return stream
 
     def end_stream(self, stream: Stream) -> None:
-        """End a stream; its slots become free when the last of its chunks has left."""
+        """End a stream; its slots become free when the last of its chunks has left the pipeline."""
         self.tally.active_streams -= 1
         self._leave(stream)
         stream.end()
 
     def offer(self, stream: Stream | None, *, number: int, arrival_s: float, arrived_s: float, answer: Answer) -> None:
-        """Offer an item: a chunk of a stream, or a request.
+        """Offer an item to the pipeline: a chunk of a stream, or a request.
 
         Args:
-            stream: None for a request.
+            stream: the stream of the chunk; None for a request.
             number: identifies the item in every run of the same load; it decides whether a stage filters the item.
-            arrival_s: its arrival, in seconds since the run began.
-            arrived_s: the same instant on the monotonic clock.
-            answer: called once with its outcome.
+            arrival_s: the arrival of the item, in seconds since the run began.
+            arrived_s: the same time on the monotonic clock.
+            answer: called once with the outcome of the item.
         """
         self.tally.offered += 1
         journey = _Journey(
@@ -198,7 +217,7 @@ class PipelineTraffic:
                 self._walk(journey, entry)
 
     def finish(self) -> None:
-        """End the run: items without an answer count as in flight."""
+        """End the run: items without an answer count as in flight, or as lost if they are older than 10 × SLA."""
         for journey in self._under_way:
             if not journey.settled:
                 self._settle(journey, Outcome.IN_FLIGHT)
@@ -239,7 +258,7 @@ class PipelineTraffic:
         self._spawn(self._pass_through(journey, index))
 
     async def _pass_through(self, journey: _Journey, index: int) -> None:
-        """Serve the item stage by stage until it ends, or waits at a join for another branch."""
+        """Serve the item from stage `index` on, until it ends or has to wait at a join for another branch."""
         stream, graph = journey.stream, self._graph
         try:
             if stream is not None:
@@ -271,14 +290,17 @@ class PipelineTraffic:
         return journey.waits_for[index] == 0
 
     def _branch_ends(self, journey: _Journey, ends: int, *, reached: bool) -> None:
-        """Count ends; at the last one the item is served, or filtered when every branch was filtered."""
+        """Count `ends` last stages as done: `reached`, or cut off by a filter.
+
+        After all of them the item is served if it has reached at least one, otherwise filtered.
+        """
         journey.ends_left -= ends
         journey.reached_an_end |= reached
         if not journey.ends_left:
             self._settle(journey, Outcome.SERVED if journey.reached_an_end else Outcome.FILTERED)
 
     def _filters(self, index: int, number: int) -> bool:
-        """Whether a stage filters an item; drawn from the item's number, and therefore the same in every run."""
+        """Whether a stage filters an item; drawn from the item's number, so that it is the same in every run."""
         share = self.topology.stages[index].pass_ratio
         return share < 1 and bool(self._graph.following[index]) and _uniform(self.topology.seed, index, number) >= share
 
@@ -297,7 +319,10 @@ class PipelineTraffic:
         journey.answer(outcome)
 
     def _sweep(self) -> None:
-        """Count items past their deadline as lost; they are in the order of their arrival."""
+        """Count items past their deadline as lost, and do so again every `_SWEEP_S`.
+
+        Items are in the order of their arrival.
+        """
         now_s = time.monotonic()
         while self._under_way and (self._under_way[0].settled or self._under_way[0].deadline_s < now_s):
             self._settle(self._under_way.popleft(), Outcome.LOST)
@@ -319,7 +344,7 @@ class PipelineTraffic:
 
 
 def _uniform(seed: int, stage: int, number: int) -> float:
-    """Return a pseudo-random number in [0, 1): splitmix64 (Steele, Lea, Flood 2014) of the arguments."""
+    """Return a pseudo-random number in [0, 1), a function of the arguments: splitmix64 (Steele, Lea, Flood 2014)."""
     word = (seed * 0x9E3779B97F4A7C15 + stage * 0xD1B54A32D192ED03 + number * 0x8CB92BA72F3D8DD7) & _WORD
     for _ in range(2):
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD

@@ -1,9 +1,12 @@
-"""The load generator: replays schedules against the ingress in an open loop, at the same rate for a slow system.
+"""The load generator: replays schedules against the ingress in an open loop; a slow system gets the same load.
 
-`python -m simulations.lab.traffic.generator --config FILE [--start-at SECONDS]`; the configuration is
-`GeneratorConfig`. Every stream offers a chunk every `chunk_s` from a random phase on. All times are fixed before the
-first item is sent, and the generator records its lag. Standard output has one JSON object per line: `started` (with the
-instant on the monotonic clock), `progress` once a second and `finished`, which is also written to `report`.
+`python -m simulations.lab.traffic.generator --config FILE [--start-at SECONDS]`, with a file of `GeneratorConfig`.
+
+Every stream offers a chunk every `chunk_s` seconds, the first at a random time within its first `chunk_s`. All times
+are fixed before the first item is sent, and the generator records how late it sends each item.
+
+Standard output has one JSON object per line: `started` (with the start of the run on the monotonic clock), `progress`
+once a second, and `finished`, which is also written to the file `report`.
 """
 
 import argparse
@@ -34,9 +37,10 @@ _BURST = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLoad:
-    """The load of one pipeline: a schedule in a file of `Schedule.save`, for a port of the ingress.
+    """The load of one pipeline, sent to `port` of the ingress; `schedule` is a file that `Schedule.save` wrote.
 
-    `chunk_s` is None for requests; `seed` decides the phases of streams.
+    A stream sends an item every `chunk_s` seconds, the first at a random time within its first chunk, by `seed`.
+    `chunk_s` is None for requests.
     """
 
     port: int
@@ -47,7 +51,11 @@ class PipelineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratorConfig:
-    """One run of `duration_s`; the generator waits for answers until `drain_s` after its end."""
+    """The configuration of one run of `duration_s` seconds with the `loads` of all pipelines.
+
+    After its end the generator waits for answers, for at most `drain_s` seconds; then it writes its results to
+    `report`.
+    """
 
     duration_s: float
     drain_s: float
@@ -55,12 +63,16 @@ class GeneratorConfig:
     loads: tuple[PipelineLoad, ...]
 
     def to_json(self) -> str:
-        """Return the configuration as JSON for `from_json`."""
+        """Return the configuration as JSON, which `from_json` reads."""
         return _ADAPTER.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "GeneratorConfig":
-        """Read the JSON of `to_json`; ValueError names each invalid field."""
+        """Return the configuration in `text`, which `to_json` wrote.
+
+        Raises:
+            ValueError: a field is invalid; the message names each one.
+        """
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -71,7 +83,7 @@ _ADAPTER = TypeAdapter(GeneratorConfig)
 
 
 class LoadAction(IntEnum):
-    """The kinds of events; those at the same instant happen in this order."""
+    """The kinds of events; events at the same time happen in this order."""
 
     OPEN = 0
     ITEM = 1
@@ -79,7 +91,11 @@ class LoadAction(IntEnum):
 
 
 class Event(NamedTuple):
-    """`number` is the session's for OPEN and END, from 1; for ITEM the item's, and `session` is the session's or 0."""
+    """An event `at_s` seconds after the run began, for the pipeline with the index `load`.
+
+    For OPEN and END, `number` and `session` are both the number of the session, from 1. For ITEM, `number` is the
+    number of the item, and `session` that of its session, or `NO_SESSION` for a request.
+    """
 
     at_s: float
     action: LoadAction
@@ -89,7 +105,7 @@ class Event(NamedTuple):
 
 
 def timeline(schedules: list[Schedule], loads: tuple[PipelineLoad, ...], duration_s: float) -> list[Event]:
-    """Return all events of a run, in order. No stream outlasts the run."""
+    """Return all events of a run, in order of time; every stream ends at `duration_s` at the latest."""
     columns: list[tuple[NDArray[Any], ...]] = []
     for index, (schedule, load) in enumerate(zip(schedules, loads, strict=True)):
         numbers = np.arange(1, len(schedule) + 1)
@@ -113,7 +129,7 @@ def _rows(
 
 
 class Generator:
-    """Replays a timeline; `lags_s` has the lateness of each item in s."""
+    """Replays events, with one client per pipeline; counts items, and keeps the lag of each item in `lags_s`."""
 
     def __init__(self, clients: list[Client], timers: Timers) -> None:
         self._clients = clients
@@ -126,7 +142,7 @@ class Generator:
         self._all_answered.set()
 
     async def play(self, events: list[Event], start_s: float) -> None:
-        """Replay `events`, whose times count from `start_s` on the monotonic clock.
+        """Send the items and sessions of `events`, whose times count from `start_s` (seconds, monotonic clock).
 
         Raises:
             ConnectionError: the ingress has closed the connection.
@@ -138,7 +154,7 @@ class Generator:
                 await self._timers.sleep_until(due_s)
                 now_s = time.monotonic()
             elif position % _BURST == 0:
-                await asyncio.sleep(0)  # even when late, answers must be read
+                await asyncio.sleep(0)  # answers must be read even when the generator is late
                 now_s = time.monotonic()
             client = self._clients[event.load]
             if client.closed:
@@ -155,14 +171,14 @@ class Generator:
                 client.end_session(event.number)
 
     async def drain(self, until_s: float) -> None:
-        """Wait until all items are answered, at most until `until_s`."""
+        """Wait until all items are answered, but not after `until_s` (seconds, monotonic clock)."""
         try:
             await asyncio.wait_for(self._all_answered.wait(), max(0.0, until_s - time.monotonic()))
         except TimeoutError:
             return
 
     def report(self) -> dict[str, Any]:
-        """Return counts of items, and the lag in s."""
+        """Return the counts of items sent, answered and refused, and p50, p99 and maximum of the lag in seconds."""
         lags = self.lags_s or [0.0]
         p50, p99 = np.percentile(lags, (50, 99))
         return {
@@ -183,13 +199,19 @@ class Generator:
 
 
 def _forget(answer: asyncio.Future[Status]) -> None:
-    """Ignore the answer to an opened stream: an open loop does not react, and the ingress counts."""
+    """Ignore the answer to an opened stream: an open loop does not react to it, and the ingress counts refusals."""
     if not answer.cancelled():
         answer.exception()
 
 
 async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
-    """Replay the run; SIGTERM ends it early. ConnectionError when the ingress closes the connection."""
+    """Replay the loads of `config`, write the report and end; SIGTERM or SIGINT ends the run early.
+
+    `start_at_s` is the start of the run on the monotonic clock, None for almost immediately.
+
+    Raises:
+        ConnectionError: the ingress has closed the connection.
+    """
     loop = asyncio.get_running_loop()
     events = timeline([Schedule.load(load.schedule) for load in config.loads], config.loads, config.duration_s)
     clients = [await Client.connect(LOOPBACK, load.port) for load in config.loads]

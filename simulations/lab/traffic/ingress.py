@@ -40,27 +40,27 @@ _LABELS = ("namespace", "pipeline")
 
 
 def arrival_payload(arrival_s: float, arrived_s: float) -> bytes:
-    """Encode the arrival of an item: seconds since the run began, and the same instant on the monotonic clock."""
+    """Return the payload of an item: its arrival in seconds since the run began, and on the monotonic clock."""
     return _PAYLOAD.pack(arrival_s, arrived_s)
 
 
 class PipelineEntry:
-    """Handles the connections of one pipeline's load. Session ids are unique among its clients."""
+    """Handles the connections that bring the load of one pipeline; session ids are unique among its clients."""
 
     def __init__(self, pipeline: PipelineTraffic) -> None:
         self._pipeline = pipeline
         self._streams: dict[int, tuple[ServerConnection, Stream]] = {}
 
     def on_connected(self, connection: ServerConnection) -> None:
-        """Nothing to prepare."""
+        """Do nothing: a client needs no preparation."""
 
     def on_disconnected(self, connection: ServerConnection) -> None:
-        """End the streams of the client."""
+        """End the streams of the disconnected client."""
         for session_id in [key for key, (owner, _) in self._streams.items() if owner is connection]:
             self.on_end_session(session_id)
 
     def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        """Begin a stream."""
+        """Begin a stream; abort the connection if a stream with this id exists."""
 
         def decided(found: bool) -> None:
             connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK if found else Status.REFUSED_SLOT)
@@ -71,7 +71,7 @@ class PipelineEntry:
             self._streams[session_id] = connection, self._pipeline.open_stream(decided)
 
     def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
-        """Offer a chunk or a request to the pipeline."""
+        """Offer a chunk or a request to the pipeline; abort the connection if stream or payload are not valid."""
         _, stream = self._streams.get(session_id, (None, None))
         if len(payload) != _PAYLOAD.size or (stream is None) != (session_id == NO_SESSION):
             connection.abort()
@@ -85,20 +85,20 @@ class PipelineEntry:
         self._pipeline.offer(stream, number=item_id, arrival_s=arrival_s, arrived_s=arrived_s, answer=answer)
 
     def on_end_session(self, session_id: int) -> None:
-        """End a stream."""
+        """End the stream with this id, if there is one."""
         _, stream = self._streams.pop(session_id, (None, None))
         if stream is not None:
             self._pipeline.end_stream(stream)
 
 
 class Measurements(Collector):
-    """The metrics of the ingress."""
+    """Collects the metrics of the ingress for Prometheus."""
 
     def __init__(self, pipelines: list[PipelineTraffic]) -> None:
         self._pipelines = pipelines
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics, labelled with namespace and pipeline."""
+        """Yield the metrics of all pipelines, with the labels `namespace` and `pipeline`."""
         streams = GaugeMetricFamily("sluice_ingress_active_streams", "Active streams (offered load)", labels=_LABELS)
         requests = CounterMetricFamily("sluice_ingress_requests", "Requests offered", labels=_LABELS)
         items = CounterMetricFamily("sluice_ingress_items", "Items by outcome", labels=(*_LABELS, "outcome"))
@@ -131,7 +131,10 @@ class Measurements(Collector):
 
 
 def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
-    """Return the items of a pipeline by outcome: offered = served + filtered + shed + lost + in_flight."""
+    """Return the totals of a pipeline as JSON: items by outcome, retries and sessions cut.
+
+    offered = served + filtered + shed + lost + in_flight.
+    """
     tally = pipeline.tally
     counts = {outcome.name.lower(): tally.outcomes[outcome] for outcome in Outcome}
     counts["in_flight"] = tally.offered - sum(tally.outcomes.values()) + tally.outcomes[Outcome.IN_FLIGHT]
@@ -146,10 +149,10 @@ def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
 
 
 class Ingress:
-    """All pipelines of one configuration, from `start` to `stop`."""
+    """The ingress with all pipelines of one configuration, from `start` to `stop`."""
 
     def __init__(self, config: IngressConfig) -> None:
-        """Needs a running event loop."""
+        """Open the file of records; needs a running event loop."""
         self._config = config
         self._records = RecordWriter(config.records)
         self.pipelines = [
@@ -165,7 +168,11 @@ class Ingress:
         self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
     async def start(self) -> None:
-        """Listen; OSError when a port is in use."""
+        """Listen on the port of each pipeline, and on the port for metrics.
+
+        Raises:
+            OSError: a port is in use.
+        """
         loop = asyncio.get_running_loop()
         for pipeline in self.pipelines:
             entry = PipelineEntry(pipeline)
@@ -180,7 +187,7 @@ class Ingress:
         await web.TCPSite(self._metrics, LOOPBACK, self._config.metrics_port).start()
 
     async def stop(self) -> None:
-        """Record the items in flight, write the totals, and close."""
+        """Record the items in flight, write the totals to the file `summary`, and close everything."""
         self._flusher.cancel()
         for server in self._servers:
             server.close()
@@ -191,7 +198,7 @@ class Ingress:
         await self._metrics.cleanup()
 
     def pod_changed(self, pod: PodState) -> None:
-        """Update the routing for a pod that is new or has changed."""
+        """Add a new pod to the routing, or update a changed one."""
         for pipeline in self.pipelines:
             pipeline.pod_changed(pod)
 
@@ -216,7 +223,7 @@ class Ingress:
 
 
 def read_pod(manifest: dict[str, Any]) -> PodState:
-    """Return the fields of a pod that routing needs."""
+    """Return the fields of the pod `manifest` that routing needs."""
     metadata, status = manifest["metadata"], manifest.get("status", {})
     conditions = {entry["type"]: entry["status"] for entry in status.get("conditions", ())}
     return PodState(
@@ -229,7 +236,10 @@ def read_pod(manifest: dict[str, Any]) -> PodState:
 
 
 async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
-    """Pass changes of pods to the ingress, without end; during an outage of the API server, known pods stay."""
+    """Pass all changes of pods to the ingress, without end.
+
+    During an outage of the API server the ingress keeps the pods that it knows.
+    """
     while True:
         try:
             async for event in api.watch("/api/v1/pods"):
@@ -243,7 +253,10 @@ async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
 
 
 async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
-    """Copy `admissible` from the pipeline's status every second; it stays during an outage of the API server."""
+    """Copy `admissible` from the pipeline's status to `pipeline` every second, without end.
+
+    During an outage of the API server the last value stays.
+    """
     topology = pipeline.topology
     path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"
     while True:
@@ -256,12 +269,12 @@ async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
 
 
 def say(event: str, **fields: object) -> None:
-    """Print one JSON object on a line."""
+    """Print an event with its fields as one JSON object on a line."""
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 async def run(config: IngressConfig, kubeconfig: Path) -> None:
-    """Serve until SIGTERM or SIGINT."""
+    """Serve until SIGTERM or SIGINT; an error in following pods or status ends the ingress too, and is raised."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -273,7 +286,7 @@ async def run(config: IngressConfig, kubeconfig: Path) -> None:
             loop.create_task(follow_pods(api, ingress)),
             *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines),
         ]
-        # These objects live to the end; collecting over them again and again would delay items.
+        # These objects stay until the end; if every garbage collection visited them, items would be delayed.
         gc.collect()
         gc.freeze()
         say("listening", ports=[pipeline.topology.port for pipeline in ingress.pipelines])

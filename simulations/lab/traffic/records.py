@@ -1,4 +1,4 @@
-"""The file with one record per item of a run: the ingress writes it, the scoring reads it."""
+"""The file with one record per item of a run, which the ingress writes and the scoring reads."""
 
 import struct
 from pathlib import Path
@@ -13,18 +13,22 @@ _COLUMNS = np.dtype([("pipeline", "<u2"), ("outcome", "u1"), ("arrival_s", "<f8"
 
 
 class RecordWriter:
-    """Appends records to a file; call `flush` now and then, and `close` at the end."""
+    """Writes records to a new file at `path`; call `flush` now and then, and `close` at the end."""
 
     def __init__(self, path: Path) -> None:
         self._file: BinaryIO = path.open("wb")
         self._buffer = bytearray()
 
     def add(self, pipeline: int, outcome: Outcome, arrival_s: float, latency_s: float) -> None:
-        """Add a record; `arrival_s` is in seconds since the run began."""
+        """Add the record of an item.
+
+        `pipeline` is the index of the pipeline in the ingress's configuration; `arrival_s` is in seconds since the run
+        began; `latency_s` is infinite for a lost item.
+        """
         self._buffer += _RECORD.pack(pipeline, outcome, arrival_s, latency_s)
 
     def flush(self) -> None:
-        """Write all added records to the file."""
+        """Write the records that were added since the last `flush` to the file."""
         self._file.write(self._buffer)
         self._file.flush()
         self._buffer.clear()
@@ -36,7 +40,10 @@ class RecordWriter:
 
 
 def read_records(path: Path, pipeline: int) -> Items:
-    """Return the items of the pipeline with this index in the ingress's configuration, also during the run."""
+    """Return the recorded items of one pipeline, given by its index in the ingress's configuration.
+
+    The run may still be in progress: an incomplete last record is ignored.
+    """
     content = path.read_bytes()
     table = np.frombuffer(content[: len(content) - len(content) % _RECORD.size], dtype=_COLUMNS)
     table = table[table["pipeline"] == pipeline]

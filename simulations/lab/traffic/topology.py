@@ -12,9 +12,9 @@ from optimizer.model import Routing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementTopology:
-    """The replicas of a stage on one pool: pods with these labels.
+    """The replicas of a stage on one pool: the pods with the labels in `selector`.
 
-    `weight` is the capacity of one of them in items/s, `limit` the number of items it serves at once.
+    `weight` is the capacity of one replica in items/s, `limit` the number of items that it serves at once.
     """
 
     pool: str
@@ -23,15 +23,16 @@ class PlacementTopology:
     limit: int
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether a pod with these labels is one of them."""
+        """Whether a pod with `labels` is a replica of this placement."""
         return self.selector.items() <= labels.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTopology:
-    """A stage; `after` names the stages before it, none for the entry.
+    """A stage; `after` names the stages before it, none for an entry stage.
 
-    A stage with `memory` holds a slot for every active stream from its start to its end, whether or not items reach it.
+    `pass_ratio` is the share of items that the stage does not filter. A stage with `memory` holds a slot for every
+    active stream from its start to its end, whether or not items of the stream reach the stage.
     """
 
     name: str
@@ -44,7 +45,10 @@ class StageTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTopology:
-    """A pipeline; its load arrives on `port` of the loopback address. `seed` decides which items stages filter."""
+    """A pipeline, whose load arrives on `port` of the loopback address.
+
+    `sla_s` is the latency of its SLA. `seed` decides which items stages filter.
+    """
 
     namespace: str
     name: str
@@ -57,9 +61,10 @@ class PipelineTopology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressConfig:
-    """One ingress. The file `records` gets a record per item, `summary` the totals (JSON) at the end.
+    """The configuration of the ingress.
 
-    A record names a pipeline by its index here.
+    It writes a record per item to the file `records`, with the index of the pipeline in `pipelines`. At the end it
+    writes the totals to the file `summary`, in JSON. It serves its metrics on `metrics_port`.
     """
 
     metrics_port: int
@@ -68,12 +73,16 @@ class IngressConfig:
     pipelines: tuple[PipelineTopology, ...]
 
     def to_json(self) -> str:
-        """Return the configuration as JSON for `from_json`."""
+        """Return the configuration as JSON, which `from_json` reads."""
         return _ADAPTER.dump_json(self, indent=1).decode()
 
     @classmethod
     def from_json(cls, text: str) -> "IngressConfig":
-        """Read the JSON of `to_json`; ValueError names each invalid field."""
+        """Return the configuration in `text`, which `to_json` wrote.
+
+        Raises:
+            ValueError: a field is invalid; the message names each one.
+        """
         try:
             return _ADAPTER.validate_json(text)
         except ValidationError as error:
@@ -84,7 +93,10 @@ _ADAPTER = TypeAdapter(IngressConfig)
 
 
 def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int) -> PipelineTopology:
-    """Return the topology of a pipeline; its pods have the name of their target in the label `app`."""
+    """Return the topology of a pipeline for the ingress; `port` and `seed` are as in `PipelineTopology`.
+
+    The pods of a placement have the name of its target in the label `app`.
+    """
     return PipelineTopology(
         namespace=pipeline.namespace,
         name=pipeline.name,

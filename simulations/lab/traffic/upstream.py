@@ -1,4 +1,4 @@
-"""One stage as the ingress sees it: its pods, the routing of items and streams to them, and retries."""
+"""One stage as the ingress sees it: its pods, the routing of items and streams to its pods, and retries."""
 
 import asyncio
 import time
@@ -16,10 +16,13 @@ _RECHECK_S = 0.1
 
 
 class Upstream:
-    """A stage, with its `index` in the pipeline. With `pins_streams`, all items of a stream go to one pod."""
+    """A stage of the pipeline, with the index `index`.
+
+    If `pins_streams` is set, all items of a stream go to one pod. If `memory` is set, a stream also holds a slot there.
+    """
 
     def __init__(self, index: int, stage: StageTopology, namespace: str, recoveries: Recoveries, *, seed: int) -> None:
-        """`recoveries` counts retries and cut sessions."""
+        """Create a stage without pods; `recoveries` gets the counts of retries and cut sessions."""
         self.index = index
         self.pins_streams = stage.memory or stage.routing is Routing.STICKY
         self.memory = stage.memory
@@ -35,7 +38,7 @@ class Upstream:
     # -- pods
 
     def pod_changed(self, pod: PodState) -> None:
-        """Add or update a pod that is new or has changed; pods of other stages are ignored."""
+        """Add a new pod of this stage or update a known one; pods of other stages are ignored."""
         backend = self._backends.get(pod.uid)
         if backend is None:
             if pod.ip is None or pod.namespace != self._namespace:
@@ -49,7 +52,10 @@ class Upstream:
         self._wake()
 
     def pod_gone(self, uid: str) -> None:
-        """Remove a pod; its streams move to other pods."""
+        """Remove a deleted pod.
+
+        Streams that it held a slot for look for another pod immediately, other pinned streams with their next item.
+        """
         backend = self._backends.pop(uid, None)
         if backend is None:
             return
@@ -63,14 +69,18 @@ class Upstream:
                 task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to all pods."""
         for backend in self._backends.values():
             backend.close()
 
     # -- items
 
     async def serve(self, item: Item) -> bool:
-        """Send the item to a pod, and to others on failure; False when it is refused, or settled meanwhile."""
+        """Send the item to a pod, and after a failure to other pods; return whether a pod has served it.
+
+        False when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
+        `_MAX_REFUSALS` pods.
+        """
         if self.pins_streams and item.session is not None:
             return await self._serve_pinned(item, item.session)
         full: set[Backend] = set()
@@ -117,7 +127,10 @@ class Upstream:
         return False
 
     async def _send(self, backend: Backend, item_id: int, session_id: int) -> Status:
-        """Send to a backend that already counts the item as outstanding; return DRAINING for a lost connection."""
+        """Send an item to `backend`, where it already counts as outstanding, and return the status of the answer.
+
+        The status is DRAINING if the connection is lost.
+        """
         try:
             client = await backend.client()
             return await client.send(item_id, session_id)
@@ -128,7 +141,10 @@ class Upstream:
             self.hand_over()
 
     async def _reserve(self, item: Item, full: set[Backend]) -> Backend | None:
-        """Return the backend for an item, which counts it as outstanding; None when no backend is usable."""
+        """Return the pod for an item, which counts there as outstanding; None when no pod is usable.
+
+        With the routing `Pull`, wait for a free pod; None when the item is settled before.
+        """
         if self._stage.routing is Routing.PULL:
             turn: asyncio.Future[Backend | None] = asyncio.get_running_loop().create_future()
             self._pullers.append((item, turn))
@@ -140,7 +156,7 @@ class Upstream:
         return backend
 
     def hand_over(self) -> None:
-        """Give free replicas to the items that wait for one, the oldest first."""
+        """Give free pods to the items that wait for one under the routing `Pull`, the oldest item first."""
         while self._pullers:
             item, turn = self._pullers[0]
             if item.settled:
@@ -157,7 +173,10 @@ class Upstream:
     # -- streams
 
     async def attach(self, session: PinnedSession, deadline_s: float) -> Backend | None:
-        """Pin a stream to a pod, with a slot if the stage has memory; None when every pod refuses it."""
+        """Pin a stream to a pod and return the pod; in a stage with memory, the stream gets a slot there.
+
+        None when every pod refuses the stream, or no pod accepts it before `deadline_s` (seconds, monotonic clock).
+        """
         async with session.lock:
             if self.index in session.pins:
                 return session.pins[self.index]
@@ -183,7 +202,7 @@ class Upstream:
             return None
 
     def release(self, session: PinnedSession) -> None:
-        """Free the stream's slot and pin."""
+        """Unpin the stream, and free its slot."""
         backend = session.pins.pop(self.index, None)
         if backend is not None:
             backend.sessions -= 1
@@ -200,12 +219,13 @@ class Upstream:
 
     async def _reattach(self, session: PinnedSession) -> None:
         try:
-            await self.attach(session, time.monotonic() + _RECHECK_S)  # else its next item tries again
+            # If no pod accepts the stream in time, its next item tries again.
+            await self.attach(session, time.monotonic() + _RECHECK_S)
         finally:
             session.let_go()
 
     def _cut(self, session: PinnedSession, backend: Backend) -> None:
-        """Unpin a stream that has lost its pod; a second call does not count again."""
+        """Unpin a stream that has lost its pod; a second call for the same pod has no effect."""
         if session.pins.get(self.index) is backend:
             del session.pins[self.index]
             backend.sessions -= 1
@@ -223,7 +243,7 @@ class Upstream:
         ]
 
     def _suspend(self, backend: Backend) -> None:
-        """Do not use a pod for a while that is leaving or unreachable: until then the API server reports it."""
+        """Do not use a pod for `_SUSPENDED_S`: it is leaving or unreachable, and the API server reports that later."""
         backend.suspended_until_s = time.monotonic() + _SUSPENDED_S
         asyncio.get_running_loop().call_later(_SUSPENDED_S, self._wake)
 
@@ -233,7 +253,7 @@ class Upstream:
         self.hand_over()
 
     async def _change(self) -> None:
-        """Wait until the usable pods may have changed."""
+        """Wait until the usable pods may have changed, at most `_RECHECK_S`."""
         try:
             await asyncio.wait_for(self._changed.wait(), _RECHECK_S)
         except TimeoutError:
