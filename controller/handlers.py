@@ -23,7 +23,7 @@ _BEAT_S = 1.0
 _WORKERS = 100
 _IDLE_S = 0.1  # a worker holds the last event of its object for this long
 _EVENTS_PER_COLLECTION = 250
-"""Garbage is collected each time after this many events, even during a cycle: kopf leaves 30 KiB of it per event."""
+"""Garbage is collected once per this many events, even during a cycle: kopf leaves 30 KiB of it per event."""
 _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 

@@ -1,6 +1,6 @@
 """Keeps the operator's memory small: collects garbage after each cycle and returns free memory to the system.
 
-Memory is returned only with glibc. With another C library, the garbage collection is all that remains.
+Memory is returned only with glibc. With another C library, only garbage is collected.
 """
 
 import ctypes
@@ -27,8 +27,8 @@ def _glibc() -> ctypes.CDLL | None:
 def configure_malloc() -> None:
     """Let all threads share two arenas of malloc, and return large blocks to the system when they are freed.
 
-    By default each thread has its own arena, and malloc returns less the larger the blocks are that were freed: after a
-    cycle over thousands of resources, hundreds of MiB stay allocated but unused (see mallopt(3), dynamic thresholds).
+    By default each thread has its own arena, and the size from which blocks are returned grows to that of the largest
+    block ever freed. A cycle over thousands of resources then leaves hundreds of MiB unused (mallopt(3)).
     """
     if (library := _glibc()) is not None:
         library.mallopt(_ARENA_MAX, _ARENAS)

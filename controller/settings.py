@@ -34,8 +34,8 @@ class OperatorSettings(BaseSettings):
     prometheus_url: Url | None = None
     """URL of Prometheus; required when `metrics` names prometheus."""
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
-    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must be one
-    process, not a Service in front of several."""
+    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must reach
+    one process, not a Service in front of several."""
     restrict_queries: bool = False
     """Whether users' queries can select only series of their pipeline's namespace."""
     kubeconfig: Path | None = None

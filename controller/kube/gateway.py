@@ -36,7 +36,7 @@ _CONNECTIONS = 32
 """Size of the connection pool, for watches and requests. The client's default is five times the number of CPUs."""
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
-"""After a request that timed out, further requests fail at once for this long: each would time out as well."""
+"""After a request that timed out, further requests fail at once for this long, since each would time out as well."""
 _LONGEST_WAIT_S = 30.0
 """Upper limit for the server's Retry-After."""
 _SILENT = "the API server did not answer the previous request in time"
@@ -143,7 +143,7 @@ class WatchEvent:
 
 
 class EventStream:
-    """The events of one watch request, until the server ends it."""
+    """The events of one watch request, until the server ends the request."""
 
     def __init__(self, response: Any, request: str) -> None:
         self._response = response

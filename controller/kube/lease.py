@@ -21,7 +21,10 @@ class Request(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """The Lease as on the server: `holder` is None after a release, `transitions` counts changes of the holder."""
+    """The Lease as on the server; `holder` is None after a release.
+
+    `transitions` counts the changes of the holder. `version` is the resource version.
+    """
 
     holder: str | None
     duration_s: float
@@ -33,7 +36,7 @@ class LeaseRecord:
 class Terms:
     """The times of a lease, all derived from its duration.
 
-    Takeover after a crash takes up to 1.23 times the duration (below 5 s more, at 2 s 1.38 times), plus the requests: a
+    Takeover after a crash takes up to 1.23 times the duration (1.38 times the shortest, 2 s), plus the requests: a
     standby sees the last renewal up to `poll_s` late, waits `duration_s` from then, and writes after `settle_s`.
     """
 
@@ -79,8 +82,7 @@ class Terms:
 class Candidate:
     """What one replica knows about the Lease. Times are seconds on the replica's monotonic clock.
 
-    `read`, `granted`, `refused` and `failed` return the state after the event.
-
+    `read`, `granted`, `refused` and `failed` return the state after that answer, and change nothing in place.
 
     A replica is a standby until one of its requests is granted, then the holder until `lost`. It never becomes a
     standby again: a process that has lost the lease ends.

@@ -56,7 +56,7 @@ class LabelSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A Deployment or StatefulSet: its desired replicas and the selector of its pods."""
+    """A Deployment or StatefulSet: its desired replicas, the selector of its pods, and its resource version."""
 
     replicas: int
     selector: LabelSelector
@@ -133,7 +133,7 @@ def kept_node(node: Json) -> Json:
 
 
 def kept_workload(workload: Json) -> Workload:
-    """Return the stored form of a Deployment or StatefulSet."""
+    """Return the stored form of a Deployment or StatefulSet from the API."""
     spec = workload["spec"]
     selector = spec.get("selector") or {}
     return Workload(

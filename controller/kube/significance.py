@@ -17,8 +17,8 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
 
-    A changed decision is written at once, and so is a status whose stored memory is invalid. Observed values are
-    written `REFRESH_S` after the last write at the earliest, if they moved by more than a tenth.
+    A changed decision is written at once, and so is any status if the stored memory is invalid. Other changes are
+    written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
     """
     try:
         memory_from(old.get("memory"))

@@ -52,12 +52,12 @@ class Watch(Generic[T]):
         """Prepare to watch; nothing is requested yet.
 
         Args:
-            gateway: to the API server.
-            resource: the kind.
+            gateway: sends the requests.
+            resource: the kind to watch.
             keep: returns the stored form of an object.
             namespace: where to watch; all namespaces when None.
             beat: called at least every 30 s while `follow` runs, whether or not the server answers.
-            monotonic: seconds of a monotonic clock.
+            monotonic: returns the seconds of a monotonic clock.
             selectors: query parameters such as `fieldSelector`.
         """
         self.resource = resource

@@ -179,7 +179,7 @@ def _node(pod: Json) -> str | None:
 
 
 def _unready_since_s(pod: Json) -> float:
-    """Return the time (epoch seconds) since which a pod with a node is unready: it lost readiness, or got the node."""
+    """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
     known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
     return _since_s(pod, known)
 

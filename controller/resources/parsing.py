@@ -66,8 +66,7 @@ def parse(model: type[Resource], data: dict[str, Any]) -> Resource:
 def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
     """Return `data` as its model, and all breaches in `data`, each once; an unknown field is a breach too.
 
-    Invalid values in the model are `Unusable`. The status is ignored, as the API server does when a user writes the
-    object.
+    Invalid values are as in `inspect`. The status is ignored, as the API server does when a user writes the object.
     """
     known = _KnownFields()
     resource, found = inspect(model, known.of(model, _without_status(data), ()))
@@ -78,7 +77,10 @@ def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resou
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
-    """Return `data` as its model, in which invalid values are `Unusable`, and all breaches in its fields, each once."""
+    """Return `data` as its model, and all breaches in the fields of `model`, each once; unknown fields are ignored.
+
+    Invalid values in the model are `Unusable`, and so is the model itself if it cannot be built.
+    """
     try:
         resource: Resource | Unusable = model.model_validate(data)
         found = []
