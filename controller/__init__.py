@@ -1,1 +1,1 @@
-"""What to do now: the pure cycle (`controller.core`), Kubernetes (`controller.kube`), resources and commands."""
+"""The controller: the pure decision cycle (`core`), access to Kubernetes (`kube`), the resources and the commands."""

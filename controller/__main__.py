@@ -1,4 +1,4 @@
-"""The `sluice` program: a group of the commands that each package contributes by entry points."""
+"""The `sluice` program: its commands are the entry points that the installed packages declare."""
 
 from importlib.metadata import entry_points
 
@@ -8,14 +8,17 @@ _GROUP = "sluice.commands"
 
 
 class Commands(click.Group):
-    """A group whose commands are the installed entry points; a command is imported only when it is needed."""
+    """The click group of `sluice`: its commands are the entry points in `_GROUP`, each imported only when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""
         return sorted(point.name for point in entry_points(group=_GROUP))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command called `cmd_name`, None when no installed package contributes it."""
+        """Return the command called `cmd_name`; None when no installed package declares it.
+
+        If a module that the command needs is missing, return a command that only says what to install.
+        """
         for point in entry_points(group=_GROUP, name=cmd_name):
             try:
                 command = point.load()
@@ -27,7 +30,7 @@ class Commands(click.Group):
 
 
 def _not_installed(name: str, module: str) -> click.Command:
-    """Return a command that fails with the name of the missing extra, as in the operator's image."""
+    """Return a command that only reports the missing `module` and the extra to install, as in the operator's image."""
 
     def refuse() -> None:
         raise click.ClickException(f"{name} needs {module}: install sluice-operator[lab]")

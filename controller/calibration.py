@@ -1,7 +1,7 @@
 """Converts the time limit of a decision into units of search work, by a measurement on this machine at start-up.
 
-The search counts its work instead of reading a clock, so that a decision can be reproduced from its record. The units
-per second are measured here on a fixed problem.
+The search counts its work instead of reading a clock, so that a decision can be reproduced from its record. This module
+measures on a fixed problem how many units of work this machine does per second.
 """
 
 import math
@@ -31,12 +31,12 @@ _NEAR, _FAR = PoolName("near"), PoolName("far")
 
 
 def search_effort(decision_s: float, *, solve: Callable[[], int] | None = None) -> int:
-    """Return the units of search work that take about `decision_s` seconds or less on this machine.
+    """Return the units of search work that this machine does in `decision_s` seconds, rounded down to a power of two.
 
-    `solve` solves a problem and returns the units it took; by default `reference()`. It is called once to be compiled
-    and then `RUNS` times; the fastest run counts, because the others were slowed by other work. CPU time of this
-    thread is measured, because other threads read thousands of resources meanwhile. The result is rounded down to a
-    power of two, so that two starts on the same machine mostly agree.
+    `solve` solves a problem and returns the units of work it took; by default `reference()`. It is called once to be
+    compiled and then `RUNS` times. The fastest run counts, because other work on the machine slowed the others down.
+    Only CPU time of this thread is measured, because other threads read thousands of resources at the same time. With
+    the rounding, two starts on the same machine mostly agree.
     """
     solve = solve or reference()
     solve()
@@ -49,7 +49,10 @@ def search_effort(decision_s: float, *, solve: Callable[[], int] | None = None) 
 
 
 def reference() -> Callable[[], int]:
-    """Return a function that shares two scarce pools among twelve pipelines and returns the units of work it took."""
+    """Return a function that solves the reference problem and returns the units of search work it took.
+
+    The problem: twelve pipelines of four stages compete for two scarce pools. Its work does not depend on the machine.
+    """
     problem = Problem(
         pipelines=tuple(_pipeline(number) for number in range(_PIPELINES)),
         pools={

@@ -1,8 +1,8 @@
-"""Watches the operator's own kinds, SpeechPipelines and ComputePools, with kopf and keeps their stores up to date.
+"""Watches SpeechPipelines and ComputePools, the operator's own kinds, with kopf; keeps their stores up to date.
 
-kopf does for these kinds what it is made for: discovery, credentials, lists, watches and reconnection. Only low-level
-`on.event` handlers are used, which add no finalizers or annotations and write nothing. kopf runs in a thread of its
-own. It does not notice deletions while a watch is interrupted, so `resync` lists all objects from time to time.
+kopf handles discovery, credentials, lists, watches and reconnection. Only low-level `on.event` handlers are used, which
+add no finalizers or annotations and write nothing. kopf runs in a thread of its own. It does not notice deletions while
+a watch is interrupted, so `controller.loop` calls `resync` every five minutes.
 
 Pods, nodes and workloads are watched by `controller.kube.watch`, which says why kopf does not fit them.
 """
@@ -23,7 +23,7 @@ _BEAT_S = 1.0
 _WORKERS = 100
 _IDLE_S = 0.1  # a worker holds the last event of its object for this long
 _EVENTS_PER_COLLECTION = 250
-"""Events after which garbage is collected, also during a cycle: kopf leaves 30 KiB of it per event."""
+"""Garbage is collected once per this many events, even during a cycle: kopf leaves 30 KiB of it per event."""
 _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 
@@ -50,10 +50,10 @@ class ResourceWatches:
         self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
-        """List all resources, and remove those from the stores that no longer exist.
+        """List all SpeechPipelines and ComputePools, and remove from the stores those that no longer exist.
 
         Raises:
-            KubeError: they cannot be listed; `NotFound` when the CRDs are not installed.
+            KubeError: a list failed; `NotFound` when the CRDs are not installed.
         """
         for resource, store in self._stores.items():
             try:
@@ -65,9 +65,9 @@ class ResourceWatches:
         self._listed = True
 
     def start(self) -> None:
-        """Start watching, if `resync` has succeeded and the watches do not run yet.
+        """Start watching, unless the watches already run or no `resync` has succeeded yet.
 
-        kopf looks for the CRDs only once, so it must not start before they are installed. It lists all objects again.
+        kopf looks for the CRDs only once, when it starts, so they must be installed before. It then lists all objects.
         """
         if self._thread is None and self._listed:
             self._thread = threading.Thread(target=self._run, name="watches")

@@ -1,4 +1,4 @@
-"""The operator's HTTP endpoint: `/metrics`, `/livez` (all threads make progress) and `/readyz` (cycles succeed).
+"""The operator's HTTP server: `/metrics`, `/livez` (all threads make progress) and `/readyz` (cycles succeed).
 
 A standby replica is ready too, and `/readyz` names the leader.
 """
@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 
 class Health:
-    """The state behind the probes. All methods are thread-safe."""
+    """The state that the probes `/livez` and `/readyz` report. All methods are thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -25,22 +25,22 @@ class Health:
         self._state = "ok"
 
     def beat(self, loop: str, within_s: float) -> None:
-        """Record that `loop` makes progress; without another beat within `within_s` seconds it counts as dead."""
+        """Record progress of `loop`, such as "cycle"; without another beat within `within_s` seconds it is dead."""
         with self._lock:
             self._beats[loop] = (self._clock(), within_s)
 
     def ready(self, state: str = "ok") -> None:
-        """Record that a cycle succeeded, or that this standby is healthy; `state` is the text of `/readyz`."""
+        """Record that a cycle succeeded or this standby is healthy; `/readyz` then answers 200 and the text `state`."""
         with self._lock:
             self._problem, self._state = None, state
 
     def not_ready(self, problem: str) -> None:
-        """Record that a cycle failed; `problem` is the reason."""
+        """Record that a cycle or this standby failed; `/readyz` then answers 503 and the text `problem`."""
         with self._lock:
             self._problem = problem
 
     def dead(self) -> tuple[str, ...]:
-        """Return a message for each loop that makes no progress."""
+        """Return one message for each loop that is dead, with the seconds since its last beat."""
         now = self._clock()
         with self._lock:
             return tuple(
@@ -50,24 +50,24 @@ class Health:
             )
 
     def problem(self) -> str | None:
-        """Return why the operator is not ready, None when it is."""
+        """Return why the operator is not ready; None when it is ready."""
         with self._lock:
             return self._problem
 
     def state(self) -> str:
-        """Return the text of `/readyz` from when the operator was last ready."""
+        """Return the text that the last call of `ready` recorded for `/readyz`."""
         with self._lock:
             return self._state
 
 
 class HealthServer:
-    """Serves the endpoint in background threads while its context is entered."""
+    """Serves `/metrics`, `/livez` and `/readyz` in background threads while its context is entered."""
 
     def __init__(self, host: str, port: int, health: Health, metrics: Callable[[], bytes]) -> None:
-        """Bind to `host` and `port`; port 0 picks a free one.
+        """Bind to `host` and `port`; port 0 picks a free one. `metrics` returns the content of `/metrics`.
 
         Raises:
-            OSError: the address is in use or not of this machine.
+            OSError: the address is in use, or it does not belong to this machine.
         """
 
         def livez() -> tuple[HTTPStatus, str]:
@@ -108,7 +108,7 @@ class HealthServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Return the host and port it listens on."""
+        """Return the host and the port that the server listens on."""
         host, port = self._server.server_address[:2]
         return str(host), port
 

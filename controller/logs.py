@@ -1,4 +1,4 @@
-"""The format of log lines: text, or one JSON object per line with the decision records."""
+"""Log lines on stderr: as text, or as one JSON object per line with the decision records."""
 
 import json
 import logging
@@ -8,10 +8,13 @@ from typing import Literal
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line; `extra={"record": value}`, or a function that returns it, becomes a field."""
+    """Formats a log line as one JSON object; `extra={"record": value}` becomes the field `record`.
+
+    `value` may be a function that returns the field's value, so that only this format computes it.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the line for `record`, without a line break at its end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -32,7 +35,7 @@ def set_up_logging(style: Literal["text", "json"]) -> None:
         JsonFormatter() if style == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # Both log each of their requests; kopf also warns that it does not handle signals here.
+    # kopf and urllib3 log each of their requests; kopf also warns that it does not handle signals here.
     for name, level in (
         ("kopf", logging.WARNING),
         ("kopf._core.reactor.running", logging.ERROR),

@@ -34,7 +34,7 @@ _STANDBY_DEAD_S = 120.0  # some turns read all resources, and the first one comp
 
 
 class ControlLoop:
-    """Runs cycles one after the other."""
+    """Runs the cycles of the operator one after the other, in the thread that calls `run`."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class ControlLoop:
             actuator: scales the workloads.
             reporter: writes statuses and Events.
             resync: lists all SpeechPipelines and ComputePools; called before the first cycle and every five minutes.
-            watch: starts their watches if they do not run yet; called after each cycle. It lists all of them again,
-                which would delay the first decision over thousands of pipelines if it ran before it.
-            policy: how to decide.
-            telemetry: receives metrics.
-            health: receives the state of the probes.
+            watch: starts the watches of SpeechPipelines and ComputePools if they do not run yet; called after each
+                cycle. A start lists all objects again. Before the first cycle, that would delay the first decision over
+                thousands of pipelines.
+            policy: settings of the decisions, such as the interval and the fleet budget.
+            telemetry: records metrics of each cycle.
+            health: records the state of the probes.
             search_effort: measures the units of search work that a decision may take; called once, before the first
                 cycle.
             permit: raises a `KubeError` while this replica may not write; such a cycle fails before it reads.
@@ -80,7 +81,11 @@ class ControlLoop:
         self._recorded: dict[PipelineKey, object] = {}
 
     def stand_by(self, stop: threading.Event, leadership: Leadership) -> None:
-        """Wait until this replica leads or `stop` is set; meanwhile read all resources and measure the search speed."""
+        """Wait until this replica leads or `stop` is set, and prepare for the first cycle.
+
+        While it waits, it lists all resources every five minutes, watches them, measures the search speed once, and
+        reports in `/readyz` whether that succeeds. The first cycle lists all resources again.
+        """
         while not stop.is_set() and not leadership.wait(_STANDBY_TURN_S):
             self._health.beat("cycle", _STANDBY_DEAD_S)
             try:
@@ -95,7 +100,7 @@ class ControlLoop:
         self._resync_due_s = float("-inf")
 
     def run(self, stop: threading.Event) -> None:
-        """Run a cycle every interval until `stop` is set. A failed cycle is logged and does not delay the next one."""
+        """Run a cycle every interval until `stop` is set; a failed cycle is logged and does not delay the next one."""
         due_s = time.monotonic()
         while not stop.is_set():
             self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
@@ -169,7 +174,7 @@ class ControlLoop:
         self._health.not_ready(problem)
 
     def _record(self, observation: Observation, decision: Decision) -> frozenset[PipelineKey]:
-        """Log the pipelines whose decision has changed, and return them.
+        """Log the pipelines whose decision has changed since the last cycle, and return them.
 
         The log line carries the decision record, except for fleets too large to be planned at once.
         """

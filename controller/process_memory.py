@@ -1,6 +1,6 @@
 """Keeps the operator's memory small: collects garbage after each cycle and returns free memory to the system.
 
-Only glibc's allocator is configured; with another C library, these functions only collect garbage.
+Memory is returned only with glibc. With another C library, only garbage is collected.
 """
 
 import ctypes
@@ -25,10 +25,10 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def configure_malloc() -> None:
-    """Let all threads share two arenas, and return large blocks to the system when they are freed.
+    """Let all threads share two arenas of malloc, and return large blocks to the system when they are freed.
 
-    By default each thread has its own arena, and both thresholds grow to the largest block ever freed: a cycle over
-    thousands of resources then leaves hundreds of MiB allocated but unused (mallopt(3)).
+    By default each thread has its own arena, and the size from which blocks are returned grows to that of the largest
+    block ever freed. A cycle over thousands of resources then leaves hundreds of MiB unused (mallopt(3)).
     """
     if (library := _glibc()) is not None:
         library.mallopt(_ARENA_MAX, _ARENAS)
@@ -38,10 +38,11 @@ def configure_malloc() -> None:
 
 @contextmanager
 def garbage_collected_afterwards() -> Iterator[None]:
-    """Collect cyclic garbage after the block instead of during it, then return free memory to the system.
+    """Switch off Python's garbage collector in the `with` block; then collect once and give free memory to the system.
 
-    A cycle makes millions of objects and hardly any cyclic garbage; collecting while it runs would take a fifth of its
-    time. Other threads that make cyclic garbage meanwhile collect it themselves, as `controller.handlers` does.
+    For a cycle of the operator, which makes millions of objects and hardly any reference cycles: collections during it
+    would take a fifth of its time. The collector is off for all threads: one that leaves reference cycles behind in
+    that time must collect them itself, as `controller.handlers` does.
     """
     gc.disable()
     try:
@@ -53,10 +54,10 @@ def garbage_collected_afterwards() -> Iterator[None]:
 
 
 def return_free_memory() -> None:
-    """Return the free pages of all arenas and the pages of the compiler's code (malloc_trim(3), madvise(2)).
+    """Return unused memory to the system: malloc's free pages, and the pages of the compiler's code.
 
-    Loading compiled functions needs tens of MiB of compiler code, which is rarely used afterwards. Pages that are
-    needed again are read from the library's file.
+    Loading compiled functions needs tens of MiB of compiler code, which is rarely used afterwards. Pages of it that are
+    needed again are read from the library's file. See malloc_trim(3) and madvise(2).
     """
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
@@ -65,7 +66,7 @@ def return_free_memory() -> None:
 
 
 def _compiler_code() -> Iterator[tuple[int, int]]:
-    """Yield the begin and end address of each read-only mapping of the compiler's code."""
+    """Yield the first address and the end address of each memory mapping of the compiler's code."""
     with suppress(FileNotFoundError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             addresses, permissions, *_, name = line.split()

@@ -32,24 +32,25 @@ class OperatorSettings(BaseSettings):
     metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
     """Metric sources in order of preference, comma-separated: prometheus, direct (scrapes the pods' own endpoints)."""
     prometheus_url: Url | None = None
-    """URL of Prometheus."""
+    """URL of Prometheus; required when `metrics` names prometheus."""
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
-    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must be one
-    process, not a Service in front of several."""
+    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must reach
+    one process, not a Service in front of several."""
     restrict_queries: bool = False
-    """Whether users' queries select only series of the pipeline's namespace."""
+    """Whether users' queries can select only series of their pipeline's namespace."""
     kubeconfig: Path | None = None
     """Kubeconfig file; by default $KUBECONFIG, the pod's service account, or ~/.kube/config."""
     interval: PositiveDuration = "15s"
     """Time between cycles."""
     scrape_interval: PositiveDuration = "15s"
-    """Time between two scrapes of a pod, by Prometheus or directly. Metrics of a pod are expected four scrapes after it
-    became ready."""
+    """Time between two scrapes of a pod, by Prometheus or directly. Metrics of a pod are expected four such intervals
+    after it became ready."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """Limit on the spend of all pipelines together, in USD per hour."""
     composition: Literal["rss", "sum"] = "rss"
-    """How the latencies of stages combine to that of the pipeline. rss is nearly unbiased, and a simulation of the
-    queues verifies its plans. sum adds the stages' percentiles: it never underestimates, and costs more on average."""
+    """How the latency of a pipeline is composed of its stages' latencies. rss is nearly unbiased, and a simulation of
+    the queues verifies its plans. sum adds the stages' percentiles: it mostly overestimates, and costs more on
+    average."""
     decision_time: PositiveDuration = "2s"
     """Approximate time limit of the search for a plan; when it ends, the best plan found is used and its optimality gap
     reported."""
@@ -58,21 +59,22 @@ class OperatorSettings(BaseSettings):
     host: str = "127.0.0.1"
     """Address to listen on for /metrics, /livez and /readyz."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """Port for the same; 0 picks a free one."""
+    """Port to listen on for /metrics, /livez and /readyz; 0 picks a free one."""
     leader_elect: bool = True
     """Write only while holding the Lease, so that of several replicas only one writes. Disable only with a single
     replica."""
     lease_namespace: Label = "sluice-system"
     """Namespace of the Lease."""
     lease_name: Label = "sluice"
-    """Name of the Lease; the admission policy must name the same."""
+    """Name of the Lease; the admission policy must name the same Lease."""
     lease_duration: Annotated[PositiveDuration, AfterValidator(_whole_seconds)] = "10s"
-    """Time after which an unrenewed Lease expires; another replica takes over within 1.25 times this duration."""
+    """Time after which an unrenewed Lease expires. After a crash, another replica takes over within 1.25 times this
+    duration; with less than 5s, up to 0.3 s later."""
     pod_name: Subdomain | None = None
     """Name of the pod that this process runs in, which the admission policy compares with the holder of the Lease; by
     default the host name, which in a pod is the same."""
     log_format: Literal["text", "json"] = "text"
-    """text, or json: one JSON object per line, with the decision records."""
+    """Format of the log: text, or json (one JSON object per line, with the decision records)."""
 
     @field_validator("namespaces", "metrics", "scrape_endpoints", mode="before")
     @classmethod
@@ -106,15 +108,15 @@ class OperatorSettings(BaseSettings):
 
     @property
     def reporting_grace_s(self) -> float:
-        """Return how long a pod may be ready without metrics, in seconds.
+        """Return the time in seconds for which a pod may be ready without metrics: four scrape intervals.
 
-        The pod must be discovered, and a rate needs two scrapes: the first sample comes up to three scrapes later.
+        The pod must be discovered first, and a rate needs two scrapes, so the first value can take three intervals.
         """
         return 4 * self.scrape_s
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:
-    """Return the settings of the environment, overridden by the `flags` that are not None.
+    """Return the settings from the environment (`SLUICE_…`), overridden by the `flags` that are not None.
 
     Raises:
         InvalidSettings: a setting is missing or invalid.

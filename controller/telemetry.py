@@ -35,7 +35,7 @@ _STAGE_QUANTITIES = {
 }
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
-"""Fleets up to this size have series per stage: about thirty for each pipeline."""
+"""Fleets of up to this many pipelines have series per stage: about thirty for each pipeline."""
 _FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipelines", f"Pipelines managed; with more than {DETAILED}, series of stages are left out", []),
     ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
@@ -106,11 +106,11 @@ class Telemetry:
             self._parts.labels(part)
 
     def leads(self, leads: Callable[[], bool]) -> None:
-        """Read `sluice_leader` from `leads` at every scrape."""
+        """Report as `sluice_leader`, at every scrape, whether this replica leads: the result of `leads()`."""
         self._leader.set_function(leads)
 
     def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
-        """Record a cycle that took `duration_s`, its decision, and the number of resources with an invalid spec."""
+        """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used."""
         self._fleet.take(snapshot, decision)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
@@ -118,20 +118,20 @@ class Telemetry:
         self._invalid.set(invalid)
 
     def failed(self, duration_s: float) -> None:
-        """Record a cycle that failed; the gauges of the last decision stay."""
+        """Record a failed cycle, which took `duration_s`; the gauges of the last decision stay."""
         self._duration.observe(duration_s)
         self._cycles.labels("failure").inc()
 
     def wrote(self, outcome: str) -> None:
-        """Record the outcome of one replica change."""
+        """Count one replica change by its `outcome`, the value of a `WriteOutcome`."""
         self._writes.labels(outcome).inc()
 
     def took(self, part: str, seconds: float) -> None:
-        """Record the time of one part of a cycle."""
+        """Add `seconds` to the time spent in `part`, one of `PARTS`."""
         self._parts.labels(part).inc(seconds)
 
     def requested(self, verb: str) -> None:
-        """Record a request to the API server by its HTTP verb or WATCH."""
+        """Count one request to the API server; `verb` is its HTTP method, or WATCH."""
         self._requests.labels(verb).inc()
 
     def exposition(self) -> bytes:
@@ -146,7 +146,7 @@ class _Fleet(Collector):
         self._families = _Families()
 
     def take(self, snapshot: Snapshot, decision: Decision) -> None:
-        """Replace the gauges by those of a new decision."""
+        """Replace the gauges by those of `decision`, which was made from `snapshot`."""
         families = _Families()
         detailed = len(decision.pipelines) <= DETAILED
         families.set("pipelines", [], len(decision.pipelines))

@@ -47,7 +47,7 @@ def explain(pipeline: str | None, namespace: str | None, kubeconfig: Path | None
 
 
 def _key(pipeline: str, namespace: str | None) -> str:
-    """Return NAMESPACE/PIPELINE."""
+    """Return NAMESPACE/PIPELINE; `pipeline` may have its namespace in front. The default is `default`."""
     place, _, name = pipeline.rpartition("/")
     if place and namespace and place != namespace:
         raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r} of --namespace")
@@ -55,7 +55,10 @@ def _key(pipeline: str, namespace: str | None) -> str:
 
 
 def rendered(resource: dict[str, Any], now: datetime) -> list[str] | None:
-    """Return the explanation in the status of a SpeechPipeline, with its age at `now`; None where there is none."""
+    """Return the explanation in the status of a SpeechPipeline as lines, the first with its age at `now`.
+
+    For a pipeline that cannot be used, return the problem instead. None where there is no decision yet.
+    """
     from controller.core.messages.reasons import ConditionReason
 
     metadata, status = resource["metadata"], resource.get("status") or {}

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def refused(findings: Iterable["Finding"]) -> click.exceptions.Exit:
-    """Print `findings` to standard error, one line each, and return the exit to raise."""
+    """Print `findings` to standard error, one line each; return the exception that ends the command with status 1."""
     for finding in findings:
         click.echo(str(finding), err=True)
     return click.exceptions.Exit(1)

@@ -21,7 +21,9 @@ _SHOWN = 20
 
 
 def print_from_record(path: Path, pipeline: str | None) -> None:
-    """Print a line per record in the file, its differences, and the explanation of the decision about `pipeline`.
+    """Repeat the decisions recorded in the file `path` (`-`: standard input) and print how they compare.
+
+    Prints a line per record, its differences, and, if `pipeline` is given, the explanation of the decision about it.
 
     Raises:
         click.ClickException: the file has no record, an invalid one, or none about `pipeline`.

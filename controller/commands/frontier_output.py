@@ -14,11 +14,14 @@ from optimizer.plan import PlacementPlan
 from optimizer.reports.curve import Corner, Frontier
 
 _APART = 0.02
-"""A corner is printed when it is faster than the line above by at least this share."""
+"""A corner is printed if its latency is lower than that in the line above by at least this share."""
 
 
 def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s: float) -> dict[str, Any]:
-    """Return the curve as `-o json` and `-o yaml` print it, the cheapest corner first."""
+    """Return the document that `-o json` and `-o yaml` print for `curve`, the cheapest corner first.
+
+    `solve_s` is the time in seconds that the curve took to compute.
+    """
     spec = request.specs[key]
     return {
         "namespace": spec.namespace,
@@ -52,7 +55,11 @@ def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s
 
 
 def print_frontier(curve: Frontier, request: PlanRequest, key: PipelineKey) -> None:
-    """Print one line per corner, the cheapest first, with the step from the line above."""
+    """Print one line per corner, the cheapest first: the latency saved and cost added since the line above.
+
+    Corners that are hardly faster than the line above are left out. The cost of the SLA and the best latency within the
+    budget follow.
+    """
     spec = request.specs[key]
     page = Page()
     load = demand_words(spec, request.demands[key])

@@ -79,12 +79,12 @@ class _Stop:
         self._before = {number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def close(self) -> None:
-        """Restore the signal handlers of before."""
+        """Restore the previous signal handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def because(self, what: str) -> None:
-        """Stop with a failure; `what` is its message."""
+        """Stop the operator with an error; `what` is its message."""
         self.died = what
         self.event.set()
 
@@ -93,7 +93,7 @@ class _Stop:
 
 
 def operating_policy(settings: OperatorSettings) -> Policy:
-    """Return the policy that `settings` ask for."""
+    """Return the policy of the decisions: interval, fleet budget and composition from `settings`."""
     from optimizer.model import Composition
 
     return Policy(
@@ -104,7 +104,7 @@ def operating_policy(settings: OperatorSettings) -> Policy:
 
 
 def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
-    """Return the metric source that `settings` ask for; it is closed with `parts`."""
+    """Return the metric source that `settings` select; closing `parts` closes the source too."""
     from profiler.samples import MetricsTier
     from profiler.sources.direct import DirectSource
     from profiler.sources.prometheus import PrometheusSource
@@ -124,7 +124,11 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
-    """Assemble the operator and run it until `stop`."""
+    """Assemble the operator from `settings` and run it until `stop` is set.
+
+    Raises:
+        click.UsageError: there are no usable credentials, or the server cannot listen on the address.
+    """
     # Imported here because they take half a second, which `sluice --help` should not wait for.
     from controller.calibration import search_effort
     from controller.handlers import ResourceWatches
@@ -238,4 +242,4 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
 
 
 def _anything() -> None:
-    """Permit every write."""
+    """Permit every write: there is no leader election."""

@@ -31,7 +31,10 @@ _COMPOSED = {
 
 
 def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
-    """Return the plan as `-o json` and `-o yaml` print it; absent values are null."""
+    """Return the document that `-o json` and `-o yaml` print for `plan`; an absent value is null.
+
+    `solve_s` is the time in seconds that the plan took to compute.
+    """
     return {
         "feasible": plan.feasible,
         "cost_per_hour": rounded(plan.cost_per_hour),
@@ -59,7 +62,7 @@ def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, A
 
 
 def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
-    """Return the stages of a plan as `-o json` prints them."""
+    """Return the stages of a plan in the form that documents have."""
     return [
         {
             "name": stage.name,
@@ -75,7 +78,7 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
 
 
 def print_plan(plan: Plan, request: PlanRequest) -> None:
-    """Print `plan` as text and tables. It must have been made with shadow prices and advice."""
+    """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice."""
     page = Page()
     for answer in plan.pipelines:
         spec, demand = request.specs[answer.key], request.demands[answer.key]
@@ -93,12 +96,15 @@ def print_plan(plan: Plan, request: PlanRequest) -> None:
 
 
 def rounded(value: float | None) -> float | None:
-    """Return `value` rounded as documents have it."""
+    """Return `value` rounded to the number of decimals in documents; None stays None."""
     return None if value is None else round(value, _DIGITS)
 
 
 def replica_words(stages: Iterable[tuple[str, Iterable[PlacementPlan]]]) -> str:
-    """Return the replicas and pools of each of `stages` (name, placements) in one line."""
+    """Return the replicas of stages in one line, such as `vad 1 cpu, asr 3 gpu + 1 spot`.
+
+    `stages` are pairs of a stage's name and its placements. A stage without replicas has `none`.
+    """
     return ", ".join(
         f"{name} {' + '.join(f'{p.replicas} {p.pool}' for p in placements if p.replicas) or 'none'}"
         for name, placements in stages
@@ -235,7 +241,7 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
 
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:
-    """Return the latency that was planned for instead of the SLA."""
+    """Return, as text, the latency target that replaced the SLA in the search."""
     assert answer.replay.target_latency_s is not None
     if answer.replay.target_latency_s >= spec.sla.latency_s:
         return f"{duration(spec.sla.latency_s)}, with the stages' percentiles summed"
@@ -289,7 +295,10 @@ def _packing_words(plan: Plan, packing: Packing) -> str:
 
 
 def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
-    """Yield what is proven about the cost, and under which assumptions."""
+    """Yield lines that say how near the cost is to the lowest possible one, and under which assumptions.
+
+    Nothing for a plan that does not meet the SLA.
+    """
     if not plan.feasible:
         return
     bound = plan.lower_bound_per_hour

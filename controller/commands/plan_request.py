@@ -1,4 +1,4 @@
-"""The arguments of `sluice plan`, checked and made into the optimizer's problem."""
+"""Checks the arguments of `sluice plan` and makes the optimizer's problem from them."""
 
 import difflib
 import math
@@ -19,12 +19,12 @@ from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageNa
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
 MAX_RATE_RPS = 1e12
-"""A demand above this many items per second is taken for a typing error."""
+"""A demand above this many items per second is refused as a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRange:
-    """The loads to plan for, from the lowest to the highest, in the unit of the pipeline `key`."""
+    """The loads of the pipeline `key` to plan for, from the lowest to the highest, in the pipeline's own unit."""
 
     key: PipelineKey
     loads: tuple[float, ...]
@@ -32,9 +32,10 @@ class LoadRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What to plan. `demands` are in the pipelines' own units; where one has a range, `sweep`, its lowest load.
+    """The pipelines to plan for and their loads.
 
-    `current` has the current replicas; it is empty without --current.
+    `demands` are in the pipelines' own units. `sweep` is the range of loads of one pipeline, if a range was given; then
+    `demands` has its lowest load. `current` has the current replicas; it is empty without --current.
     """
 
     specs: Mapping[PipelineKey, PipelineSpec]
@@ -44,10 +45,10 @@ class PlanRequest:
     sweep: LoadRange | None = None
 
     def curve_of(self, name: str) -> PipelineKey:
-        """Return the pipeline `name`, or the only one where `name` is empty.
+        """Return the key of the pipeline whose curve --frontier asks for: `name`, or the only one if `name` is empty.
 
         Raises:
-            click.UsageError: there is no such pipeline, several match, or one has a range of loads.
+            click.UsageError: there is no such pipeline, `name` is empty with several, or one has a range of loads.
         """
         if self.sweep is not None:
             raise click.UsageError(f"--frontier: {self.sweep.key} has a range of loads; --frontier needs one load")
@@ -71,9 +72,10 @@ def ask(
     search_effort: int | None = None,
     current: Path | None = None,
 ) -> PlanRequest:
-    """Return the request of a command line.
+    """Return the plan request for the options of a command line.
 
-    `demands` and `limits` are the values of --demand and --instances; for `composition` None it is the operator's.
+    `demands` and `limits` are the values of --demand and --instances. `composition` None: the operator's default.
+    `search_effort` None: no limit. `current` is the file of --current.
 
     Raises:
         click.UsageError: an option is wrong, or the files and options do not determine the problem.
@@ -115,7 +117,7 @@ def ask(
 def specs_of(
     checked: Validation,
 ) -> tuple[dict[PipelineKey, PipelineSpec], dict[PoolName, PoolSpec]]:
-    """Return the pipelines and pools of valid manifests by name."""
+    """Return the specs of the pipelines, by namespace and name, and of the pools, by name, in valid manifests."""
     from controller.resources.translate import pipeline_spec, pool_spec
 
     pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
@@ -123,7 +125,7 @@ def specs_of(
 
 
 def unknown_name(option: str, name: str, known: Iterable[str]) -> click.UsageError:
-    """Return the error about a name that is not in the files, with the nearest one that is."""
+    """Return the usage error for `name`, which is not among the `known` names; it suggests the nearest of them."""
     names = sorted(known)
     same = [other for other in names if other.rpartition("/")[2] == name]
     close = same if len(same) == 1 else difflib.get_close_matches(name, names, n=1)

@@ -26,17 +26,20 @@ _SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One load of the range, in the pipeline's own unit, and the plan of all pipelines at it."""
+    """One load of the range: `demand` in the pipeline's own unit, and `point` with the plan of all pipelines for it."""
 
     demand: float
     point: LoadPoint
 
     def answer(self, spec: PipelineSpec) -> PipelinePlan:
-        """Return the plan of the pipeline `spec`."""
+        """Return the plan of the pipeline with this `spec`."""
         return self.point.plan.of(spec.key)
 
     def unit_cost(self, spec: PipelineSpec) -> float | None:
-        """Return USD per stream-hour, or per 1,000 requests; None where the load is not served completely."""
+        """Return the cost in USD per stream-hour or, with unit Requests, per 1,000 requests.
+
+        None for a load of 0, or one that is not served completely.
+        """
         if spec.unit is DemandUnit.STREAMS:
             return self.point.cost_per_session_hour
         per_rps_hour = self.point.cost_per_rps_hour
@@ -44,9 +47,10 @@ class Load:
 
 
 def document(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
-    """Return the range as `-o json` and `-o yaml` print it; absent values are null.
+    """Return the document that `-o json` and `-o yaml` print for `loads`; an absent value is null.
 
-    Costs are those of the pipeline `spec`, which has the range. Billed cost, gap and proof are those of all pipelines.
+    Costs are those of the pipeline `spec`, whose load varies. Billed cost, optimality gap and proof are those of all
+    pipelines together. `solve_s` is the time in seconds that the plans took to compute.
     """
     return {
         "namespace": spec.namespace,
@@ -62,7 +66,7 @@ def document(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest, *,
 
 
 def print_sweep(loads: Sequence[Load], spec: PipelineSpec, request: PlanRequest) -> None:
-    """Print one line per load."""
+    """Print one line per load, then the load with the lowest cost per unit and the highest load that can be served."""
     page = Page()
     streams = spec.unit is DemandUnit.STREAMS
     unit, per = ("streams", "stream-hour") if streams else ("requests/s", "1,000 requests")
@@ -129,7 +133,7 @@ def _row(load: Load, spec: PipelineSpec) -> tuple[str, ...]:
 
 
 def _price(amount: float | None) -> str:
-    """Return an amount in USD with enough digits for a small one; - for None."""
+    """Return an amount in USD as text, with enough digits for a small one, such as `$0.00420`; `-` for None."""
     if amount is None:
         return "-"
     digits = 2 if amount <= 0 else max(2, 2 - math.floor(math.log10(amount)))

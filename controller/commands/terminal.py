@@ -14,7 +14,7 @@ _INDENT = "  "
 
 
 class Page:
-    """Prints the lines and tables of a command."""
+    """Prints the lines and tables of a command to standard output."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -23,7 +23,7 @@ class Page:
             self._console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
 
     def say(self, line: str = "", *, indent: int = 0, style: str = "") -> None:
-        """Print one line, wrapped between words on a terminal."""
+        """Print `line`, wrapped between words on a terminal; `indent` counts steps of two spaces."""
         before = _INDENT * indent
         if self._fancy:
             after = before + 2 * _INDENT

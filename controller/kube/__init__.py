@@ -1,1 +1,1 @@
-"""Kubernetes, spoken only here: reading the cluster into a Snapshot, writing scales, reporting in status and Events."""
+"""All access to Kubernetes: reads the cluster into a Snapshot, writes scales, and reports in statuses and Events."""

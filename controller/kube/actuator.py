@@ -1,4 +1,4 @@
-"""Writes the decided replica changes to the API server. It does not reorder within a pipeline or retry later."""
+"""Writes the decided replica changes to the API server. The next cycle decides anew about a change that failed."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class WriteOutcome(Enum):
-    """The outcome of a change. The values are reasons of Events."""
+    """The outcome of a replica change. The values are the reasons of its Events."""
 
     APPLIED = "Scaled"
     """The API server has accepted the change."""
@@ -52,7 +52,7 @@ _ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A change, its outcome, and the server's message if it was refused."""
+    """A replica change and its outcome; `detail` is the error's message where the change failed."""
 
     pipeline: PipelineKey
     change: ReplicaChange
@@ -61,7 +61,7 @@ class Write:
 
 
 class Actuator:
-    """Writes replica counts through the scale subresource."""
+    """Writes the replica counts of workloads through the scale subresource."""
 
     def __init__(self, gateway: Gateway, *, written: Callable[[str, Target, Scale], None] = lambda *_: None) -> None:
         """`written` is called after each write with the namespace, the target and the resulting scale."""
@@ -69,9 +69,10 @@ class Actuator:
         self._written = written
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
-        """Write the changes of all pipelines, those that add replicas first, and return their outcomes.
+        """Write the changes of all pipelines and return their outcomes in the order of writing.
 
-        A failed change does not stop the others, unless the server did not answer or this replica may not write.
+        Changes that remove replicas come last. A failed change does not stop the others, unless the server did not
+        answer or this replica of the operator may not write.
         """
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
         ordered.sort(key=lambda item: item[1].after < item[1].before)  # stable: the decision's order within each half
@@ -110,7 +111,7 @@ class Actuator:
         self._written(namespace, change.target, scale)
 
     def _set_deletion_costs(self, namespace: str, change: ReplicaChange) -> None:
-        """Set which pods are to be deleted first. If that is refused, scale anyway, and other pods may be deleted."""
+        """Set which pods to delete first. If the server refuses that, scale anyway; other pods may be deleted."""
         for pod, cost in change.deletion_costs.items():
             try:
                 self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class View:
-    """The workloads, pods and nodes at one moment; reading a kind that is not current raises its error."""
+    """The workloads, pods and nodes at one moment; a kind that may be outdated raises its error when it is read."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class View:
         """Return all nodes.
 
         Raises:
-            KubeError: the nodes are not current.
+            KubeError: the nodes may be outdated.
         """
         return list(_read(self._nodes).values())
 
@@ -60,7 +60,7 @@ class View:
 
         Raises:
             NotFound: there is no such workload.
-            KubeError: the workloads of this kind or the pods are not current.
+            KubeError: the workloads of this kind or the pods may be outdated.
         """
         kind = _WATCHED.get((target.api_version, target.kind))
         if kind is None:
@@ -72,7 +72,7 @@ class View:
 
 
 class Cluster:
-    """Watches the cluster while its context is entered; without a context, `resync` reads it once."""
+    """Watches workloads, pods and nodes while its context is entered; without a context, `resync` lists them once."""
 
     def __init__(
         self,
@@ -82,9 +82,10 @@ class Cluster:
         beat: Callable[[str], None] = lambda _: None,
         died: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Watch workloads and pods in `namespaces`, in all when empty.
+        """Prepare to watch all nodes, and the workloads and pods in `namespaces`, or in all if that is empty.
 
-        `beat` is called repeatedly with the name of each running watch, `died` with the kind of one that has failed.
+        `beat` is called repeatedly with the name of each running watch, `died` with the kind of one that has ended
+        unexpectedly.
         """
         self._gateway = gateway
         self._beat = beat
@@ -106,7 +107,7 @@ class Cluster:
         )
 
     def written(self, namespace: str, target: Target, scale: Scale) -> None:
-        """Apply the result of a scale write at once: the next cycle must not decide on the replicas before it."""
+        """Apply `scale`, the result of a write to `target`, at once: the next cycle must not read the old replicas."""
         kind = _WATCHED.get((target.api_version, target.kind))
         if kind is None:
             return
@@ -119,7 +120,7 @@ class Cluster:
         )
 
     def resync(self) -> None:
-        """List everything now; kinds that cannot be listed raise when they are read from the `view`."""
+        """List everything now; a kind that cannot be listed raises its error when it is read from a `view`."""
         for watch in self._watches():
             with suppress(KubeError):
                 watch.resync()
@@ -155,7 +156,7 @@ class Cluster:
 
 
 def _merged(watches: Sequence[Watch[T]]) -> Mapping[Key, T] | KubeError:
-    """Return the objects of all `watches`, or the error of one that is not current."""
+    """Return the objects of all `watches`, or the error of one whose objects may be outdated."""
     try:
         parts = [watch.objects() for watch in watches]
     except KubeError as error:

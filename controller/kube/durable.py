@@ -11,7 +11,7 @@ _VERSION = 1
 
 
 def memory_document(memory: PipelineMemory) -> Json:
-    """Return `memory` as JSON without nulls: the server drops nulls of a merge patch at any depth."""
+    """Return `memory` as JSON for a status, without nulls: the server drops nulls of a merge patch at any depth."""
     return {"version": _VERSION, **_without_nulls(encode(memory))}
 
 
@@ -22,7 +22,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def memory_from(document: Json | None) -> PipelineMemory:
-    """Return the memory that `memory_document` wrote; an empty one for None.
+    """Return the memory in `document`, which `memory_document` wrote; an empty memory for None.
 
     Raises:
         InvalidRecord: `document` has another version or other contents.
@@ -39,12 +39,15 @@ def memory_from(document: Json | None) -> PipelineMemory:
 
 
 def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: float) -> PipelineMemory:
-    """Return `memory` as it continues after a restart at `now_s`; `window_s` is the longest stabilisation window.
+    """Return `memory`, read from a status after a restart at `now_s`, with the times and samples to continue with.
 
-    Samples are written when they change, not in every cycle. So the last stored sample held until now, and it enters
-    the window again where it has left it: a restart alone must not lower the demand. Its forecast is then at most the
-    stored demand, and its peak that demand, because a fall of the demand would have been written.
-    A correction that has not changed is not written either, so its age is unknown: it counts from now.
+    `window_s` is the longest stabilisation window, `interval_s` the time between cycles.
+
+    Samples are written when they change, not in every cycle, so the last stored sample held until the restart. It is
+    added again as a sample of the last cycle, because a restart alone must not lower the demand. If the stored sample
+    has left the window, the new one has at most the stored demand as its forecast, and that demand as its peak: a fall
+    of the demand would have been written. A correction that has not changed is not written either, so its age is
+    unknown and counts from now.
     """
     memory = replace(
         memory,

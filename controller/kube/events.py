@@ -43,7 +43,7 @@ class EventRecorder:
         self._drops = False
 
     def record(self, resource: Json, kind: EventType, reason: str, message: str) -> None:
-        """Write an Event about `resource`."""
+        """Write an Event of type `kind` about `resource`, unless it repeats a recent one or exceeds a rate limit."""
         now_s = self._clock()
         metadata = resource["metadata"]
         if not self._admit(metadata["uid"], (reason, message), now_s):
@@ -74,7 +74,7 @@ class EventRecorder:
             _LOG.warning("Event %s for %s was not written: %s", reason, metadata["name"], error)
 
     def forget_all_but(self, uids: set[str]) -> None:
-        """Forget the objects whose UID is not in `uids`."""
+        """Forget the Events and rate limits of the objects whose UID is not in `uids`."""
         self._buckets = {uid: bucket for uid, bucket in self._buckets.items() if uid in uids}
 
     def _admit(self, uid: str, content: tuple[str, str], now_s: float) -> bool:

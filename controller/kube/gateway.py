@@ -36,7 +36,7 @@ _CONNECTIONS = 32
 """Size of the connection pool, for watches and requests. The client's default is five times the number of CPUs."""
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
-"""After a request that timed out, further requests fail at once for this long: each would time out as well."""
+"""After a request that timed out, further requests fail at once for this long, since each would time out as well."""
 _LONGEST_WAIT_S = 30.0
 """Upper limit for the server's Retry-After."""
 _SILENT = "the API server did not answer the previous request in time"
@@ -47,11 +47,11 @@ _Answer = TypeVar("_Answer")
 
 
 class KubeError(Exception):
-    """A request to the API server failed."""
+    """A request to the API server failed, or was not sent."""
 
 
 class Refused(KubeError):
-    """The server rejected the request."""
+    """The server rejected the request; repeating it unchanged is pointless."""
 
 
 class NotFound(Refused):
@@ -71,7 +71,7 @@ class Invalid(Refused):
 
 
 class Unavailable(KubeError):
-    """The server could not be reached, was overloaded, failed, or did not answer in time."""
+    """The server could not be reached, was overloaded, failed, or did not answer in time; a retry may succeed."""
 
 
 class Expired(Unavailable):
@@ -83,12 +83,12 @@ class NotLeading(Unavailable):
 
 
 class ConfigurationError(Exception):
-    """There are no usable credentials."""
+    """There are no usable credentials for an API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of object, as in the paths of the API."""
+    """A kind of Kubernetes object: the parts of its API paths. `namespaced` is False for cluster-wide kinds."""
 
     api_version: str
     plural: str
@@ -96,11 +96,14 @@ class Resource:
 
     @property
     def root(self) -> str:
-        """Return the path of its API group and version."""
+        """Return the path of the kind's API group and version, such as `/apis/apps/v1`."""
         return f"/api/{self.api_version}" if "/" not in self.api_version else f"/apis/{self.api_version}"
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Return the path of a collection, an object or its subresource."""
+        """Return the path of the object `name`, or of its `subresource`.
+
+        Without `name`, the path is that of the list in `namespace`, or in all namespaces (None).
+        """
         parts = [self.root]
         if self.namespaced and namespace is not None:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -130,14 +133,17 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """A change of an object: ADDED, MODIFIED or DELETED; a BOOKMARK only carries the resource version reached."""
+    """A change of `object`: `kind` is ADDED, MODIFIED or DELETED.
+
+    With the kind BOOKMARK nothing has changed: `object` only has the resource version that the watch has reached.
+    """
 
     kind: str
     object: Json
 
 
 class EventStream:
-    """The events of one watch request, until the server ends it."""
+    """The events of one watch request, until the server ends the request."""
 
     def __init__(self, response: Any, request: str) -> None:
         self._response = response
@@ -147,7 +153,7 @@ class EventStream:
         """Yield the events as they arrive.
 
         Raises:
-            Expired: the version it began at is too old.
+            Expired: the resource version that the watch began at is too old.
             Unavailable: the connection failed, was silent for too long, or a line is not an event.
         """
         try:
@@ -166,7 +172,7 @@ class EventStream:
             self._response.close()
 
     def interrupt(self) -> None:
-        """Close the connection from another thread; the thread that reads it gets an error."""
+        """Close the connection from another thread; the thread that reads the events gets an error or their end."""
         with suppress(OSError, ValueError, RuntimeError):  # it is closed already
             self._response.shutdown()
 
@@ -182,7 +188,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Address of the API server and credentials, for another client."""
+    """The address of the API server and the credentials, for another client."""
 
     server: str
     ca_path: str | None
@@ -211,7 +217,7 @@ class Gateway:
             kubeconfig: the file with the credentials.
             permit: called right before each request that changes something; if it raises, nothing is sent.
             on_request: called with the verb of each request: the HTTP method, or WATCH.
-            timeout_s: of each request, to connect and to receive.
+            timeout_s: time limits of each request in seconds: to connect, and to receive.
             always_send: send requests also right after one that timed out, and during a Retry-After.
 
         Raises:
@@ -238,7 +244,7 @@ class Gateway:
         self.close()
 
     def connection(self) -> Connection:
-        """Return the current credentials."""
+        """Return the address of the server and the credentials, read anew."""
         with self._lock:
             self._reload()
             settings = self._client.configuration
@@ -256,7 +262,11 @@ class Gateway:
         )
 
     def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
-        """Return all objects of a kind that match a label selector, in one namespace or in all."""
+        """Return all objects of a kind in `namespace`, or in all (None), that match the label selector `selector`.
+
+        Raises:
+            KubeError: as for `pages`.
+        """
         items: list[Json] = []
         version = ""
         for page in self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})):
@@ -265,9 +275,12 @@ class Gateway:
         return Listing(items=tuple(items), resource_version=version)
 
     def pages(self, resource: Resource, namespace: str | None = None, **selectors: str) -> Iterator[Listing]:
-        """Yield all objects of a kind, in one namespace or in all, page by page, all at one resource version.
+        """Yield the pages of the list of a kind's objects, in `namespace` or in all (None), at one resource version.
 
         `selectors` are query parameters such as `labelSelector`.
+
+        Raises:
+            KubeError: the server refused or cannot be reached, or the list expired before its last page.
         """
         query = [("limit", str(PAGE)), *selectors.items()]
         token: str | None = None
@@ -281,12 +294,14 @@ class Gateway:
     def watch(
         self, resource: Resource, namespace: str | None, version: str, *, lasting_s: int, **selectors: str
     ) -> EventStream:
-        """Return the changes of the objects of a kind, in one namespace or in all, since `version`.
+        """Return the stream of changes of a kind's objects since the resource version `version`.
 
-        The server ends the stream after `lasting_s` with a bookmark, so a longer silence is a failure.
+        The stream covers `namespace`, or all namespaces (None). The server ends it after `lasting_s` seconds with a
+        bookmark, so a longer silence is a failure. `selectors` are query parameters such as `fieldSelector`.
 
         Raises:
-            Expired: the server no longer has the events since `version`.
+            Expired: the server no longer has the changes since `version`.
+            KubeError: the server refused or cannot be reached.
         """
         path = resource.path(namespace)
         query = [("watch", "true"), ("resourceVersion", version), ("allowWatchBookmarks", "true")]
@@ -305,7 +320,7 @@ class Gateway:
         return self._authenticated(f"GET {path}", send)
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
-        """Return one object."""
+        """Return the object `name`; `NotFound` when there is none."""
         return self._call("GET", resource.path(namespace, name))
 
     def read_scale(self, namespace: str, target: Target) -> Scale:
@@ -318,24 +333,24 @@ class Gateway:
         return _scale(self._patch(self._scale_path(namespace, target), patch))
 
     def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
-        """Merge `status` into the status of an object and return the object.
+        """Merge `status` into the status of the object with this `name` and `uid`, and return the object.
 
         Raises:
-            NotFound: it was deleted.
+            NotFound: the object was deleted.
             Conflict: the object of this name has another uid, because it was deleted and created again.
         """
         return self._patch(resource.path(namespace, name, "status"), {"metadata": {"uid": uid}, "status": status})
 
     def create_event(self, namespace: str, event: Json) -> None:
-        """Record an Event."""
+        """Create the Event `event` in `namespace`."""
         self.create(EVENTS, namespace, event)
 
     def create(self, resource: Resource, namespace: str, body: Json) -> Json:
-        """Create an object and return it; `Conflict` when its name is taken."""
+        """Create the object `body` and return it as stored; `Conflict` when its name is taken."""
         return self._call("POST", resource.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=body)
 
     def patch(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
-        """Merge `patch` into an object and return it; `Conflict` when it is not at the resourceVersion in `patch`."""
+        """Merge `patch` into an object and return the object; `Conflict` if `patch` names another resourceVersion."""
         return self._patch(resource.path(namespace, name), patch)
 
     def _scale_path(self, namespace: str, target: Target) -> str:
@@ -343,7 +358,7 @@ class Gateway:
         return resource.path(namespace, target.name, "scale")
 
     def _discover(self, target: Target) -> Resource:
-        """Return the resource of the target's kind by API discovery; a kind with a scale is remembered."""
+        """Look up the target's kind by API discovery, and remember its resource; `NotFound` if it has no scale."""
         root = Resource(api_version=target.api_version, plural="").root
         try:
             served = self._call("GET", root)["resources"]
@@ -420,7 +435,10 @@ class Gateway:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> Any:
-        """Send a request and return the response, not read yet; `limit_s` to connect, and for each part received."""
+        """Send a request and return the response, whose body is not read yet.
+
+        `limit_s` has the time limits in seconds: to connect, and to receive each part of the response.
+        """
         until_s, why = self._paused
         if time.monotonic() < until_s and not self._always_send:
             raise Unavailable(f"{method} {path}: not sent: {why}")
@@ -504,7 +522,7 @@ def _retry_after_s(error: Any) -> float | None:
 
 
 def _translated(error: Any, request: str) -> KubeError:
-    """Return the `KubeError` for an error of the client; other statuses than those above count as temporary."""
+    """Return the `KubeError` for an error of the client; a status that `_BY_STATUS` lacks counts as `Unavailable`."""
     try:
         message = json.loads(error.body)["message"]
     except (ValueError, TypeError, KeyError):

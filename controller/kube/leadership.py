@@ -15,7 +15,7 @@ _DEAD_S = 30.0  # beyond the duration, without progress of the thread: a request
 
 
 def boot_clock() -> float:
-    """Return the seconds since boot, including time asleep: a lease also expires while the machine is suspended."""
+    """Return the seconds since boot, suspended time included: a lease also expires while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -40,14 +40,14 @@ class Leadership:
         """Prepare to compete; nothing is requested before the context is entered.
 
         Args:
-            gateway: for the Lease alone, without a `permit`, and with time limits that are short beside the duration.
+            gateway: used for the Lease alone; without a `permit`, and with the time limits of `terms.timeout_s`.
             namespace: of the Lease.
             name: of the Lease.
             identity: unique to this process: `<pod>_<unique suffix>`. The admission policy compares the pod.
-            terms: the times.
-            beat: called at every turn of the thread with the seconds within which the next turn comes.
+            terms: the duration of the lease and the times derived from it.
+            beat: called in every turn of the thread with the number of seconds within which the next turn must come.
             ended: called with the reason when the lease is lost or the thread fails.
-            clock: monotonic seconds.
+            clock: returns monotonic seconds.
         """
         self._gateway = gateway
         self._namespace, self._name = namespace, name
@@ -70,9 +70,10 @@ class Leadership:
         return not self._released and self._state.may_write(self._clock())
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until this replica may write for the first time; return whether it may.
+        """Wait until this replica may write for the first time; return whether that has happened.
 
-        Waits at most `timeout_s`; if the replica holds the lease by then, up to twice `settle_s` more.
+        The wait takes at most `timeout_s` seconds, and up to twice `settle_s` more if the replica holds the lease by
+        then.
         """
         if self._leading.wait(timeout_s):
             return True
@@ -82,7 +83,7 @@ class Leadership:
         """Return the text of `/readyz` for a standby, which names the leader.
 
         Raises:
-            KubeError: the Lease cannot be read or requested.
+            KubeError: the last request for the Lease failed.
         """
         state = self._state
         if self._trouble is not None:
@@ -91,7 +92,7 @@ class Leadership:
         return f"standby, leader is {holder}" if holder else "standby, there is no leader yet"
 
     def problem(self) -> str:
-        """Return why this replica may not write."""
+        """Return the reason, as text, why this replica may not write."""
         state, lease = self._state, f"the lease {self._namespace}/{self._name}"
         if state.began_s is None:
             return f"this replica does not hold {lease}"
@@ -139,7 +140,7 @@ class Leadership:
             _LOG.info("this replica is the leader: it acquired the lease %s/%s", self._namespace, self._name)
 
     def _after(self, request: Request) -> Candidate:
-        """Send `request` and return the state after its response."""
+        """Send `request` and return the state after its response or failure."""
         state = self._state
         sent_s = self._clock()  # before the request leaves
         try:

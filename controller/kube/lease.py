@@ -1,9 +1,9 @@
 """The rules of the operator's Lease: when this replica may write, and its next request. Pure; times are arguments.
 
 A replica uses only its own monotonic clock. The holder counts the duration from *before* it sent the request that
-renewed the Lease; the others count from *after* they have seen the renewal, and wait for the whole duration. So the
-holder stops writing, earlier by the margin, before another replica requests the Lease. Of several requests the server
-accepts one, because each names the resource version of the Lease that it is based on.
+renewed the Lease, and stops writing a margin before the end. The other replicas count from *after* they have seen the
+renewal, and request the Lease when the whole duration is over. So the holder stops before that. Of several requests the
+server accepts one, because each names the resource version of the Lease that it is based on.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Request(Enum):
-    """A request for the Lease."""
+    """A request to the API server: read the Lease, create it, take it over, or renew it."""
 
     READ = "read"
     CREATE = "create"
@@ -21,7 +21,10 @@ class Request(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRecord:
-    """The state of the Lease on the server; `holder` is None when it was released."""
+    """The Lease as on the server; `holder` is None after a release.
+
+    `transitions` counts the changes of the holder. `version` is the resource version.
+    """
 
     holder: str | None
     duration_s: float
@@ -33,20 +36,20 @@ class LeaseRecord:
 class Terms:
     """The times of a lease, all derived from its duration.
 
-    Takeover after a crash takes up to 1.23 times the duration, plus the requests: a standby sees the last renewal up to
-    `poll_s` late, waits `duration_s` from then, and writes after `settle_s`.
+    Takeover after a crash takes up to 1.23 times the duration (1.38 times the shortest, 2 s), plus the requests: a
+    standby sees the last renewal up to `poll_s` late, waits `duration_s` from then, and writes after `settle_s`.
     """
 
     duration_s: float
 
     @property
     def margin_s(self) -> float:
-        """Time before the end at which the holder stops writing: for requests in flight, and clocks that drift."""
+        """Time before the end at which the holder stops writing: for requests in flight and clock drift."""
         return self.duration_s / 5
 
     @property
     def renew_s(self) -> float:
-        """Time between renewals: several may fail before the holder must stop writing."""
+        """Time between renewals: failed ones can be retried several times before the holder must stop writing."""
         return self.duration_s / 5
 
     @property
@@ -61,23 +64,25 @@ class Terms:
 
     @property
     def settle_s(self) -> float:
-        """Time for which a new holder neither writes nor reads the state for its first decision.
+        """Time during which a new holder does not write yet, and does not read the state for its first decision.
 
         The admission policy sees a new holder through a watch, with a delay of milliseconds (0.3 s on an overloaded
-        machine). Until then it may accept a write of the former holder, which the first decision must see. The delay
-        does not depend on the duration, so this time has a minimum.
+        machine). Until then the policy may accept a write of the former holder, which the first decision must see. The
+        delay does not depend on the duration, so this time has a minimum.
         """
         return max(0.5, self.duration_s / 10)
 
     @property
     def timeout_s(self) -> tuple[float, float]:
-        """Time limits of one request, to connect and to receive: two may fail before the holder must stop writing."""
+        """Time limits of one request, to connect and to receive: a renewal that times out can be sent once more."""
         return self.duration_s / 8, self.duration_s / 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One replica's knowledge of the Lease. Each method returns the next state; times are of its monotonic clock.
+    """What one replica knows about the Lease. Times are seconds on the replica's monotonic clock.
+
+    `read`, `granted`, `refused` and `failed` return the state after that answer, and change nothing in place.
 
     A replica is a standby until one of its requests is granted, then the holder until `lost`. It never becomes a
     standby again: a process that has lost the lease ends.
@@ -92,7 +97,7 @@ class Candidate:
     read_s: float = float("-inf")
     """Time of the last successful read."""
     pause_s: float = float("-inf")
-    """Time before which nothing is requested."""
+    """Time before which no request is sent."""
     outdated: bool = False
     """Whether `record` is known to be outdated."""
     began_s: float | None = None
@@ -121,7 +126,7 @@ class Candidate:
         return (take, free_s) if free_s <= poll_s else (Request.READ, poll_s)
 
     def read(self, record: LeaseRecord | None, at_s: float) -> "Candidate":
-        """Return the state after a read at `at_s` has returned `record`."""
+        """Return the state after a read at `at_s` returned `record` (None: there is no Lease)."""
         state = replace(self, read_s=at_s, outdated=False)
         if self.began_s is not None:
             taken = record is not None and record.holder != self.identity
@@ -132,7 +137,7 @@ class Candidate:
         return state
 
     def granted(self, record: LeaseRecord, sent_s: float, at_s: float) -> "Candidate":
-        """Return the state after a request sent at `sent_s` was granted by a response at `at_s`."""
+        """Return the state after a request sent at `sent_s` was granted; the response `record` came at `at_s`."""
         return replace(
             self,
             record=record,
@@ -147,13 +152,13 @@ class Candidate:
         return replace(self, outdated=True)
 
     def failed(self, at_s: float) -> "Candidate":
-        """Return the state after a request failed at `at_s`, so that it is unknown whether it was granted."""
+        """Return the state after a request failed at `at_s`; the server may have granted it nevertheless."""
         gone = self.began_s is not None and self.record is None and at_s >= self.ends_s
         return replace(self, pause_s=at_s + self.terms.retry_s, lost=self.lost or gone)
 
     @property
     def ends_s(self) -> float:
-        """Time until which no other replica can have taken the lease."""
+        """Time until which no other replica takes the lease of this one; -inf before this replica held it."""
         return self.sent_s + self.terms.duration_s
 
     @property

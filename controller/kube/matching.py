@@ -21,14 +21,14 @@ _CONTAINERS = ("initContainerStatuses", "containerStatuses")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One of the `matchExpressions` of a selector."""
+    """One of the `matchExpressions` of a label selector."""
 
     key: str
     operator: str
     values: frozenset[str]
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` meet it; an unknown operator is never met."""
+        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
         value = labels.get(self.key)
         match self.operator:
             case "In":
@@ -50,13 +50,13 @@ class LabelSelector:
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether it selects a pod with `labels`."""
+        """Return whether the selector matches a pod with `labels`."""
         return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A Deployment or StatefulSet: its desired replicas and the selector of its pods."""
+    """A Deployment or StatefulSet: its desired replicas, the selector of its pods, and its resource version."""
 
     replicas: int
     selector: LabelSelector
@@ -65,7 +65,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPod:
-    """A pod; `text` is the JSON of the stored fields."""
+    """A pod in its stored form; `text` is JSON with the fields that `controller.kube.workloads` reads."""
 
     name: str
     namespace: str
@@ -93,7 +93,7 @@ class Pods:
 
 
 def kept_pod(pod: Json) -> KeptPod:
-    """Return the stored form of a pod."""
+    """Return the stored form of a pod from the API."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     kept = {
@@ -121,7 +121,7 @@ def kept_pod(pod: Json) -> KeptPod:
 
 
 def kept_node(node: Json) -> Json:
-    """Return the stored form of a node."""
+    """Return the stored form of a node: only the fields that are read."""
     return {
         "metadata": {
             **_parts(node["metadata"], ("name", "deletionTimestamp")),
@@ -133,7 +133,7 @@ def kept_node(node: Json) -> Json:
 
 
 def kept_workload(workload: Json) -> Workload:
-    """Return the stored form of a Deployment or StatefulSet."""
+    """Return the stored form of a Deployment or StatefulSet from the API."""
     spec = workload["spec"]
     selector = spec.get("selector") or {}
     return Workload(

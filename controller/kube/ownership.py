@@ -13,11 +13,11 @@ _KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED
 
 _LOG = logging.getLogger(__name__)
 _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
-"""Failures that do not count as refused, because they are reported elsewhere: a missing target, or another leader."""
+"""Failures that `refused` leaves out because they are reported elsewhere: a missing target, another leader."""
 
 
 class Ownership:
-    """The writes of earlier cycles, and the other autoscalers of the cluster."""
+    """Knows the outcomes of Sluice's writes in earlier cycles, and the other autoscalers of the cluster."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -27,7 +27,7 @@ class Ownership:
         self._problems: dict[Resource, str] = {}
 
     def refresh(self) -> None:
-        """List the other autoscalers with their targets; keep the last known ones of a kind that cannot be listed."""
+        """List HorizontalPodAutoscalers and ScaledObjects; a kind that cannot be listed keeps the last known ones."""
         for resource, kind in _KINDS.items():
             try:
                 items = self._gateway.list_all(resource).items
@@ -41,7 +41,7 @@ class Ownership:
                 self._problems[resource] = str(error)
 
     def wrote(self, writes: Iterable[Write]) -> None:
-        """Keep the outcomes of this cycle's changes for the next one."""
+        """Keep the outcomes of this cycle's `writes` for the next cycle."""
         self._refused.clear()
         for write in writes:
             key = write.pipeline, (write.change.stage, write.change.pool)
@@ -54,9 +54,10 @@ class Ownership:
     def written(
         self, spec: PipelineSpec, targets: Mapping[PlacementKey, TargetState | TargetMissing]
     ) -> Mapping[PlacementKey, int]:
-        """Return the replicas that Sluice last wrote to each placement.
+        """Return the replicas that Sluice last wrote to each placement, as far as its last write succeeded.
 
-        A write that another client has overridden is returned once more and then forgotten.
+        If a target desires another number, another client has changed it: the write is returned once more, and then
+        forgotten.
         """
         last: dict[PlacementKey, int] = {}
         for key, target in targets.items():
@@ -68,11 +69,11 @@ class Ownership:
         return last
 
     def refused(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
-        """Return the server's messages for the changes that it refused in the previous cycle."""
+        """Return, by placement, the errors of the pipeline's changes that were refused or failed in the last cycle."""
         return {key: self._refused[spec.key, key] for key in spec.placement_keys() if (spec.key, key) in self._refused}
 
     def autoscalers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
-        """Return the other autoscalers of the pipeline's workloads as `Kind/name`."""
+        """Return, by placement, the other autoscalers that scale the pipeline's workloads, as `Kind/name`."""
         return {
             (stage.name, placement.pool): by_target[spec.namespace, placement.target]
             for by_target in self._autoscalers.values()
@@ -83,7 +84,7 @@ class Ownership:
 
 
 def _target(autoscaler: Json) -> tuple[str, Target]:
-    """Return the namespace and target of an autoscaler; in KEDA the kind of a target defaults to Deployment."""
+    """Return the namespace and the target of an autoscaler; KEDA's default kind of a target is Deployment."""
     target = autoscaler.get("spec", {}).get("scaleTargetRef", {})
     scaled = Target(
         api_version=target.get("apiVersion") or "apps/v1",

@@ -1,5 +1,4 @@
-"""Makes the Snapshot of a cycle: resources from the stores, workloads and nodes from the cluster, metrics from the
-source.
+"""Makes the Snapshot of a cycle from the resources in the stores, workloads and nodes of the cluster, and metrics.
 
 Deployments, StatefulSets, pods and nodes are watched. For a target of another kind, each cycle requests its scale and
 the pods of the scale's selector: two small requests, for eight targets at a time.
@@ -59,7 +58,7 @@ _METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvalidObject:
-    """A resource that cannot be used, with the text and the reason of its condition."""
+    """A resource that cannot be used; `problem` and `reason` are the message and the reason of its condition."""
 
     resource: KeptResource
     problem: str
@@ -68,7 +67,7 @@ class InvalidObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A Snapshot, the stored resources it was made from, and the resources that cannot be used."""
+    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used."""
 
     snapshot: Snapshot
     pipelines: Mapping[PipelineKey, KeptResource]
@@ -77,7 +76,7 @@ class Observation:
     invalid_pools: tuple[InvalidObject, ...]
 
     def of(self, contained: Contained) -> "Observation":
-        """Return the observation with the pipelines whose decision failed among those that cannot be used."""
+        """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
         left_out = tuple(
             InvalidObject(
                 resource=self.pipelines[key],
@@ -95,7 +94,7 @@ class Observation:
 
 
 class Resources:
-    """The resources in the stores, parsed. A spec is parsed once per generation."""
+    """Parses the resources in the stores; a pipeline's spec is parsed only once per generation."""
 
     def __init__(self, pipelines: ResourceStore, pools: ResourceStore, namespaces: tuple[str, ...]) -> None:
         self._pipelines = pipelines
@@ -104,7 +103,7 @@ class Resources:
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        """Return the pipelines with their specs, and those whose spec cannot be used."""
+        """Return the pipelines in the managed namespaces with their specs, and those whose spec cannot be used."""
         usable, invalid = [], []
         specs: dict[tuple[str, int], PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
@@ -133,7 +132,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CarriedOver:
-    """What the last cycle passed on, by the UID of the resource."""
+    """What the last cycle passed on to this one, by the UID of the resource."""
 
     pipelines: Mapping[str, PipelineMemory] = field(default_factory=dict)
     pools: Mapping[str, PoolMemory] = field(default_factory=dict)
@@ -165,7 +164,7 @@ class Reader:
         namespaces: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready before its metrics must be there."""
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
         self._source = source
         self._resources = Resources(pipelines, pools, namespaces)
@@ -185,10 +184,12 @@ class Reader:
         self._threads.shutdown(cancel_futures=True)
 
     def observe(self) -> Observation:
-        """Return the present state. A workload or a metric that cannot be read is in the Snapshot as absent.
+        """Return the present state of resources, cluster and metrics.
+
+        A workload or a metric that cannot be read is in the Snapshot as missing, with the reason.
 
         Raises:
-            Unavailable: the nodes cannot be read, because the API server does not answer.
+            Unavailable: the nodes may be outdated, because the API server does not answer.
         """
         now_s = self._clock()
         pools, invalid_pools = self._resources.pools()
@@ -221,7 +222,7 @@ class Reader:
         )
 
     def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
-        """Return the nodes, and empty text; where the operator may not list them, the last known nodes and why."""
+        """Return all nodes and an empty text; if the server refuses the list, the last known nodes and the reason."""
         try:
             self._last_nodes = view.nodes()
         except Refused as error:
@@ -229,7 +230,7 @@ class Reader:
         return self._last_nodes, ""
 
     def remember(self, observation: Observation, decision: Decision) -> None:
-        """Keep what `decision` passes on to the next cycle, and forget objects that no longer exist."""
+        """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
         self._carried_over = _CarriedOver(
             pipelines={observation.pipelines[each.key].uid: each.memory for each in decision.pipelines},
             pools={observation.pools[pool.name].uid: pool.memory for pool in decision.pools},
@@ -264,7 +265,7 @@ class Reader:
     def _found(
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
     ) -> "_Workload | Future[_Workload]":
-        """Return the workload of `target`, or the future of its request where it is not watched."""
+        """Return the workload of `target`; if its kind is not watched, the future of a request for it."""
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
@@ -407,7 +408,7 @@ def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
 
 
 def _unreadable(target: Target, error: KubeError) -> _Workload:
-    """Return a workload that could not be read. Its cost is unknown unless the server says that it does not exist."""
+    """Return a workload that could not be read; its cost is unknown, unless `error` says that it does not exist."""
     problem = unreadable_target(target, str(error), unavailable=isinstance(error, Unavailable))
     return _absent(problem, unreadable=not isinstance(error, NotFound))
 

@@ -1,6 +1,6 @@
-"""Writes the statuses and Events of a cycle, and only those that changed.
+"""Writes the statuses and Events of a cycle, but only those that changed.
 
-Changes are found by comparison with the stored status, so a restart writes nothing again.
+Each new status is compared with the stored one, so nothing is written again after a restart.
 """
 
 import logging
@@ -39,15 +39,15 @@ from optimizer.model import PipelineKey
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 INVALID_SHARE = 0.5
-"""Share of the interval for the statuses of resources that cannot be used, so that many of them delay no other."""
+"""Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
 STATUS_SHARE = 0.2
-"""Share of the interval for the statuses of pipelines without changes: thousands can take longer than a cycle."""
+"""Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 _PARALLEL = 8
 _VERDICT = {PIPELINES: ConditionType.READY, POOLS: ConditionType.AVAILABLE}
 
 
 class Reporter:
-    """Writes status and Events."""
+    """Writes the statuses and Events of SpeechPipelines and ComputePools."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class Reporter:
         interval_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Every written object is put into its store at once, before the watch delivers it."""
+        """`pipelines` and `pools` get every written object at once, before the watches deliver it.
+
+        `interval_s` is the time between cycles; `clock` returns monotonic seconds.
+        """
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
@@ -76,11 +79,12 @@ class Reporter:
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
     ) -> frozenset[PipelineKey]:
-        """Write the statuses of all usable resources, and return the pipelines that may be acted on.
+        """Write the statuses of pools and usable pipelines, and return the pipelines that may be acted on.
 
-        Not returned are pipelines whose status could not be written, because they no longer exist or the server does
-        not answer, and pipelines without changes that have to wait for a later cycle. `news` are the pipelines whose
-        decision differs from the last one; they come first.
+        A pipeline is left out if its status could not be written because the pipeline no longer exists, the write
+        conflicted with another, or the server does not answer; after another refusal, it may be acted on. Statuses of
+        pipelines without replica changes are written for `STATUS_SHARE` of the interval. First come those in `news`,
+        whose decision differs from the last one. Pipelines that must wait for a later cycle are left out too.
         """
         snapshot, now_s = observation.snapshot, decision.now_s
         self._unreachable.clear()
@@ -96,9 +100,9 @@ class Reporter:
     def record_events(
         self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]
     ) -> None:
-        """Write Events for `decisions` and for every failed write of `writes`.
+        """Write Events for `decisions` and for every failed write in `writes`.
 
-        Then write the statuses of resources that cannot be used, as many as there is time for.
+        Then write the statuses of resources that cannot be used, as many as `INVALID_SHARE` allows.
         """
         failed: set[PipelineKey] = set()
         for write in writes:
@@ -132,8 +136,10 @@ class Reporter:
                 self._record_verdict(resource, old, status)
 
     def _while_time(self, share: float, items: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
-        """Write `items` until that share of the interval is over, at least one batch of them; yield each with its
-        result."""
+        """Call `write` on `items` in parallel; yield each item with its result.
+
+        Stops when `share` of the interval is over, but not before the first batch is written.
+        """
         left, until_s = iter(items), self._clock() + share * self._interval_s
         while some := list(islice(left, _PARALLEL)):
             yield from zip(some, self._threads.map(write, some), strict=True)
@@ -168,7 +174,10 @@ class Reporter:
         return frozenset(writable)
 
     def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> bool:
-        """Write `status` if it differs enough from `old`; return whether the resource may be acted on."""
+        """Write `status` if it differs enough from `old`; return whether the resource may be acted on.
+
+        `status` is written as a merge patch. After a request without an answer, no further one is sent in this cycle.
+        """
         name = resource.name
         if not worth_writing(old, status, now_s - written_at_s(old)) or not (patch := merge_patch(old, status)):
             return True
@@ -197,7 +206,7 @@ class Reporter:
         return True
 
     def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
-        """Whether the object no longer exists, or another one has its name. A conflict can have other reasons too."""
+        """Return whether the object is gone or another has its name; a conflict can have other reasons too."""
         try:
             now = self._gateway.get(kind, resource.namespace or None, resource.name)
         except NotFound:
@@ -207,7 +216,7 @@ class Reporter:
         return bool(now["metadata"]["uid"] != resource.uid)
 
     def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
-        """Write an Event when the first condition changed; none for one that is True from the start."""
+        """Write an Event if the status of the first condition changed; none if it is True from the start."""
         condition = new["conditions"][0]
         if condition["status"] != _verdicts(old).get(condition["type"], "True"):
             kind: EventType = "Normal" if condition["status"] == "True" else "Warning"

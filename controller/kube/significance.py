@@ -9,13 +9,17 @@ from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
 
 REFRESH_S = 60.0
-"""Seconds between two writes of a status in which only observed values changed."""
+"""Minimum seconds between two writes of a status in which only observed values changed."""
 _MOVED = 0.1  # share by which an observed number must change to be written
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
-    """Return whether to write `new`: at once when a decision changed, after `REFRESH_S` when observations moved."""
+    """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
+
+    A changed decision is written at once, and so is any status if the stored memory is invalid. Other changes are
+    written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
+    """
     try:
         memory_from(old.get("memory"))
     except InvalidRecord:
@@ -39,7 +43,7 @@ def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
 
 
 def _decided(status: Json) -> object:
-    """Return the parts that are written at once: replicas, conditions, limits, and the memory a restart needs."""
+    """Return the parts whose changes are written at once: replicas, conditions, limits, and what a restart needs."""
     memory = status.get("memory") or {}
     return (
         status.get("observedGeneration"),
@@ -73,7 +77,7 @@ def _condensed(status: Json) -> Json:
 
 
 def _moved(old: object, new: object) -> bool:
-    """Return whether a number moved by more than a tenth, or anything else changed; numbers in texts do not count."""
+    """Return whether a number moved by more than a tenth or anything else changed, except numbers within a text."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() != new.keys() or any(_moved(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):

@@ -31,9 +31,9 @@ _MESSAGE = 2048  # characters that the schema allows
 def pipeline_status(
     snapshot: Snapshot, state: PipelineState, own: PipelineDecision, decision: Decision, old: Json
 ) -> Json:
-    """Return the status of a pipeline, whose decision `own` is part of `decision`.
+    """Return the status of the pipeline `state` as JSON; `own` is its decision, a part of `decision`.
 
-    `old` is the stored status: a condition whose status has not changed keeps its transition time.
+    `old` is the stored status. A condition whose status has not changed keeps its transition time.
     """
     spec, now_s = state.spec, decision.now_s
     plan, profile, words = own.plan, own.profile, summary(own)
@@ -96,8 +96,9 @@ def pipeline_status(
 def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
     """Return the status of a resource that cannot be used: `old` with `condition`, which says why.
 
-    The rest of `old` stays, because the operator resumes from it. `admissible` becomes that of the last plan: the
-    lower value that holds while replicas start would otherwise stay until the resource is usable again.
+    The rest of `old` stays, because the operator resumes from it. Only `admissible` is set to what the last plan admits
+    (absent: no limit). It may have been lower while replicas were starting, and nothing would raise it until the
+    resource is usable again.
     """
     others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
     by_plan = (old.get("memory") or {}).get("admissible")
@@ -111,7 +112,7 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
 
 
 def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
-    """Return the status of a pool; `old` is the stored one."""
+    """Return the status of a pool as JSON; `old` is the stored status, from which transition times are kept."""
     memory = decision.memory
     condition = pool_condition(memory, state.unread, now_s)
     return _without_none(
@@ -133,7 +134,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
 
 
 def written_at_s(status: Json) -> float:
-    """Return when a pipeline's status was last written, in seconds since the epoch; -inf where it has no time."""
+    """Return the time of the last write of a pipeline's status in seconds since the epoch; -inf if it is unknown."""
     try:
         return seconds(status["memory"]["explanation"]["time"])
     except (KeyError, TypeError, ValueError):  # the schema does not restrict the memory
@@ -141,9 +142,9 @@ def written_at_s(status: Json) -> float:
 
 
 def number(value: Reading | None, *, rounding: str | None = None) -> str | None:
-    """Return `value` as a decimal string that the schema allows; None for an absent, infinite or absurdly large one.
+    """Return `value` as a decimal string that the schema allows; None if it is absent, not finite, or 1e30 or larger.
 
-    Observed numbers have two significant digits. With `rounding`, a constant of `decimal`, there are three.
+    The result has two significant digits, or three with `rounding`, a constant of the module `decimal`.
     """
     if value is None or isinstance(value, Absence) or not math.isfinite(value):
         return None
@@ -180,7 +181,7 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
 
 
 def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:
-    """Return the price of the whole instances that the plan's replicas occupy."""
+    """Return the price in USD per hour of the whole instances that the plan's replicas occupy."""
     sizes: dict[PoolName, list[tuple[int, int]]] = {}
     replicas = plan.replicas()
     for stage in state.spec.stages:
@@ -193,7 +194,7 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
 
 
 def _bound(decision: Decision) -> tuple[float | None, float | None]:
-    """Return the lower bound and the optimality gap; (None, None) for several pipelines, which have them together."""
+    """Return the plan's lower bound (USD per hour) and optimality gap; (None, None) unless it is of one pipeline."""
     plan = decision.plan
     return (None, None) if plan is None or len(plan.pipelines) != 1 else (plan.lower_bound_per_hour, plan.gap)
 

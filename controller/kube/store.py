@@ -1,6 +1,6 @@
-"""Objects as last seen, updated by watches, lists and our own writes; readers get a consistent copy.
+"""Stores of objects as last seen, updated by watches, lists and our own writes; readers get a consistent copy.
 
-The newer resource version wins, so the order of updates does not matter.
+Of two versions of an object, the newer resource version is stored, whatever the order in which they arrive.
 """
 
 import json
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Store(Generic[T]):
-    """The objects of one kind, each reduced by `keep` to what is needed of it."""
+    """The objects of one kind, each in the reduced form that `keep` returns."""
 
     def __init__(self, keep: Callable[[Json], T]) -> None:
         self._keep = keep
@@ -28,7 +28,7 @@ class Store(Generic[T]):
         self._objects: dict[Key, tuple[int, T]] = {}
 
     def put(self, resource: Json) -> None:
-        """Store an object, unless a newer version of it is stored."""
+        """Store `resource`, an object from the API, unless a newer version of it is stored."""
         key, version = _key(resource), _version(resource)
         known = self._objects.get(key)
         if known is not None and known[0] > version:
@@ -40,14 +40,17 @@ class Store(Generic[T]):
                 self._objects[key] = (version, kept)
 
     def amend(self, key: Key, version: str, change: Callable[[T], T]) -> None:
-        """Apply `change` to the stored object, which becomes `version`, unless it is missing or already as new."""
+        """Replace the stored object by `change(object)` at resource version `version`.
+
+        Nothing changes if the object is missing, or stored at that version or a newer one.
+        """
         with self._lock:
             known = self._objects.get(key)
             if known is not None and known[0] < int(version):
                 self._objects[key] = (int(version), change(known[1]))
 
     def remove(self, resource: Json) -> None:
-        """Remove a deleted object, unless it has been created again since."""
+        """Remove the deleted object `resource`, unless a newer one of the same name is stored."""
         with self._lock:
             known = self._objects.get(_key(resource))
             if known is not None and known[0] <= _version(resource):
@@ -78,7 +81,7 @@ class Store(Generic[T]):
         return MappingProxyType({key: objects[key][1] for key in sorted(objects)})
 
     def get(self, key: Key) -> T | None:
-        """Return an object, None if it is not stored."""
+        """Return the stored object `key`; None if there is none."""
         known = self._objects.get(key)
         return None if known is None else known[1]
 
@@ -103,12 +106,12 @@ class KeptResource:
         return resource
 
     def status(self) -> Json:
-        """Return its status, empty if it has none."""
+        """Return the status of the resource; empty if it has none."""
         return self.whole().get("status") or {}
 
 
 def kept_resource(resource: Json) -> KeptResource:
-    """Return the stored form of a resource."""
+    """Return the stored form of a SpeechPipeline or ComputePool from the API."""
     metadata = resource["metadata"]
     # managedFields can be most of an object, and are not needed.
     rest = {**resource, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
@@ -128,7 +131,7 @@ class ResourceStore(Store[KeptResource]):
         super().__init__(kept_resource)
 
     def put(self, resource: Json) -> None:
-        """Store an object, unless this version is stored already, as for nearly all objects of a repeated list."""
+        """Store `resource`, unless this version or a newer one is stored, as for most objects of a repeated list."""
         known = self._objects.get(_key(resource))
         if known is None or known[0] < _version(resource):
             super().put(resource)

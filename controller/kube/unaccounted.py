@@ -22,7 +22,10 @@ class UnaccountedReplicas:
         self._occupied: Mapping[tuple[str, PlacementKey], int] = {}
 
     def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
-        """Return the last valid specs of the pipelines that are invalid now; `specs` are those of the valid ones."""
+        """Return the last valid spec of each pipeline in `invalid_uids`, as far as one is known, and remember `specs`.
+
+        `specs` are those of all pipelines that are valid now. Pipelines in neither argument are forgotten.
+        """
         before = {uid: self._valid[uid] for uid in invalid_uids if uid in self._valid}
         self._valid = {**{spec.uid: spec for spec in specs}, **before}
         return tuple(before.values())
@@ -30,9 +33,10 @@ class UnaccountedReplicas:
     def count(
         self, specs: Sequence[PipelineSpec], invalid: Sequence[PipelineSpec], targets: Targets
     ) -> Mapping[PoolName, Mapping[int, int]]:
-        """Return the unaccounted replicas of each pool, by how many of them fit an instance.
+        """Return the unaccounted replicas of each pool, by the number of such replicas that fit an instance.
 
-        `targets` has the workloads of all pipelines, valid and invalid.
+        `specs` are those of the pipelines in the Snapshot, `invalid` those of the others. `targets` has the workloads
+        of all these pipelines. Those that can be read are remembered for cycles in which they cannot.
         """
         unaccounted: dict[PoolName, Counter[int]] = {}
         occupied: dict[tuple[str, PlacementKey], int] = {}

@@ -1,11 +1,11 @@
-"""Keeps the objects of one built-in kind up to date: lists them once, then watches, and lists again when it must.
+"""Keeps the objects of one built-in kind up to date: lists them, then watches; lists again if a watch expires.
 
 kopf watches the operator's own kinds (`controller.handlers`). It does not fit pods, nodes and workloads:
 
 * There are up to 17,000 pods at 5,000 pipelines. kopf runs a worker per object and leaves 30 KiB of garbage per event:
-  25,000 Deployments took 280 MiB and 13 s of CPU. Here an object is reduced to the fields that are read as it arrives.
+  25,000 Deployments took 280 MiB and 13 s of CPU. Here only the fields that are read are stored of an object.
 * A decision must not rest on pods or nodes of minutes ago. `Watch.objects` raises when the last answer is too old or
-  the right to read was withdrawn; kopf does not report either.
+  the right to read was withdrawn. kopf reports neither.
 * kopf ends the whole operator on an error event other than 410, such as a change of the etcd leader.
 * The result of a write must be known in the next cycle, before the watch reports it (`Watch.amend`).
 """
@@ -27,7 +27,7 @@ _REQUEST_S = 20
 """Duration of one watch request. The server ends it with a bookmark, so a silent server is noticed soon after."""
 _SILENT_S = 2.5 * _REQUEST_S
 _BRIEF_S = 3.0
-"""An interruption up to this long is not reported to readers."""
+"""An interruption of up to this many seconds is not reported to readers."""
 _FIRST_S = 30.0
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 _PAUSES_S = (0.2, 2.0)  # after the first failure, and at most
@@ -36,7 +36,7 @@ _AT_ONCE_S = 1.0
 
 
 class Watch(Generic[T]):
-    """The objects of one kind, in one namespace or in all, and whether they are current."""
+    """Keeps the objects of one kind, in one namespace or in all, and reports when they may be outdated."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Watch(Generic[T]):
         """Prepare to watch; nothing is requested yet.
 
         Args:
-            gateway: to the API server.
-            resource: the kind.
-            keep: reduces an object to what is stored of it.
+            gateway: sends the requests.
+            resource: the kind to watch.
+            keep: returns the stored form of an object.
             namespace: where to watch; all namespaces when None.
             beat: called at least every 30 s while `follow` runs, whether or not the server answers.
-            monotonic: seconds of a monotonic clock.
+            monotonic: returns the seconds of a monotonic clock.
             selectors: query parameters such as `fieldSelector`.
         """
         self.resource = resource
@@ -78,7 +78,7 @@ class Watch(Generic[T]):
         """Return all objects in the order of their keys. Waits up to 30 s for the first list.
 
         Raises:
-            KubeError: the objects may be outdated: the server does not answer, refuses, or has been silent.
+            KubeError: the objects may be outdated or incomplete: the server refuses, or has not answered in time.
         """
         if not self._tried.wait(_FIRST_S):
             raise Unavailable(f"the first list of {self.resource.plural} is not complete after {_FIRST_S:.0f} s")
@@ -90,14 +90,14 @@ class Watch(Generic[T]):
         return self._store.snapshot()
 
     def amend(self, key: Key, version: str, change: Callable[[T], T]) -> None:
-        """Apply the result of one of our writes at once; the watch reports it later."""
+        """Apply the result of one of our writes at once, as `Store.amend` does; the watch reports it later."""
         self._store.amend(key, version, change)
 
     def resync(self) -> None:
-        """List all objects.
+        """List all objects now, and remove those from the store that no longer exist.
 
         Raises:
-            KubeError: they cannot be listed.
+            KubeError: the list failed.
         """
         try:
             self._version = self._store.resync(self._pages())
@@ -141,7 +141,7 @@ class Watch(Generic[T]):
             pause_s = min(longest_s, 2 * pause_s)
 
     def interrupt(self) -> None:
-        """Wake up `follow` so that it notices its `stop`."""
+        """Interrupt the request of `follow`, so that it notices at once that `stop` is set."""
         if self._stream is not None:
             self._stream.interrupt()
 

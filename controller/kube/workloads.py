@@ -34,9 +34,9 @@ _PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNames:
-    """Names of the nodes that are `up`, and of those among them that are `leaving`.
+    """The names of the nodes that are ready (`up`), and of those among them that are being removed (`leaving`).
 
-    With `unread`, the nodes cannot be listed and the names are the last known ones, so other nodes may be up too.
+    `unread` says that the nodes cannot be listed: the names are the last known ones, and other nodes may be up too.
     """
 
     up: frozenset[str] = frozenset()
@@ -45,7 +45,7 @@ class NodeNames:
 
 
 def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
-    """Return which nodes are up, and which of them are being removed; `unread` says that `nodes` are outdated."""
+    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old."""
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
@@ -62,9 +62,10 @@ def is_leaving(node: Json) -> bool:
 
 
 def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames) -> TargetState:
-    """Return the state of a workload from its scale and the pods that match the scale's selector.
+    """Return the state of a workload from its `scale` and from `pods`, which match its selector.
 
-    While the nodes are unread, a pod on a node that is not ready counts as starting: its node may be up.
+    An unready pod with a node counts as starting if the node is up, else as stranded. While the nodes are unread, the
+    pod counts as starting, because its node may be up.
     """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
@@ -86,7 +87,7 @@ def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames
 
 
 def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
-    """Return the names of the pods whose metrics are expected: those ready since `ready_before_s` or earlier."""
+    """Return the names of the pods that must report metrics: those ready since `ready_before_s` or earlier."""
     return frozenset(
         pod["metadata"]["name"]
         for pod in pods
@@ -128,7 +129,7 @@ def zones(nodes: Collection[Json]) -> int:
 
 
 def seconds(timestamp: str) -> float:
-    """Return the seconds since the epoch of an RFC 3339 time."""
+    """Return an RFC 3339 time in seconds since the epoch."""
     return datetime.fromisoformat(timestamp).timestamp()
 
 
@@ -178,7 +179,7 @@ def _node(pod: Json) -> str | None:
 
 
 def _unready_since_s(pod: Json) -> float:
-    """Return since when a pod with a node is not ready: since it stopped being ready, or got its node."""
+    """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
     known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
     return _since_s(pod, known)
 

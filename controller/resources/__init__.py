@@ -1,1 +1,1 @@
-"""The custom resources: models, generated CRDs, manifests on disk, validation, translation to domain values."""
+"""The custom resources: models, generated CRDs, manifest files, validation, and translation to the core's specs."""

@@ -1,7 +1,7 @@
-"""The base of the resource models: each rule is declared once, for Python and for the API server.
+"""The base of the resource models: a rule is declared in one place, for Python and for the API server.
 
 A `Part` is a pydantic model. A rule between its fields is a `Constraint`: the CEL expression that goes into the CRD,
-and the Python function that finds the same breaches. This module knows no concrete resource.
+and the Python function that finds the same breaches. The resources themselves are in other modules.
 """
 
 import re
@@ -31,11 +31,11 @@ LENIENT: dict[str, bool] = {"lenient": True}
 
 
 class UnusableError(Exception):
-    """A constraint read a value that is invalid itself, so the constraint cannot be evaluated."""
+    """A constraint cannot be evaluated, because a value that it reads is itself invalid."""
 
 
 class Unusable:
-    """Replaces a part that is invalid; reading its fields raises `UnusableError`."""
+    """Stands for an invalid value in a leniently validated part; reading its fields raises `UnusableError`."""
 
     def __getattr__(self, name: str) -> Any:
         raise UnusableError(name)
@@ -43,7 +43,7 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A broken rule: the path of the field (from the part with the rule, or from the root) and the rule's text."""
+    """A broken rule: its text, and the path of the field, from the part that has the rule or from the root."""
 
     path: FieldPath
     rule: str
@@ -53,9 +53,9 @@ class Breach:
 class Constraint:
     """A rule between the fields of a part.
 
-    `find` yields the breaches. `cel` is the API server's expression, None where the schema states the rule already or
-    CEL cannot. `rule` is its text, in which `{name}` is replaced by the value of a field. `field` is where the API
-    server reports it, "" for the part.
+    `find` yields the breaches of a part. `cel` is the same rule as a CEL expression for the API server; None where the
+    schema states the rule already or CEL cannot. `rule` is the text of the rule, in which `{name}` is replaced by the
+    value of the field `name`. `field` is the field at which the API server reports a breach; "" for the part itself.
     """
 
     find: Callable[[Any], Iterator[Breach]]
@@ -64,7 +64,7 @@ class Constraint:
     field: str = ""
 
     def schema(self) -> dict[str, str]:
-        """Return the entry of `x-kubernetes-validations`."""
+        """Return the constraint as an item of `x-kubernetes-validations`."""
         assert self.cel is not None
         names = re.findall(r"\{(\w+)\}", self.rule)
         entry = {"rule": self.cel, "message": re.sub(r" \(\{\w+\}\)", "", self.rule)}
@@ -79,7 +79,7 @@ class Constraint:
 
 
 def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, field: str = "") -> Constraint:
-    """Return the constraint that `holds` is true of the part; a breach is reported at the manifest field `field`."""
+    """Return the constraint that `holds(part)` is true; a breach is reported at the manifest field `field`."""
 
     def find(part: Part) -> Iterator[Breach]:
         if not holds(part):
@@ -90,7 +90,7 @@ def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, fiel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A rule for one scalar, in Python and in CEL, used as an annotation of its type."""
+    """A rule for one scalar, in Python and in CEL; it annotates the type of the scalar."""
 
     holds: Callable[[Any], bool]
     cel: str
@@ -124,7 +124,7 @@ class ListMap:
         return {**handler(core), **extension}
 
     def identify(self, item: Any) -> tuple[object, FieldPath]:
-        """Return the key of `item`, and the key's path inside it."""
+        """Return the value of `item` in the field `key`, and the path of that field inside `item`."""
         return getattr(item, item.field_names()[self.key]), (self.key,)
 
 
@@ -142,7 +142,7 @@ class ListSet:
 
 
 class Part(BaseModel):
-    """A mapping of fields inside a resource. Undeclared fields are ignored here; strict parsing reports them."""
+    """A mapping of fields inside a resource. Undeclared fields are ignored; `inspect_strictly` reports them."""
 
     model_config = ConfigDict(
         strict=True,
@@ -157,7 +157,7 @@ class Part(BaseModel):
 
     @classmethod
     def field_names(cls) -> dict[str, str]:
-        """Return the Python name of every field by its name in a manifest."""
+        """Return a mapping from the name of each field in a manifest to its name in Python."""
         return {info.alias or name: name for name, info in cls.model_fields.items()}
 
     @classmethod
@@ -206,9 +206,10 @@ class Part(BaseModel):
 
 
 def breaches(part: Part, path: FieldPath = ()) -> Iterator[Breach]:
-    """Yield the broken constraints of `part`, which is at `path`, and of the parts inside it, with paths from the root.
+    """Yield the broken constraints of `part` and of the parts inside it, and the duplicates in their lists.
 
-    Constraints that read an unusable value are skipped.
+    `path` is the path of `part` from the root; the paths of the breaches begin with it. Constraints that read an
+    invalid value are skipped.
     """
     for item in type(part).constraints:
         try:

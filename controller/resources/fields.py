@@ -39,7 +39,7 @@ PATTERN_RULES = {
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
-"""The text of each pattern's rule."""
+"""For each pattern, the rule that a value must follow, as text for messages."""
 
 _UNIT_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000, "h": 3_600_000_000_000}
 _UNIT_BYTES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}

@@ -1,7 +1,7 @@
 """Reads manifest files into plain data, with the line of each field.
 
-Reads JSON, and YAML as kubectl does (sigs.k8s.io/yaml: YAML 1.1 booleans, no timestamps, duplicate keys refused). It
-knows no resource kind except `List`, which it replaces by its items.
+Reads JSON, and YAML as kubectl does (sigs.k8s.io/yaml: YAML 1.1 booleans, no timestamps, duplicate keys refused). Of
+the resource kinds, only `List` matters here: it is replaced by its items.
 """
 
 import re
@@ -42,7 +42,7 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One document of a file: its fields as plain data, and the line of each field."""
+    """One document of a file: its fields as plain data, and the line (from 1) of each field."""
 
     path: Path
     data: dict[str, Any]
@@ -51,7 +51,7 @@ class Document:
     """The path of `data` in the file's document; not empty for an item of a List."""
 
     def line_of(self, field_path: FieldPath) -> int:
-        """Return the line (from 1) of the field at `field_path`; if it is absent, of the field around it."""
+        """Return the line (from 1) of the field at `field_path` in `data`; if it is absent, of the field around it."""
         path = (*self.root, *field_path)
         while path not in self.lines:
             path = path[:-1]
@@ -59,7 +59,11 @@ class Document:
 
 
 def load_documents(path: Path) -> list[Document]:
-    """Return the non-empty documents of the YAML or JSON file at `path`; raise `ManifestError`."""
+    """Return the non-empty documents of the YAML or JSON file at `path`, items of a List as documents of their own.
+
+    Raises:
+        ManifestError: the file cannot be read, is too large, or is not valid.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -76,7 +80,11 @@ def load_documents(path: Path) -> list[Document]:
 
 
 def parse_documents(text: str, path: Path) -> list[Document]:
-    """Return the non-empty documents of `text`, the content of `path`; raise `ManifestError`."""
+    """Return the non-empty documents of `text`, the content of the file `path`, as `load_documents` does.
+
+    Raises:
+        ManifestError: `text` is not valid.
+    """
     if path.suffix == ".json":
         # JSON allows tabs between tokens, but YAML does not. JSON strings cannot contain tabs.
         text = text.replace("\t", " ")
@@ -108,7 +116,7 @@ def _line(event: yaml.Event) -> int:
 
 
 class _Reader:
-    """Turns the events of the YAML parser into data. Deep nesting reaches MAX_DEPTH before it exhausts the stack."""
+    """Turns the events of the YAML parser into data. Nesting deeper than MAX_DEPTH is refused, to protect the stack."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._events = yaml.parse(text, Loader=_Loader)
@@ -224,7 +232,7 @@ class _Reader:
 
 
 def format_path(path: FieldPath) -> str:
-    """Return `path` in Kubernetes' notation: `spec.stages[2].placements[0].replicas.max`."""
+    """Return `path` as text in Kubernetes' notation, such as `spec.stages[2].placements[0].replicas.max`."""
     text = ""
     for part in path:
         if isinstance(part, int):

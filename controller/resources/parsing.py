@@ -1,4 +1,4 @@
-"""Parses one object from plain data into its model, or reports all rules that it breaks.
+"""Parses one object from plain data into its model, or reports all rules that the object breaks.
 
 The operator ignores unknown fields, which may come from a newer version; `sluice validate` reports them.
 """
@@ -40,7 +40,7 @@ _RULES = {
 
 
 class InvalidResource(ValueError):
-    """An object breaks rules; `breaches` has each of them with its path from the root of the object."""
+    """An object breaks rules; `breaches` has each broken rule with its path from the root of the object."""
 
     def __init__(self, found: tuple[Breach, ...]) -> None:
         super().__init__("; ".join(f"{format_path(breach.path)}: {breach.rule}" for breach in found))
@@ -48,10 +48,10 @@ class InvalidResource(ValueError):
 
 
 def parse(model: type[Resource], data: dict[str, Any]) -> Resource:
-    """Return `data`, an object from the API server, as its model; unknown fields are ignored.
+    """Return `data`, an object from the API server, as its model; unknown fields and an invalid status are ignored.
 
     Raises:
-        InvalidResource: it breaks a rule.
+        InvalidResource: `data` breaks a rule outside of its status.
     """
     resource, found = inspect(model, data)
     if any(breach.path[0] == "status" for breach in found):
@@ -64,9 +64,9 @@ def parse(model: type[Resource], data: dict[str, Any]) -> Resource:
 
 
 def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
-    """Return `data` as its model, as far as possible, and all breaches in it, unknown fields included, each once.
+    """Return `data` as its model, and all breaches in `data`, each once; an unknown field is a breach too.
 
-    The status is ignored, as the API server does when a user writes the object.
+    Invalid values are as in `inspect`. The status is ignored, as the API server does when a user writes the object.
     """
     known = _KnownFields()
     resource, found = inspect(model, known.of(model, _without_status(data), ()))
@@ -77,7 +77,10 @@ def inspect_strictly(model: type[Resource], data: dict[str, Any]) -> tuple[Resou
 
 
 def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unusable, list[Breach]]:
-    """Return `data` as its model, as far as possible, and all breaches in the fields of `model`, each once."""
+    """Return `data` as its model, and all breaches in the fields of `model`, each once; unknown fields are ignored.
+
+    Invalid values in the model are `Unusable`, and so is the model itself if it cannot be built.
+    """
     try:
         resource: Resource | Unusable = model.model_validate(data)
         found = []
@@ -96,7 +99,7 @@ def _without_status(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def rule_text(detail: ErrorDetails) -> str:
-    """Return the rule that a value breaks, from pydantic's details of the error."""
+    """Return the text of the rule that a value breaks, from pydantic's details of the error."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "string_type":
@@ -120,7 +123,7 @@ class _KnownFields:
         self._spelt: dict[FieldPath, FieldPath] = {}
 
     def of(self, model: type[Part], fields: dict[str, Any], path: FieldPath) -> dict[str, Any]:
-        """Return those of `fields`, at `path`, that `model` has."""
+        """Return the `fields`, at `path`, that `model` has, misspelt ones by their right name; note the others."""
         names = model.field_names()
         known = {key: value for key, value in fields.items() if key in names}
         for key in [key for key in fields if key not in names]:
@@ -142,7 +145,7 @@ class _KnownFields:
         return known
 
     def as_written(self, breach: Breach) -> Breach:
-        """Return `breach` with the path in the manifest, misspelt names included."""
+        """Return `breach` with the path as in the manifest, where names may be misspelt."""
         path = breach.path
         for length in range(len(path), 0, -1):
             path = self._spelt.get(path[:length], path[:length]) + path[length:]
@@ -166,7 +169,7 @@ def _part_of(annotation: Any) -> type[Part] | None:
 
 
 def nearest_name(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that is most similar to `word`, None if none is similar."""
+    """Return the candidate that is most similar to `word`, ignoring case; None if none is similar."""
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(word.lower(), by_lower, n=1)
     return by_lower[matches[0]] if matches else None

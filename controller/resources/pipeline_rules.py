@@ -13,7 +13,7 @@ MAX_STAGES = 20
 
 
 def takes_from(stages: list[Stage], index: int) -> list[str]:
-    """Return the names of the stages whose items stage `index` takes: `after`, else the previous stage."""
+    """Return the names of the stages that stage `index` takes items from: its `after`, else the previous stage."""
     after = stages[index].after
     if after is not None:
         return after

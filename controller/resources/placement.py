@@ -100,7 +100,7 @@ class Batching(Part):
     """Maximum time that the first item of a batch waits for further items."""
 
     def limits(self) -> tuple[int, ...]:
-        """Return the maximum batch sizes to choose from: one if the server's is fixed."""
+        """Return the maximum batch sizes that the planner may choose from: `sizes`, or only `max`."""
         return tuple(self.sizes or [self.max or 1])
 
 
@@ -135,7 +135,7 @@ class KvCache(Part):
     """Memory used by the model's weights."""
 
     def shape(self) -> KvCacheShape:
-        """Return the shape with memory in bytes."""
+        """Return the shape of the KV cache, with memory in bytes."""
         return KvCacheShape(
             layers=self.layers,
             kv_heads=self.kv_heads,

@@ -21,7 +21,7 @@ VERSION = "v1alpha1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of `kubectl get`; one with `wide` is shown only with `-o wide`."""
+    """A column of `kubectl get`; if `wide`, it is shown only with `-o wide`."""
 
     name: str
     json_path: str
@@ -30,14 +30,14 @@ class Column:
     wide: bool = False
 
     def manifest(self) -> dict[str, Any]:
-        """Return the entry of `additionalPrinterColumns`."""
+        """Return the column as an item of `additionalPrinterColumns`."""
         entry = {"name": self.name, "type": self.type, "jsonPath": self.json_path, "description": self.description}
         return {**entry, "priority": 1} if self.wide else entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crd:
-    """A CustomResourceDefinition: its model, names, scope and columns."""
+    """A CustomResourceDefinition: the model of its schema, its names, scope and columns."""
 
     model: type[Part]
     plural: str
@@ -48,11 +48,11 @@ class Crd:
 
     @property
     def kind(self) -> str:
-        """Return the name of the kind."""
+        """Return the name of the kind, such as `SpeechPipeline`."""
         return self.model.__name__
 
     def manifest(self) -> dict[str, Any]:
-        """Return the CustomResourceDefinition."""
+        """Return the CustomResourceDefinition as an object of the API."""
         names = {
             "kind": self.kind,
             "listKind": f"{self.kind}List",
@@ -174,14 +174,14 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
 
 
 def _written(default: Any) -> Any:
-    """Return a default without its absent or empty fields."""
+    """Return `default` without fields that are None or an empty list."""
     if isinstance(default, dict):
         return {key: _written(value) for key, value in default.items() if value not in (None, [])}
     return default
 
 
 def render(crd: Crd) -> str:
-    """Return the content of the committed file of `crd`."""
+    """Return the YAML text of `crd`, as it is committed."""
     header = "# Generated from controller/resources by `make crds`. Do not edit.\n"
     return header + yaml.safe_dump(crd.manifest(), sort_keys=False, width=120, allow_unicode=True)
 

@@ -30,7 +30,7 @@ from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageNam
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
-    """Return the spec of a valid `resource`, one that `controller.resources.parsing` has returned."""
+    """Return the spec of `resource`, which must be valid: `controller.resources.parsing` found no breach."""
     metadata, spec = resource.metadata, resource.spec
     namespace = intern(metadata.namespace or "default")
     return PipelineSpec(
@@ -58,7 +58,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
 
 
 def pool_spec(resource: ComputePool) -> PoolSpec:
-    """Return the spec of a valid `resource`."""
+    """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
     spec = resource.spec
     return PoolSpec(
         name=PoolName(resource.metadata.name),

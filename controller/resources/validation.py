@@ -24,8 +24,10 @@ _MAX_VALUE = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A mistake in a file. `field` is the path in Kubernetes' notation and `value` its value as JSON; both are empty if
-    the file cannot be read.
+    """A mistake in a file: the `rule` that it breaks, and where.
+
+    `line` counts from 1. `field` is the path of the field in Kubernetes' notation, and `value` the field's value as
+    JSON, shortened; both are empty if the file cannot be read.
     """
 
     file: Path
@@ -40,10 +42,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """The valid resources and the mistakes of some files, in the order of files and lines.
+    """The valid resources in some manifests, and the mistakes in the others.
 
-    `others` counts documents of other API groups. `pools_known` is false when no file has a pool; then the pools that
-    pipelines name are not checked.
+    `others` counts the documents of other kinds, which are not checked. `pools_known` is False if the manifests have no
+    pool or a file cannot be read. Without any pool, the pools that pipelines name are not checked.
     """
 
     findings: tuple[Finding, ...]
@@ -55,7 +57,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A document of one of our kinds, parsed as far as possible."""
+    """A SpeechPipeline or ComputePool in a document; in `resource`, invalid values are `Unusable`."""
 
     document: Document
     kind: str
@@ -71,7 +73,7 @@ class _Entry:
 
 
 def validate_files(paths: Sequence[Path]) -> Validation:
-    """Return the resources in the files `paths` and all mistakes in them."""
+    """Return the valid resources in the files `paths`, and all mistakes, in the order of files and lines."""
     documents: list[Document] = []
     unreadable: list[Finding] = []
     for path in paths:
@@ -93,7 +95,7 @@ def validate_files(paths: Sequence[Path]) -> Validation:
 
 
 def validate_documents(documents: Sequence[Document]) -> Validation:
-    """Return the resources in `documents` and all mistakes in them."""
+    """Return the valid resources in `documents`, and all mistakes, those of unknown kinds first."""
     entries: list[_Entry] = []
     misnamed: list[Finding] = []
     others = 0
@@ -202,7 +204,7 @@ def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
 
 
 def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
-    """Yield the usable placements with the indexes of their stage and of themselves."""
+    """Yield each usable placement after the index of its stage and its own index in the stage."""
     try:
         stages = list(enumerate(entry.resource.spec.stages))
     except UnusableError:
@@ -229,7 +231,7 @@ def finding_of(document: Document, breach: Breach) -> Finding:
 
 
 def _written(data: Any, path: FieldPath) -> str:
-    """Return the value at `path` in `data` as JSON, shortened."""
+    """Return the value at `path` in `data` as JSON, shortened to 60 characters; `(absent)` if there is none."""
     for part in path:
         try:
             data = data[part]
