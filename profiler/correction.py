@@ -57,7 +57,7 @@ _SERVICE_SETTLED = 0.1  # how far the newest service factor may be from the smoo
 def believed(correction: Correction | None, now_s: float) -> float:
     """Return the factor that plans use: the learned one for `KEPT_S` after its last measurement, then fading to 1.
 
-    1 for None.
+    Without a correction the factor is 1.
     """
     if correction is None:
         return 1.0

@@ -20,10 +20,10 @@ SLOPE_DAMPING = 0.8
 (`simulations/scenarios/README.md`) with 99.5 % of the windows within the SLA on each."""
 ENVELOPE = 2.5
 """A forecast is at most this many times the highest load among the samples. Chosen by the same rule from 1.5 to 6: a
-larger value changes nothing, and with a smaller one a starting load is followed late."""
+larger value changes nothing, and with a smaller value the forecast of a starting load rises too late."""
 GROWTH_SHARE = 0.9
 CHANCES = 2.0
-"""The rise that `growth` allows for in any case, in standard deviations. Chosen by the same rule from 0 to 4."""
+"""Least value of the limit of a rise in `growth`, in standard deviations. Chosen by the same rule from 0 to 4."""
 MIN_TRIALS = 4
 """Least number of past samples to try forecasts on. With fewer, `forecast` uses the last samples only."""
 

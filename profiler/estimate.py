@@ -45,7 +45,7 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
     """Return the profile of `pipeline`, not yet with corrections of the model; `learned` is `interval_s` seconds old.
 
     Pass ratios stay as learned while replicas start or stop. A replica that is gone is missing from the sum of its own
-    stage, but part of its items are still in the sums of the other stages. Without a measured end-to-end latency the
+    stage, while part of its items is still in the sums of the other stages. Without a measured end-to-end latency the
     latency is composed of the latencies of the stages.
     """
     stages = pipeline.stages
@@ -84,7 +84,7 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
     """Return the pressure of a stage, 0–1: 0.40 · latency + 0.30 · utilization + 0.30 · queue, each at most 1.
 
     Latency is the stage's p95 as a share of `sla_latency_s`. Queue is the time to clear the waiting items at the
-    present completion rate, as a share of the same. The pressure is absent where one of the readings is.
+    present completion rate, as a share of `sla_latency_s`. The pressure is absent where one of the readings is.
     """
     p95_s = readings[Quantity.LATENCY_P95]
     utilization = readings[Quantity.UTILIZATION]

@@ -11,7 +11,7 @@ from optimizer.model import PipelineKey, PoolName, StageName
 
 
 class AbsenceReason(Enum):
-    """The reason why a number is absent. An absent number is never zero."""
+    """The reason why a number is absent. An absent number is never read as zero."""
 
     MISSING = "Missing"
     """The query returns no series."""

@@ -16,7 +16,7 @@ would cause a new plan in every cycle."""
 
 
 def to_grain(value: float) -> float:
-    """Return `value` rounded to the nearest power of e^GRAIN; these are about 1 % apart. 0 stays 0."""
+    """Return `value` rounded to the nearest power of e^GRAIN, which changes it by 0.5 % at most. 0 stays 0."""
     return value if value <= 0 else math.exp(round(math.log(value) / GRAIN) * GRAIN)
 
 

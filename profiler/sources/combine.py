@@ -46,7 +46,7 @@ def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -
 
 
 def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Pod, float]) -> Reading:
-    """Return Σ above / Σ below over the pods that report both values; absent if these are too few."""
+    """Return Σ above / Σ below over the pods that report both values; absent if these are too few or idle."""
     both = {pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))}
     absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
     if absence is not None:

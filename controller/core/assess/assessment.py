@@ -91,7 +91,7 @@ class Assessment:
 
     @property
     def planned_demand(self) -> float:
-        """Return the demand to plan for, in the pipeline's unit: stabilized, rounded up; 0 before the first one."""
+        """Return the demand to plan for, in the pipeline's unit: stabilized, rounded up; 0 if none is known yet."""
         return _planned(self.demand)
 
     @property

@@ -168,9 +168,9 @@ class _Room:
 class _Verdict:
     """The replicas of one placement that are not ready.
 
-    Three kinds are past their deadline: `undelivered` ones show a failure of the pool, `unplaced` ones have no node
-    although the pool has free capacity, `unstarted` ones are on ready nodes. `apart` are all replicas, past their
-    deadline or not, that have no node although the pool has free capacity.
+    `apart` are the replicas that have no node although the pool has free capacity for them, or while its nodes cannot
+    be read: they show no failure of the pool. Three lists have the replicas that are past their deadline: `unplaced`
+    are those of `apart`, `undelivered` show a failure of the pool, and `unstarted` are on ready nodes.
     """
 
     undelivered: Sequence[PendingReplica]

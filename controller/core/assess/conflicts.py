@@ -1,4 +1,4 @@
-"""Workloads whose replicas another controller sets too. Sluice does not write to them.
+"""Finds workloads whose replicas another controller sets too. Sluice does not write to these.
 
 An autoscaler that names the workload as its target counts at once. Any other controller is recognized by its changes:
 the replicas differ from those that Sluice wrote. One or two changes may come from a person or a roll-out. More changes,

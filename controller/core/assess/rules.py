@@ -39,7 +39,7 @@ class RuleResults:
 def evaluate_rules(
     state: PipelineState, profile: PipelineProfile, pools: Mapping[PoolName, PoolState], now_s: float
 ) -> RuleResults:
-    """Return the results of a pipeline's rules. A rule that fires adds its replicas to those desired as a floor."""
+    """Return the results of a pipeline's rules. When a rule fires, the desired replicas plus its own become a floor."""
     profiles = {stage.name: stage for stage in profile.stages}
     states: list[RuleState] = []
     memories: dict[tuple[StageName, str], RuleMemory] = {}

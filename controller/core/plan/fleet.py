@@ -1,4 +1,4 @@
-"""The plan for the whole fleet: acting pipelines are planned together, around the replicas of the others."""
+"""Plans the whole fleet: acting pipelines are planned together, around the replicas of all others."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -303,7 +303,7 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
 
 
 class Holdings:
-    """The instances and the money that each pipeline holds. They tell what is left for planning one pipeline alone.
+    """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
     A pipeline holds its current replicas, or its planned ones where it acts and they are more.
     """

@@ -21,7 +21,7 @@ class PendingReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingReplica:
-    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's annotation."""
+    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost."""
 
     name: str
     leaving: bool = False
