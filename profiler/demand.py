@@ -57,7 +57,7 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
 
 
 def _without_rounding_errors(load: float) -> float:
-    """Round to ten digits, so that a constant load is forecast exactly and rounds the same in messages."""
+    """Return `load` rounded to ten digits, so that the forecast of a constant load is exactly this load."""
     return float(f"{load:.10g}")
 
 
@@ -127,7 +127,7 @@ def _slope(samples: Samples, ahead_s: float) -> float:
 
 
 def _extrapolated_start(samples: Samples, ahead_s: float) -> float:
-    """Return the last value, extrapolated along its last two steps if it rose in both.
+    """Return the last value, extrapolated along the last two steps if the load rose in both steps.
 
     A load that starts rises several times in a row; a step rises once and is not extrapolated.
     """

@@ -59,7 +59,11 @@ def _lines(names: frozenset[str]) -> re.Pattern[str]:
 
 @lru_cache(maxsize=20_000)
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the labels in `{…}`. Raises `ValueError` if the text is malformed."""
+    """Return the names and values of the labels in `text`, such as `{a="b"}`.
+
+    Raises:
+        ValueError: `text` is malformed.
+    """
     inside = text[1:-1].strip()
     found: list[tuple[str, str]] = []
     at = 0

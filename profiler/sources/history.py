@@ -20,7 +20,7 @@ MOST_SAMPLES = 200_000
 class Series:
     """The samples of one series, oldest first; times are in seconds.
 
-    Samples up to `forgotten_s` were dropped because of the limit, so a query that looks back there cannot be answered.
+    Samples up to `forgotten_s` were dropped because there were too many. Queries that need them cannot be evaluated.
     """
 
     labels: Labels

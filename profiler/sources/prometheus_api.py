@@ -3,12 +3,12 @@
 prometheus-api-client builds the request to /api/v1/query, keeps the connections, and takes `result` out of the answer
 (`custom_query`). This module adds what the library has no option for:
 
-* One deadline for all queries and attempts. The library's timeout is per attempt, so its own retries (switched off
-  here) multiply it.
+* One deadline for all queries and attempts. The timeout of the library is per attempt, so its retries, which are
+  switched off here, would multiply the time.
 * A limit on the size of an answer, and on the time to read its body.
-* Checks before the library reads the answer: `warnings`, which mark a partial answer and which it drops; answers that a
-  cache has kept; pages that are not an answer of the API, on which it raises `KeyError` or `JSONDecodeError`.
-* A bearer token that is read from its file again for every query.
+* Checks before the library reads the answer. `warnings` mark a partial answer, and the library drops them. Answers may
+  come from a cache. Pages that are not an answer of the API make the library raise `KeyError` or `JSONDecodeError`.
+* A bearer token, which is read from its file again for every query.
 """
 
 import io

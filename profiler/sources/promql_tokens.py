@@ -135,7 +135,7 @@ class Cursor:
         return False
 
     def expect(self, text: str) -> None:
-        """Move on over the operator or keyword `text`."""
+        """Move on over the operator or keyword `text`, which must be at the cursor."""
         if not self.take_if(text):
             raise self.refusal()
 

@@ -60,7 +60,7 @@ class _Visited:
 
 
 class Scraper:
-    """Scrapes the targets given to `follow`, from `start()` to `close()`."""
+    """Scrapes the targets given to `follow` every `cadence_s` seconds, from `start()` to `close()`."""
 
     def __init__(self, cadence_s: float) -> None:
         self._cadence_s = cadence_s

@@ -171,7 +171,10 @@ def in_time(
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
-    """Return the current replicas, raised to the declared minimums; stages without a replica get the planned ones."""
+    """Return the current replicas, at least the declared minimums that the plan has.
+
+    Stages without a replica get the planned replicas.
+    """
     raised: dict[PlacementKey, int] = {}
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
@@ -218,7 +221,7 @@ def _lifted(
 def _additions(
     assessment: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
 ) -> Sequence[tuple[PlacementKey, float, int]]:
-    """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
+    """Return (placement, price of a replica, most replicas to add) for `stage`, in the order in which to add them."""
     kept: list[tuple[PlacementKey, float, int]] = []
     grown: list[tuple[PlacementKey, float, int]] = []
     started: list[tuple[PlacementKey, float, int]] = []

@@ -120,7 +120,7 @@ class Entry:
         return max(self.desired, self.existing + self.terminating) * self.price_per_hour
 
     def spend_per_hour(self, desired: int) -> float:
-        """Return the highest spend on the way to `desired`: terminating replicas cost until they are gone."""
+        """Return the highest spend on the way to `desired` replicas: terminating replicas cost until they are gone."""
         return self.occupied(desired) * self.price_per_hour
 
     def occupied(self, desired: int) -> int:
@@ -225,7 +225,7 @@ class Ledger:
         )
 
     def overfull(self, pool: PoolName) -> bool:
-        """Whether the desired replicas need more instances of `pool` than there are."""
+        """Whether the desired replicas need more instances of `pool` than may be used."""
         return self.instances(pool) > self._limits[pool]
 
     def crowded(self, pool: PoolName) -> bool:

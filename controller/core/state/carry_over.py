@@ -1,4 +1,4 @@
-"""The values that a cycle leaves for the next one. They are stored in the status of the resources, for restarts."""
+"""The values that a cycle leaves for the next one. They are stored in the status of resources, to survive restarts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ class Conflict:
 class PoolMemory:
     """The failures of a pool: plans leave it out until `unavailable_until_s`; its next backoff takes `backoff_s`.
 
-    None: it has not failed lately. `reason` names the replica that showed the failure.
+    Both are None while the pool has not failed lately. `reason` is the text about the replica that showed the failure.
     """
 
     unavailable_until_s: float | None = None
