@@ -1,1 +1,1 @@
-"""What is happening: samples, estimates of every stage, the demand to expect. I/O lives in `profiler.sources` alone."""
+"""The profiler reads metrics, estimates every stage and forecasts the demand. All I/O is in `profiler.sources`."""

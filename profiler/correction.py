@@ -1,12 +1,12 @@
 """Corrections of the model by measurement: a stage's 95th percentile and a replica's throughput. Pure.
 
-Both are learned slowly, within bounds, and only from samples that can be compared with the model: no replica started or
-stopped within their window, there were enough items, and the service factor has settled. Latency is compared without
-overload, because near its limit a queue reflects the last minutes more than the model. Throughput is compared under
-overload.
+Both corrections are learned slowly, within bounds, and only from samples that can be compared with the model: no
+replica started or stopped within their window, there were enough items, and the service factor has settled. Latency is
+compared without overload, because a queue near its limit depends on the load of the last minutes, which the model does
+not know. Throughput is compared under overload.
 
-Without measurements a correction stays for an hour. Then it fades, so that a stage that gets load again next week is
-planned as declared.
+Without measurements a correction stays for an hour and then fades: a stage that gets load again next week is planned as
+declared.
 """
 
 import math
@@ -33,16 +33,16 @@ from profiler.stages import (
 LATENCY_TIME_CONSTANT_S = 300.0
 """Time constant of the latency correction: a percentile of one window is noisy, and a wrong one costs money."""
 RELIEF_TIME_CONSTANT_S = 1800.0
-"""Time constant of a latency correction that decreases. A latency that rises and falls within minutes stays corrected,
-instead of changing replicas each time."""
+"""Time constant of a latency correction that decreases. It is long, so that a latency that rises and falls within
+minutes does not change replicas each time."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
-"""Time constant of the throughput correction: shorter, because items are late meanwhile."""
+"""Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
 THROUGHPUT_FACTORS = (0.5, 1.0)
 """Bounds of the observed throughput over the one implied by the service time."""
 KEPT_S = 3600.0
-"""How long a correction stays as it is without a measurement."""
+"""How long a correction stays unchanged without a measurement."""
 FADING_TIME_CONSTANT_S = 4 * 3600.0
-"""Time constant with which it then fades."""
+"""Time constant with which a correction fades after `KEPT_S`."""
 MIN_TAIL_ITEMS = 200.0
 """Least number of items for a comparison: ten of them are beyond the 95th percentile."""
 NEGLIGIBLE = 0.02
@@ -55,7 +55,10 @@ _SERVICE_SETTLED = 0.1  # how far the newest service factor may be from the smoo
 
 
 def believed(correction: Correction | None, now_s: float) -> float:
-    """Return the factor to plan with: as learned for an hour, then fading to 1."""
+    """Return the factor that plans use: the learned one for `KEPT_S` after its last measurement, then fading to 1.
+
+    Without a correction the factor is 1.
+    """
     if correction is None:
         return 1.0
     return 1 + (correction.factor - 1) * _kept(correction, now_s)
@@ -69,7 +72,7 @@ def _kept(correction: Correction, now_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A placement as it runs, its profile so far, and the placement with the service time planned with."""
+    """An observed placement, its profile so far, and the `placement` with the service time that plans use."""
 
     running: PlacementInput
     profile: PlacementProfile
@@ -80,19 +83,19 @@ class _Part:
         return self.running.replicas
 
     def reading(self, quantity: Quantity) -> float | None:
-        """Return a reading of the placement, None where it is absent or no number."""
+        """Return the reading of `quantity`, None where it is absent or not a usable number."""
         reading = self.profile.readings.get(quantity)
         return reading if isinstance(reading, float | int) and sane(reading) else None
 
     def saturating_at(self, rate_rps: float | None) -> Placement:
-        """Return the placement with another saturation."""
+        """Return `placement` with the saturation rate `rate_rps`."""
         placement = self.placement
         return placement if placement.saturation_rps == rate_rps else replace(placement, saturation_rps=rate_rps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cycle:
-    """What is the same for all stages of a pipeline in one cycle; `settled`: whether anything can be learned."""
+    """Values that all stages of a pipeline share in one cycle. `settled` says whether anything can be learned."""
 
     sla_latency_s: float
     settled: bool
@@ -103,9 +106,10 @@ class _Cycle:
 def with_corrections(
     profile: PipelineProfile, pipeline: PipelineInput, learned: Learned, *, now_s: float, interval_s: float
 ) -> PipelineProfile:
-    """Return `profile` with the corrections that its readings imply for the model, `interval_s` after `learned`.
+    """Return `profile` with the corrections of the model, updated from its readings; `learned` is `interval_s` old.
 
-    Nothing is learned while replicas start or stop, or while the demand is missing, which has the number of streams.
+    Nothing is learned while replicas start or stop, nor while the demand is missing: the model needs the number of
+    streams.
     """
     cycle = _Cycle(
         sla_latency_s=pipeline.sla.latency_s,
@@ -113,7 +117,7 @@ def with_corrections(
         now_s=now_s,
         interval_s=interval_s,
     )
-    complete: dict[StageName, bool] = {}  # whether the stages up to and with this one drop no item
+    complete: dict[StageName, bool] = {}  # whether neither the stage nor any before it drops items
     stages: list[StageProfile] = []
     for stage, running in zip(profile.stages, pipeline.stages, strict=True):
         sessions = None if pipeline.demand is None else pipeline.demand.sessions
@@ -171,16 +175,16 @@ def _towards(goal: float, start: float, interval_s: float, time_constant_s: floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """Measured over modelled 95th percentile, and the modelled one; means over the placements by their items."""
+    """Measured over modelled 95th percentile (`ratio`), and the modelled one; both are means over all items."""
 
     ratio: float
     percentile_s: float
 
 
 def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail | None:
-    """Return how the stage's measured tail compares with the model, None where it cannot be compared.
+    """Return the comparison of a stage's measured 95th percentile with the model, None where it is not possible.
 
-    Each placement is compared by itself: the stage's own percentile is that of the slowest.
+    Each placement is compared separately, because the percentile of the stage is that of its slowest placement.
     """
     serving = [part for part in parts if part.replicas > 0]
     rates = [part.reading(Quantity.ARRIVAL_RATE) for part in serving]
@@ -219,15 +223,16 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
 
 @lru_cache(maxsize=1 << 15)
 def _modelled(load: StageLoad, placement: Placement, replicas: int, batch: int, routing: Routing) -> Prediction | None:
-    """Return the prediction of the model. Cached, because most stages are unchanged since the last cycle."""
+    """Return the prediction of the model, cached: most stages are unchanged since the last cycle."""
     return predict(load, placement, replicas, batch=batch, routing=routing, percentile=_PERCENTILE)
 
 
 def _ratio(part: _Part, p95_s: float, predicted: Prediction) -> float:
     """Return the measured p95 over the modelled one.
 
-    A histogram says only between which bounds of a bucket the percentile lies; the interpolated value may be twice too
-    long. Within these bounds the ratio of the means is used: sums over counts, which no bucket blurs.
+    A histogram gives only the bounds of the bucket that holds the percentile; the interpolated value may be twice as
+    long as the true one. Within these bounds the ratio of the mean latencies is used, which are sums over counts and
+    depend on no bucket.
     """
     floor_s = part.reading(Quantity.LATENCY_P95_FLOOR)
     ceiling_s = part.reading(Quantity.LATENCY_P95_CEILING)
@@ -241,10 +246,10 @@ def _ratio(part: _Part, p95_s: float, predicted: Prediction) -> float:
 def _throughput(
     part: _Part, before: Correction | None, law_rps: float, window_s: float, cycle: _Cycle
 ) -> Correction | None:
-    """Return one replica's observed throughput over `law_rps`, which its service time implies; None where it is 1.
+    """Return the correction of one replica's throughput; None where `law_rps`, implied by its service time, is reached.
 
-    Only replicas that are always busy, fall behind and miss the SLA show their limit. Completions above the believed
-    throughput correct it at once. Below the largest batch limit the throughput is not compared.
+    Only replicas that are always busy, fall behind and miss the SLA show their limit. More completions than the
+    correction allows raise it at once. With a batch limit below the largest one, throughput is not compared.
     """
     completions_rps = part.reading(Quantity.COMPLETION_RATE)
     if completions_rps is None or part.replicas == 0 or completions_rps * window_s < MIN_TAIL_ITEMS:
@@ -274,7 +279,7 @@ def _saturated(part: _Part, completions_rps: float, sla_latency_s: float) -> boo
 
 
 def _service_settled(profile: PlacementProfile) -> bool:
-    """Whether the smoothed service factor has reached the measured one, so that the mean causes no deviation."""
+    """Whether the smoothed service factor is close to the newest one, so that it causes no deviation of the latency."""
     if profile.measured_factor is None:
         return True
     low, high = FACTOR_BOUNDS

@@ -1,10 +1,10 @@
 """The forecast of the demand. Pure.
 
 Three forecasts are combined: the last value; the recent mean, which suits a noisy level; the last value extrapolated
-along the recent slope, damped, which suits a ramp. Each is tried from every past sample, and is weighted by the inverse
-square of its mean squared error there. So noise is smoothed and ramps are followed without a setting;
-`tests/bench/bench_forecast.py` prints the errors. With too few samples for that, the last value is used, extrapolated
-if it has begun to rise.
+along the recent slope, damped, which suits a ramp. Each forecast is tried on the past samples, and weighted by the
+inverse square of its mean squared error. So noise is smoothed and ramps are followed without a setting;
+`tests/bench/bench_forecast.py` prints the errors. With too few samples to try the forecasts on, the last value is used,
+extrapolated if it has begun to rise.
 """
 
 import math
@@ -20,19 +20,21 @@ SLOPE_DAMPING = 0.8
 (`simulations/scenarios/README.md`) with 99.5 % of the windows within the SLA on each."""
 ENVELOPE = 2.5
 """A forecast is at most this many times the highest load among the samples. Chosen by the same rule from 1.5 to 6: a
-larger value changes nothing, and with a smaller one a starting load is followed late."""
+larger value changes nothing, and with a smaller value the forecast of a starting load rises too late."""
 GROWTH_SHARE = 0.9
 CHANCES = 2.0
-"""Standard deviations. Chosen by the same rule from 0 to 4."""
+"""Least value of the limit of a rise in `growth`, in standard deviations. Chosen by the same rule from 0 to 4."""
 MIN_TRIALS = 4
-"""Past samples that forecasts must be tried on; with fewer, only the last samples are used."""
+"""Least number of past samples to try forecasts on. With fewer, `forecast` uses the last samples only."""
 
 
 def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     """Return the load expected at `now_s` + `horizon_s`, in the unit of the samples.
 
-    Samples of the last five minutes work best. Raises `ValueError` if there are none, if one is later than `now_s`, or
-    if `horizon_s` < 0.
+    Samples of the last five minutes work best.
+
+    Raises:
+        ValueError: `samples` is empty, a sample is later than `now_s`, or `horizon_s` < 0.
     """
     if not samples:
         raise ValueError("samples: (): must not be empty")
@@ -55,20 +57,20 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
 
 
 def _without_rounding_errors(load: float) -> float:
-    """Round to ten digits, so that a constant load is forecast exactly and rounds the same in messages."""
+    """Return `load` rounded to ten digits, so that the forecast of a constant load is exactly this load."""
     return float(f"{load:.10g}")
 
 
 def growth(samples: Samples, horizon_s: float, chance: float, share: float = GROWTH_SHARE) -> float:
     """Return the rise of the load within `horizon_s` that a `share` of the past rises did not exceed.
 
-    A forecast is exceeded half of the time; this is the headroom to add to it. It is the empirical quantile (nearest
-    rank) of the highest rise after each past sample: small for a steady load, large for a bursty one, and 0 with fewer
-    than `MIN_TRIALS` past samples.
+    A forecast is exceeded half of the time; the rise is the headroom to add to it. It is the empirical quantile
+    (nearest rank) of the highest rise after each past sample: small for a steady load, large for a bursty load, and 0
+    with fewer than `MIN_TRIALS` past samples.
 
-    It is limited to the rise back to the highest sample, or to `CHANCES` times `chance`, the standard deviation of the
-    load in its unit, if that is more: a load at its highest is not expected to repeat its rise. `forecast` follows a
-    load that keeps rising.
+    The rise is limited to the larger of two amounts: the distance to the highest sample, and `CHANCES` × `chance`,
+    where `chance` is the standard deviation of the load. A load at its highest is not expected to repeat its rise;
+    `forecast` follows a load that keeps rising.
     """
     trials = _trials(samples, horizon_s)
     if len(trials) < MIN_TRIALS:
@@ -125,7 +127,7 @@ def _slope(samples: Samples, ahead_s: float) -> float:
 
 
 def _extrapolated_start(samples: Samples, ahead_s: float) -> float:
-    """Return the last value, extrapolated along its last two steps if it rose in both.
+    """Return the last value, extrapolated along the last two steps if the load rose in both steps.
 
     A load that starts rises several times in a row; a step rises once and is not extrapolated.
     """

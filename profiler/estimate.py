@@ -2,8 +2,8 @@
 
 Pure. The readings of several placements are combined per stage: rates and counts are summed, percentiles and receive
 pressure are those of the worst placement, means are weighted by replicas. A placement without ready replicas does not
-count; one with ready replicas but without a reading makes the stage's reading absent, because a part would look like
-less load.
+count, nor does one whose reading is `NoTraffic` while another placement has a number. Any other absent reading of a
+placement makes the stage's reading absent, because the other placements alone would look like less load.
 """
 
 import math
@@ -32,20 +32,21 @@ FACTOR_BOUNDS = (0.5, 2.0)
 MIN_ITEMS = 30.0
 """Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
-"""Lower bound of the damping, where the batch grows nearly as much as the service: the variance has no bound there."""
+"""Lower bound of the damping. Where the service time grows nearly in proportion to the batch, the damping would get to
+zero and the variance to infinity."""
 _BOUNDED = 1.5
-"""How much narrower than the extreme distribution (only batches of 1 and of the limit) batches near the limit are.
-Fitted, with the combination of both bounds of the variance, to simulated servers
+"""Divisor of the greatest possible variance of the batch size, which only batches of 1 and of the limit have. Fitted to
+simulated servers, together with the way in which both bounds of the variance are combined
 (`tests/oracle/test_service_times.py`)."""
 LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
 
 
 def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: float) -> PipelineProfile:
-    """Return the profile of `pipeline`, `interval_s` after `learned`, without corrections of the model.
+    """Return the profile of `pipeline`, not yet with corrections of the model; `learned` is `interval_s` seconds old.
 
-    Pass ratios stay as learned while replicas start or stop: a stage's sum no longer has the counters of a replica that
-    is gone, and the sums of the other stages have only a part of the load that it had. Without a measured latency the
-    latency is composed of those of the stages.
+    Pass ratios stay as learned while replicas start or stop. A replica that is gone is missing from the sum of its own
+    stage, while part of its items is still in the sums of the other stages. Without a measured end-to-end latency the
+    latency is composed of the latencies of the stages.
     """
     stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
@@ -63,10 +64,11 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
 def composed_latency_s(
     stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]], percentile: float
 ) -> Reading:
-    """Return the sum of the stages' percentiles along the slowest path, absent when any stage's is.
+    """Return the end-to-end latency in seconds: the sum of the stages' percentiles along the slowest path.
 
-    The 95th percentiles serve every `percentile` up to 95, the 99th those above. The sum is never too low where
-    stages are independent.
+    The 95th percentiles of the stages are used for every `percentile` up to 95, the 99th percentiles above it. The
+    result is absent where the percentile of a stage is. The sum is an estimate, in most cases too high. It may be too
+    low where parallel branches join (an item waits for the slower branch), or where few items take very long.
     """
     quantity = Quantity.LATENCY_P95 if percentile <= 95 else Quantity.LATENCY_P99
     until_s: dict[StageName, float] = {}
@@ -79,10 +81,10 @@ def composed_latency_s(
 
 
 def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Reading:
-    """Return 0.40 · latency + 0.30 · utilisation + 0.30 · queue, each 0–1 and capped at 1.
+    """Return the pressure of a stage, 0–1: 0.40 · latency + 0.30 · utilization + 0.30 · queue, each at most 1.
 
-    Latency is the stage's p95 as a share of the whole SLA; queue is the time that the waiting items take to clear at
-    the present completion rate, as a share of the SLA. Absent when any of the three is.
+    Latency is the stage's p95 as a share of `sla_latency_s`. Queue is the time to clear the waiting items at the
+    present completion rate, as a share of `sla_latency_s`. The pressure is absent where one of the readings is.
     """
     p95_s = readings[Quantity.LATENCY_P95]
     utilization = readings[Quantity.UTILIZATION]
@@ -150,7 +152,7 @@ def _placement_profile(placement: PlacementInput, factor: float, window_s: float
 
 
 def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float | None:
-    """Return measured over prior service time at the measured batch size, None without enough traffic."""
+    """Return the measured over the prior service time, at the measured batch size; None without enough traffic."""
     samples, law, limit = placement.samples, placement.prior.service, placement.prior.batch_sizes[-1]
     completions_rps = samples.of(Quantity.COMPLETION_RATE)
     service_s = samples.of(Quantity.SERVICE_TIME)
@@ -163,15 +165,15 @@ def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float
 
 
 def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Reading:
-    """Return the batch size that an item is served in, on average over items."""
+    """Return the size of the batch in which an item is served: the mean over items, not over batches."""
     served, mean = samples.of(Quantity.SERVED_BATCH), samples.of(Quantity.BATCH_SIZE)
     if not isinstance(served, Absence):
         return served if isinstance(mean, Absence) else _forming(served, mean, law, limit)
     present = samples.of(Quantity.PRESENT_BATCH)
     if isinstance(present, Absence) or isinstance(mean, Absence) or mean <= 0:
         return mean
-    # Sampled over time, a batch b counts by its service time s(b): the mean over items is E[b² / s] / E[b / s]. With s
-    # a line, to the first order in b around its mean, and no skew:
+    # A gauge that is sampled over time counts a batch b by its service time s(b), so the mean over items is
+    # E[b² / s] / E[b / s]. With a linear s(b), to the first order in b around its mean, and without skew:
     variance = max(0.0, mean * (present - mean))
     slope = law.per_item_s / law.mean_s(mean)
     weight = mean - slope * variance
@@ -181,12 +183,12 @@ def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Rea
 
 
 def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
-    """Return the mean batch over items where `served` is that of batches which form while services of one length run.
+    """Return the mean over items of their batch size; `served` is its value if all services took equally long.
 
-    A batch is what came during the service before it. That service varies by itself, and with its own batch, which
-    varied for the same reason: for λ items/s and services (a + b·n)·G with mean(G) = 1 and var(G) = cv² the variance
-    of the batch is λ·mean(S) + λ²·var(S), in which var(S) holds the variance again. It is bounded, since a batch is
-    from 1 to `limit` items.
+    A batch consists of the items that arrived during the service before it. The length of that service varies at
+    random, and with the size of its own batch. For λ items/s and a service S = (a + b·n)·G of n items, with mean(G) = 1
+    and var(G) = cv², the variance of n is λ·mean(S) + λ²·var(S), and var(S) contains the variance of n again. The
+    variance is bounded, since a batch has from 1 to `limit` items.
     """
     if not 1 < mean < limit:
         return served
@@ -202,9 +204,9 @@ def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
 def _measured_pass_ratio(
     stage: StageInput, stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]]
 ) -> Reading:
-    """Return what the next stages were offered per item that this one completed, at most 1.
+    """Return the items that the next stages were offered per item that `stage` completed, at most 1.
 
-    The mean over the next stages, all of which get every item that is passed on.
+    It is the mean over the next stages, because each of them gets every item that is passed on.
     """
     offered = [readings[other.name][Quantity.ARRIVAL_RATE] for other in stages if stage.name in other.after]
     if not offered:
@@ -226,7 +228,7 @@ def _measured_pass_ratio(
 
 
 def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:
-    """Whether what waits at a stage takes longer than the whole SLA to clear.
+    """Whether the waiting items of a stage take longer than the whole SLA to clear.
 
     Some servers count an item when it is completed, so the measured arrivals of such a stage are too low.
     """
@@ -287,7 +289,7 @@ _NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready"
 
 @lru_cache(maxsize=1024)
 def _of_pool(pool: PoolName, absence: Absence) -> Absence:
-    """Return the absence with its pool. Cached, because a large fleet has tens of thousands of the same."""
+    """Return `absence` with `pool` in its detail. Cached, because a large fleet has tens of thousands of equal ones."""
     return Absence(reason=absence.reason, detail=f"pool {pool}: {absence.detail}".rstrip(": "))
 
 

@@ -1,4 +1,4 @@
-"""The entry of the profiler: from what runs and what was learned to the profile of a pipeline. Pure."""
+"""Computes the profile of a pipeline from its metrics and from what earlier cycles learned. Pure."""
 
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline
@@ -8,7 +8,10 @@ from profiler.stages import Learned, PipelineInput, PipelineProfile
 def profile_pipeline(
     pipeline: PipelineInput, learned: Learned, *, now_s: float, interval_s: float
 ) -> tuple[PipelineProfile, Learned]:
-    """Return the profile of `pipeline`, and what is learned now; `learned` is from `interval_s` ago."""
+    """Return the profile of `pipeline`, and what has been learned of it by now.
+
+    `learned` is the second value that the last call returned, `interval_s` seconds ago.
+    """
     estimated = estimate_pipeline(pipeline, learned, interval_s=interval_s)
     profile = with_corrections(estimated, pipeline, learned, now_s=now_s, interval_s=interval_s)
     return profile, _learned(profile)

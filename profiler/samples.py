@@ -11,7 +11,7 @@ from optimizer.model import PipelineKey, PoolName, StageName
 
 
 class AbsenceReason(Enum):
-    """The reason why there is no number. None of them means zero."""
+    """The reason why a number is absent. An absent number is never read as zero."""
 
     MISSING = "Missing"
     """The query returns no series."""
@@ -31,7 +31,7 @@ class AbsenceReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """There is no number, for this reason; `detail` is free text for messages."""
+    """A number that is not known, with the reason. `detail` is free text for messages."""
 
     reason: AbsenceReason
     detail: str = ""
@@ -63,18 +63,19 @@ class Quantity(Enum):
     LATENCY_P95_FLOOR = "latencyP95Floor"
     """The lower bound of the histogram bucket that holds LATENCY_P95, which is interpolated within the bucket."""
     LATENCY_P95_CEILING = "latencyP95Ceiling"
-    """The upper bound of that bucket; the last finite bound for the bucket up to infinity."""
+    """The upper bound of the same bucket. For the bucket up to infinity it is the last finite bound."""
     LATENCY_P99 = "latencyP99"
     SERVICE_TIME = "serviceTime"
     """Mean time of one batch in service, in seconds."""
     BATCH_SIZE = "batchSize"
     """Mean items per batch."""
     SERVED_BATCH = "servedBatch"
-    """The batch size that SERVICE_TIME belongs to, for servers that add up durations per item: each batch is weighted
-    by its items. It is computed as if all services took equally long; the model adds the effect of their variation."""
+    """The mean over items of the size of their batch. Only for servers whose SERVICE_TIME is a mean over items too,
+    because they add up the service time of each item. It is computed as if all services took equally long; the model
+    adds the effect of their variation."""
     PRESENT_BATCH = "presentBatch"
-    """The mean batch size during the service of an item, for servers that export only a gauge of it. BATCH_SIZE is then
-    the mean over the time in which any item is in service; long batches weigh more in both."""
+    """The mean batch size during the service of an item, for servers that export only a gauge of the batch size.
+    BATCH_SIZE is then the mean over the time in which any item is in service. Long batches weigh more in both means."""
     UTILIZATION = "utilization"
     """Share of the time in which the servers are busy, 0–1."""
     QUEUE_DEPTH = "queueDepth"
@@ -97,7 +98,7 @@ class MetricsTier(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where the numbers of a pipeline come from; `because` says why not from a better tier."""
+    """Where the numbers of a pipeline come from. `because` says why no better tier is used; empty for the best."""
 
     tier: MetricsTier = MetricsTier.PROMETHEUS
     because: str = ""
@@ -105,7 +106,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEndpoint:
-    """The metrics endpoint that a pod's annotations name. Without a `port` it is at the default port of its preset."""
+    """The metrics endpoint that a pod's annotations name. `port` None: the default port of the preset."""
 
     host: str
     port: int | None = None
@@ -113,7 +114,7 @@ class PodEndpoint:
 
 
 THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
-"""The quantities that must be known for a stage to count as observed. They are sums, so they need every pod."""
+"""The quantities that must be known for a stage to count as observed. Both are sums, so they need every pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,10 @@ class PlacementTarget:
     """The pods of one placement whose metrics are read, with the queries of `preset`.
 
     `pods` are the ready pods that must have samples by now; pods that became ready within the last scrape are left out.
-    `endpoints` has all running pods, including those, for direct scrapes. One replica serves `concurrency` batches of
-    at most `batch_limit` items at once. `overrides` replaces the preset's query of a quantity by the user's PromQL,
-    which must return one series and may use `$pods` and `$window`.
+    `endpoints` has the metrics endpoint of every running pod, new ones included, for direct scrapes. Rates are averages
+    over `window_s`. One replica serves `concurrency` batches of at most `batch_limit` items at once. `overrides`
+    replaces the preset's query of a quantity by the user's PromQL, which must return one series and may use `$pods` and
+    `$window`.
     """
 
     pipeline: PipelineKey
@@ -141,9 +143,9 @@ class PlacementTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSamples:
-    """The readings of one placement, one for every quantity.
+    """The readings of one placement.
 
-    `sessions` are the sessions of single pods, by pod name; pods that do not report them are left out.
+    `sessions` has the sessions of each pod by its name. Pods that do not report sessions are left out.
     """
 
     readings: Mapping[Quantity, Reading]

@@ -1,4 +1,4 @@
-"""The profiler's values: a pipeline's stages as they run, what was learned of them, and the profile. No logic."""
+"""The profiler's value types: the observed pipeline, what was learned of it, and its profile."""
 
 import math
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ from profiler.samples import PlacementSamples, Quantity, Reading
 PlacementKey = tuple[StageName, PoolName]
 
 GRAIN = 0.01
-"""Relative resolution of measured values in planning. No measurement is more precise, and a pipeline that changed by
-noise alone would be planned anew in every cycle."""
+"""Relative resolution of measured values in planning. No measurement is more precise. Without rounding, noise alone
+would cause a new plan in every cycle."""
 
 
 def to_grain(value: float) -> float:
-    """Return `value` rounded to the nearest multiple of the grain on a logarithmic scale."""
+    """Return `value` rounded to the nearest power of e^GRAIN, which changes it by 0.5 % at most. 0 stays 0."""
     return value if value <= 0 else math.exp(round(math.log(value) / GRAIN) * GRAIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementInput:
-    """A placement as it runs: `replicas` are ready and take batches of up to `batch`; `prior` is as declared."""
+    """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared."""
 
     prior: Placement
     replicas: int
@@ -37,7 +37,7 @@ class PlacementInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInput:
-    """A stage as it runs; `pass_ratio` is as declared. The samples are averages over `window_s`."""
+    """An observed stage. `pass_ratio` is as declared. The samples of its placements are averages over `window_s`."""
 
     name: StageName
     after: tuple[StageName, ...]
@@ -49,10 +49,10 @@ class StageInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineInput:
-    """A pipeline as it runs, with its stages in topological order.
+    """An observed pipeline, with its stages in topological order.
 
-    `latency_s` is the result of the user's `sla.query`, None without one. `demand` is the observed demand, None while
-    it is missing. `settled` says that no replica started or stopped within the samples' window.
+    `latency_s` is the result of the user's `sla.query`, None without a query. `demand` is the observed demand, None
+    while it is missing. `settled` says that no replica started or stopped within the window of the samples.
     """
 
     stages: tuple[StageInput, ...]
@@ -68,14 +68,15 @@ class LatencySource(Enum):
     MEASURED = "Measured"
     """The user's `sla.query`."""
     COMPOSED = "Composed"
-    """Composed of the stages' own percentiles."""
+    """Composed of the percentiles of the stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Ratio of measured to modelled, within bounds, last measured at `learned_at_s`.
+    """A factor by which the model is corrected: the ratio of measured to modelled values, within bounds.
 
-    `smoothed` follows the measurements; plans use `factor`, which may lag behind it.
+    `smoothed` follows the measurements. Plans use `factor`, which may follow more slowly. `learned_at_s` is the time of
+    the last measurement.
     """
 
     factor: float
@@ -85,10 +86,10 @@ class Correction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What measurements have taught about a pipeline: input and output of every profile.
+    """What measurements have shown about a pipeline. Every profile starts from it and returns it updated.
 
     `pass_ratios` and `service_factors` (measured over prior service time) are smoothed. `latency_corrections` and
-    `throughput_corrections` correct the model; a stage or placement that was never compared with it has none.
+    `throughput_corrections` correct the model; a stage or placement that was never compared with the model has none.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -101,10 +102,11 @@ class Learned:
 class PlacementProfile:
     """A stage on one pool: readings, and the corrected service law.
 
-    `service_factor` is measured over prior mean service time, smoothed and bounded; `service` is the prior times it.
-    `measured_factor` is the newest measurement of it, None without enough traffic. `saturation_rps` is the throughput
-    of one replica that was observed under overload, None where it is the one implied by `service`;
-    `throughput_correction` is its ratio to the implied one.
+    `prior` is the declared service law, and `service` is `prior` times `service_factor`: the measured over the declared
+    mean service time, smoothed and bounded. `measured_factor` is the newest measured ratio, None without enough
+    traffic. `saturation_rps` is the throughput of one replica under overload, in items per second, None where it is
+    what `service` implies. `throughput_correction` is the observed over the implied throughput, None where no lower one
+    was observed.
     """
 
     pool: PoolName
@@ -121,10 +123,11 @@ class PlacementProfile:
 class StageProfile:
     """A stage over all its placements.
 
-    `pass_ratio` is the smoothed, measured ratio (the prior until there is one). `pressure` is
-    0.40 · latency + 0.30 · utilisation + 0.30 · queue, each 0–1. `latency_factor` is the measured over the modelled
-    95th percentile, as planned with; `latency_correction` is what was learned of it, None before the first comparison.
-    `modelled_p95_s` is the prediction for the present load and replicas, None where nothing could be compared.
+    `pass_ratio` is the measured ratio, smoothed (the declared one until there is a measurement), and
+    `pass_ratio_measured` the newest measurement. `pressure` is 0.40 · latency + 0.30 · utilization + 0.30 · queue, each
+    0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
+    the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
+    the present load and replicas, None where it could not be compared with a measurement.
     """
 
     name: StageName
@@ -140,7 +143,10 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineProfile:
-    """A pipeline: its stages, the one with the highest pressure, and the end-to-end latency at the SLA's percentile."""
+    """The profile of a pipeline: its stages and its end-to-end latency in seconds, at the percentile of the SLA.
+
+    `bottleneck` is the stage with the highest pressure, None where no pressure is known.
+    """
 
     stages: tuple[StageProfile, ...]
     bottleneck: StageName | None

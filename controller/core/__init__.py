@@ -1,1 +1,1 @@
-"""One reconcile as a function of values: `cycle.decide`. Nothing here does I/O, reads a clock or draws randomness."""
+"""The decision of a cycle as a function of values: `cycle.decide`. No I/O, no clock and no randomness here."""

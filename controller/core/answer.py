@@ -1,4 +1,4 @@
-"""The decision of a cycle: changes, holds, and what is carried over to the next cycle."""
+"""Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -27,7 +27,7 @@ from profiler.samples import MetricsTier
 def pipeline_decision(
     assessment: Assessment, fleet: FleetPlan, aim: Aim, rollout: PipelineRollout, now_s: float, policy: Policy
 ) -> PipelineDecision:
-    """Return the decision for one pipeline. While it awaits its turn, its plan is its current replicas."""
+    """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas."""
     plan = fleet.plans[assessment.key]
     awaits_turn = assessment.key in fleet.waiting
     by_plan = admitted_by_plan(assessment, plan)
@@ -70,7 +70,7 @@ def pipeline_decision(
 
 
 def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
-    """Return the end of the time in which spend above the cap is excused: the drain and two cycles from its start."""
+    """Return until when spend above the cap is excused: the drain time and two cycles after the excess began."""
     until_s = now_s + assessment.spec.scaling.drain_s + 2 * policy.interval_s
     earlier = assessment.state.memory.excess_excused_until_s
     return until_s if earlier is None else min(until_s, earlier)  # a clock may have been set back
@@ -161,7 +161,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
 def pool_decision(
     name: PoolName, snapshot: Snapshot, rollout: Rollout, plan: Plan | None, memory: PoolMemory
 ) -> PoolDecision:
-    """Return the use, limits, shadow price and failures of one pool."""
+    """Return the use, limits and shadow price of the pool `name`, and its failures, which are `memory`."""
     pool = snapshot.pools[name]
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(

@@ -1,4 +1,4 @@
-"""Values to JSON and back, by their types. Pure: nothing is read or written here."""
+"""Converts values to JSON and back, by their types. Pure: no file is read or written here."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class InvalidRecord(ValueError):
-    """A document that does not fit its type: the message names the place, the value and the rule."""
+    """A document does not fit its type, or a value cannot be written as JSON. The message names value and rule."""
 
 
 def encode(value: object) -> Json:
@@ -22,7 +22,7 @@ def encode(value: object) -> Json:
     A mapping whose keys are not text becomes a list of pairs.
 
     Raises:
-        InvalidRecord: a number that JSON cannot express, or a value of another kind.
+        InvalidRecord: `value` contains NaN, an infinity, or a value of another kind.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -47,9 +47,9 @@ def encode(value: object) -> Json:
 
 
 def decode(kind: type[T], data: Json, where: str = "record") -> T:
-    """Return the value of type `kind` that `encode` made `data` from; `where` names the place in messages.
+    """Return the value of type `kind` that `encode` converted to `data`; `where` names the document in messages.
 
-    A field that has a default may be missing: an earlier version may not have had it.
+    A field that has a default may be missing: an earlier version may not have had the field.
 
     Raises:
         InvalidRecord: `data` does not fit the type.
@@ -93,7 +93,7 @@ def _decode(kind: Any, data: Json, where: str) -> object:
 
 
 def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
-    """Return `data` as the first of `kinds` that fits; dataclasses are distinguished by their fields."""
+    """Return `data` as a value of the first of `kinds` that fits. Dataclasses are distinguished by their fields."""
     if data is None and NoneType in kinds:
         return None
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""Decides without the pipelines that make `decide` fail: an internal error on one must not stop the others."""
+"""Decides without the pipelines on which `decide` fails, so that an internal error stops one pipeline, not all."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
 from optimizer.model import PipelineKey, PoolName
 
 _MOST = 16
-"""The most pipelines to leave out. Where more fail, the error is not caused by single pipelines."""
+"""The most pipelines to leave out. If more fail, the error is not caused by single pipelines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contained:
-    """A decision, its snapshot, and the pipelines that were left out with the exception of each."""
+    """A decision with its snapshot, and the pipelines that were left out (`failed`), each with its exception."""
 
     snapshot: Snapshot
     decision: Decision
@@ -27,10 +27,10 @@ class Contained:
 def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
     """Return the decision for `snapshot`, without the pipelines on which `decide` fails even alone.
 
-    Their replicas stay unchanged, and count as unaccounted.
+    The replicas of these pipelines stay unchanged, and count as unaccounted.
 
     Raises:
-        Exception: the one of `decide`, if no pipeline fails alone, or too many do.
+        Exception: the error of `decide`, if no pipeline fails alone, if more than `_MOST` do, or if the rest fails.
     """
     try:
         return Contained(snapshot=snapshot, decision=decide(snapshot, policy), failed={})
@@ -45,7 +45,7 @@ def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
 def _failing(
     snapshot: Snapshot, states: Sequence[PipelineState], policy: Policy, error: Exception
 ) -> dict[PipelineKey, Exception]:
-    """Return those of `states`, which together raised `error`, that fail alone; stops soon after `_MOST`."""
+    """Return the pipelines of `states` that fail alone; together they raised `error`. Stops soon after `_MOST`."""
     if len(states) == 1:
         return {states[0].spec.key: error}
     failed: dict[PipelineKey, Exception] = {}
@@ -60,7 +60,7 @@ def _failing(
 
 
 def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
-    """Return the snapshot of `states` alone; the replicas of the others are unaccounted."""
+    """Return the snapshot with only the pipelines `states`; the replicas of all others count as unaccounted."""
     kept = {state.spec.key for state in states}
     unaccounted: dict[PoolName, Counter[int]] = {
         name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()

@@ -1,4 +1,4 @@
-"""One cycle: from a snapshot to a decision. Every step is a function from values to values."""
+"""One cycle: makes a decision from a snapshot. Every step is a pure function."""
 
 from controller.core.act.rollout import roll_out
 from controller.core.act.targets import find_aims

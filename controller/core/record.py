@@ -1,4 +1,4 @@
-"""The decision record: a decision with its snapshot and policy, so that it can be repeated and examined."""
+"""The decision record: a decision with its snapshot and policy, so that the decision can be repeated and examined."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
 
 
 def snapshot_from_record(record: dict[str, Json]) -> Snapshot:
-    """Return the snapshot of the recorded decision, for `decide` to repeat it.
+    """Return the snapshot of the recorded decision, with which `decide` can repeat the decision.
 
     Raises:
         InvalidRecord: `record` is of another schema or damaged.
@@ -44,15 +44,15 @@ def policy_from_record(record: dict[str, Json]) -> Policy:
 
 
 def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
-    """Return where the recorded decision differs from `decision`, one `path: recorded, now …` each."""
+    """Return the differences of `decision` from the recorded decision, each as `path: <recorded>, now <value>`."""
     return tuple(_differences("", record.get("decision"), _answer(decision)))
 
 
 def decision_key(pipeline: PipelineDecision) -> object:
-    """Return what two decisions for a pipeline have in common where the second is no new one.
+    """Return a key by which two decisions for a pipeline are equal if they decide the same.
 
-    That is the changes, the desired replicas, the reasons of the holds, what limits the plan, and whether load is shed.
-    Readings and times are left out: they differ in every cycle.
+    The key has the changes, the desired replicas, the reasons of the holds, the binding constraint, and whether load is
+    shed. Readings and times are left out, because they differ in every cycle.
     """
     limit = None if pipeline.plan is None else pipeline.plan.limited_by
     holds = frozenset((hold.reason, hold.stage) for hold in pipeline.holds)
@@ -60,7 +60,7 @@ def decision_key(pipeline: PipelineDecision) -> object:
 
 
 def recorded_decision_key(pipeline: Mapping[str, Any]) -> object:
-    """Return the `decision_key` of an entry of `decision.pipelines` of a record."""
+    """Return the `decision_key` of `pipeline`, one of the values of `decision.pipelines` in a record."""
     limit = None if pipeline["plan"] is None else pipeline["plan"]["limited_by"]
     holds = frozenset((hold["reason"], hold["stage"]) for hold in pipeline["holds"])
     return pipeline["changes"], pipeline["desired"], holds, limit, pipeline["admissible"] is not None

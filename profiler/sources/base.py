@@ -1,4 +1,4 @@
-"""The port through which metrics come in; `profiler.sources.prometheus` and `profiler.sources.direct` implement it."""
+"""The interface of all sources of metrics, which `profiler.sources.prometheus` and others implement."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ PlacementId = tuple[PipelineKey, StageName, PoolName]
 class ReadRequest:
     """The metrics that one cycle needs.
 
-    Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules), by a
-    key of the caller's choice, and `scalar_owners` has the pipeline of each. The whole read may take `deadline_s`
+    Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules) by keys
+    that the caller chooses; `scalar_owners` has the pipeline of each query. The whole read may take `deadline_s`
     seconds.
     """
 
@@ -29,8 +29,8 @@ class ReadRequest:
 class ReadAnswer:
     """A reading for every placement and every scalar of the request.
 
-    `problems` are distinct messages for a log. `origins` has the metrics tier of each pipeline; a pipeline that is not
-    in it was read from Prometheus.
+    `problems` are messages for a log, each once. `origins` has the metrics tier of each pipeline; a pipeline that is
+    not listed was read from Prometheus.
     """
 
     placements: Mapping[PlacementId, PlacementSamples]
@@ -54,9 +54,9 @@ class MetricSource(Protocol):
     * A scalar is exactly one series; several are `NOT_A_NUMBER`, none is `MISSING`.
     * A process that restarts (its counters begin again at zero) yields no negative or huge rate.
 
-    It may block, and is called from a thread of its own.
+    `read` may block, and is called in a separate thread.
     """
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        """Return the readings of the back end's present."""
+        """Return the readings that `request` asks for, as of the present time of the back end."""
         ...

@@ -14,7 +14,7 @@ from profiler.sources.presets import Combine, Edge, Formula
 Pod = tuple[str, str]
 """Namespace and name."""
 Buckets = Mapping[float, float]
-"""Upper bound to cumulative rate."""
+"""The cumulative rate of each bucket of a histogram, by upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,13 @@ class Reporting:
 
 
 def reporting(expected: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) -> Reporting:
-    """Return which pods report, given the age in seconds of each pod's newest sample."""
+    """Return which of the `expected` pods report; `ages_s` has the age in seconds of each pod's newest sample."""
     fresh = {pod for pod in expected if ages_s.get(pod, math.inf) <= max_age_s}
     return Reporting(expected=expected, fresh=fresh, stale={pod for pod in expected - fresh if pod in ages_s})
 
 
 def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
-    """Return the sum, mean or maximum of the pods' values."""
+    """Return the sum, mean or maximum of the pods' values; absent if too few pods report one."""
     finite = {pod: values[pod] for pod in pods.fresh if pod in values and sane(values[pod])}
     absence = _too_few(pods, finite.keys(), values.keys(), needs_all=how is Combine.SUM)
     if absence is not None:
@@ -46,7 +46,7 @@ def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -
 
 
 def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Pod, float]) -> Reading:
-    """Return Σ above / Σ below over the pods that report both."""
+    """Return Σ above / Σ below over the pods that report both values; absent if these are too few or idle."""
     both = {pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))}
     absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
     if absence is not None:
@@ -58,12 +58,12 @@ def combine_ratio(pods: Reporting, above: Mapping[Pod, float], below: Mapping[Po
 
 
 def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
-    """Return the formula's quantile of the pods' summed buckets."""
+    """Return the quantile that `formula` names, of the sum of the pods' histograms."""
     return quantile_of(formula, summed_buckets(pods, buckets))
 
 
 def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets | Absence:
-    """Return the sum of the pods' buckets, for the bounds that all of them have."""
+    """Return the sum of the pods' histograms, for the bounds that all pods have; absent if too few pods report."""
     finite = {
         pod: buckets[pod] for pod in pods.fresh if pod in buckets and all(sane(rate) for rate in buckets[pod].values())
     }
@@ -75,16 +75,17 @@ def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets |
 
 
 def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
-    """Return the formula's quantile of summed buckets; an absence is returned as it is."""
+    """Return the quantile that `formula` names, of the histogram `summed`; absent where the histogram is."""
     assert formula.quantile is not None
     reading = summed if isinstance(summed, Absence) else histogram_quantile(formula.quantile, summed, formula.edge)
     return reading if isinstance(reading, Absence) else _concluded(reading)
 
 
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
-    """Return the quantile as PromQL's histogram_quantile interpolates it: linearly, from zero, in the right bucket.
+    """Return a quantile (0–1) of a histogram, interpolated within its bucket as by PromQL's histogram_quantile.
 
-    A quantile above the last finite bound is reported as that bound. `edge` selects a bound of the bucket instead.
+    Interpolation is linear, and the first bucket starts at zero. A quantile above the last finite bound is reported as
+    that bound. `edge` selects a bound of the bucket instead of the interpolated value.
     """
     bounds = sorted(buckets)
     if len(bounds) < 2 or bounds[-1] != math.inf:
@@ -113,7 +114,7 @@ def _concluded(value: float) -> Reading:
 
 
 def _too_few(pods: Reporting, usable: Set[Pod], reported: Set[Pod], *, needs_all: bool) -> Absence | None:
-    """Return the absence if too few pods have a `usable` value; `reported` have any."""
+    """Return the absence if too few pods have a `usable` value, else None; `reported` are the pods with any value."""
     expected = len(pods.expected)
     needed = expected if needs_all else math.ceil(expected / 2)
     if usable and len(usable) >= needed:

@@ -1,12 +1,13 @@
-"""Metrics that the operator scrapes itself: from the pods, and for users' queries from `--scrape-endpoints`.
+"""Metrics that the operator scrapes itself: from pods, and from `--scrape-endpoints` for the users' queries.
 
 For set-ups without Prometheus, and as a fallback when Prometheus is not available. The same presets and the same PromQL
-are evaluated over the scraped samples, so both sources give the same numbers. Only the part of PromQL that
-`profiler.sources.promql_syntax` parses is supported. Users' queries are evaluated over the scrape endpoints only, never
-over the pods, and are absent while one endpoint does not answer: a sum over some of them is not the offered load.
+are evaluated over the scraped samples, so both sources give the same numbers (for one exception see
+`profiler.sources.promql_evaluation`). Only the part of PromQL that `profiler.sources.promql_syntax` parses is
+supported. Users' queries are evaluated over the scrape endpoints only, never over the pods. Their results are absent
+while one endpoint does not answer: a sum over some of the endpoints is not the offered load.
 
-A rate needs two scrapes, so the endpoints are scraped all the time, as often as Prometheus would, and a read returns
-what is known already. A fallback that began when it is needed would have no rates at first.
+A rate needs two scrapes, so a fallback that began to scrape when it is needed would have no rates at first. Therefore
+pods and endpoints are scraped all the time, as often as Prometheus would, and a read uses the samples that are there.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,12 +26,13 @@ from profiler.sources.queries import QueryPlan, query_plan
 from profiler.sources.scraper import Identity, Scraper, ScrapeTarget
 
 _MISSED_VISITS = 3
-"""A sample older than this many visits is stale."""
+"""A sample older than this many scrape intervals is stale."""
 _LEAST_AGE_S = 2.0
 _LOOKBACK_S = 300.0
-"""How long a sample is the value of its series, as in Prometheus. Staleness is judged by the age of a target."""
+"""How long a sample is the value of its series, as in Prometheus. Staleness depends on the target's last scrape."""
 _FIRST_SHARE = 0.8
-"""Of the deadline of the first read: the time to scrape every target twice, so that there are rates after a restart."""
+"""Share of the deadline in which the first read waits until every target was scraped twice. So there are rates right
+after a restart."""
 _POD, _ENDPOINT = "pod", "endpoint"
 _Histories = Mapping[Identity, TargetHistory]
 
@@ -67,7 +69,7 @@ class DirectSource:
         return replace(answer, problems=(*answer.problems, *self._scraper.problems(), *without_port))
 
     def _pods(self, request: ReadRequest, plan: QueryPlan) -> tuple[dict[Identity, ScrapeTarget], tuple[str, ...]]:
-        """Return the pods to scrape, and a message about pods whose port is not known."""
+        """Return the pods to scrape, and a message if the port of some pods is not known."""
         found: dict[Identity, ScrapeTarget] = {}
         without: set[tuple[str, str]] = set()
         for target in request.placements:
@@ -119,7 +121,7 @@ class DirectSource:
     def _endpoint_absences(
         self, queries: Collection[str], endpoints: Sequence[TargetHistory], now_s: float
     ) -> Mapping[str, Absence] | None:
-        """Return the absence of every users' query while an endpoint is missing, None if all of them answer."""
+        """Return an `Absence` for every user's query while an endpoint does not answer, None if all answer."""
         if not endpoints:
             absence = Absence(
                 reason=AbsenceReason.UNSUPPORTED,
@@ -150,7 +152,7 @@ class DirectSource:
 
 
 def _needs(queries: Iterable[str]) -> tuple[frozenset[str], float]:
-    """Return the names of the metrics that queries select, and how far back they look, in seconds."""
+    """Return the names of the metrics that `queries` select, and how far back the queries look, in seconds."""
     needs = [_need(query) for query in queries]
     return frozenset().union(*(names for names, _ in needs)), max((window_s for _, window_s in needs), default=0.0)
 

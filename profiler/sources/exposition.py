@@ -1,6 +1,6 @@
-"""Parser of Prometheus' text format 0.0.4, and of OpenMetrics where it is the same. Pure.
+"""Parser of Prometheus' text format 0.0.4, and of OpenMetrics as far as the two agree. Pure.
 
-Only the lines of the requested metrics are parsed, which keeps it cheap.
+Only the lines of the requested metrics are parsed, to save time.
 """
 
 import re
@@ -11,9 +11,9 @@ Sample = tuple[str, Mapping[str, str], float]
 """Metric name, labels, value."""
 
 MOST_SERIES = 10_000
-"""Per target, counting the requested metrics only."""
+"""Most series of the requested metrics per target."""
 MOST_LABELS = 4096
-"""Bytes of the labels of one sample. Text that is not ASCII counts four bytes per character."""
+"""Most bytes of the labels of one sample. Text that is not ASCII counts four bytes per character."""
 
 _LABELS = r'\{(?:[^"{}\n]|"(?:[^"\\\n]|\\.)*")*\}'
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
@@ -27,7 +27,7 @@ class InvalidExposition(ValueError):
 def samples(text: str, names: Collection[str]) -> list[Sample]:
     """Return the samples of the metrics `names` in `text`.
 
-    Samples with a timestamp are left out: it is from a foreign clock, so their age is not known.
+    Samples with a timestamp are left out: it comes from the clock of the target, so their age is not known.
 
     Raises:
         InvalidExposition: the text is cut off, a line of one of the metrics cannot be parsed or has too many labels,
@@ -59,7 +59,11 @@ def _lines(names: frozenset[str]) -> re.Pattern[str]:
 
 @lru_cache(maxsize=20_000)
 def _labels(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the labels in `{…}`. Raises `ValueError` if the text is malformed."""
+    """Return the names and values of the labels in `text`, such as `{a="b"}`.
+
+    Raises:
+        ValueError: `text` is malformed.
+    """
     inside = text[1:-1].strip()
     found: list[tuple[str, str]] = []
     at = 0

@@ -1,4 +1,4 @@
-"""The samples of scraped targets, kept as far back as the queries look, within a limit per target.
+"""The samples of scraped targets, kept for as long as the queries need them, up to `MOST_SAMPLES` per target.
 
 No I/O.
 """
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, sorted by name, without the name of the metric."""
+"""Label names and values, sorted by name, without the name of the metric."""
 
 MOST_SAMPLES = 200_000
-"""Per target, divided equally among its series."""
+"""Most samples that are kept per target, divided equally among its series."""
 
 
 @dataclass(slots=True)
 class Series:
     """The samples of one series, oldest first; times are in seconds.
 
-    Samples up to `forgotten_s` were dropped because of the limit, so a query that looks back there cannot be answered.
+    Samples up to `forgotten_s` were dropped because there were too many. Queries that need them cannot be evaluated.
     """
 
     labels: Labels
@@ -51,18 +51,21 @@ class Series:
 
 
 class TargetHistory:
-    """The samples of one target, by metric. `labels` identify the target and override labels that it exports."""
+    """The samples of one target, by metric. `labels` identify the target and replace exported ones of the same name."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self.scraped_s: float | None = None
-        """When it was last scraped, None: never."""
+        """Time of the last scrape, None before the first."""
         self.crowded = False
         """Whether samples younger than `keep_s` were dropped because of `MOST_SAMPLES`."""
         self._labels = dict(labels)
         self._series: dict[str, dict[Labels, Series]] = {}
 
     def record(self, at_s: float, samples: Sequence[tuple[str, Mapping[str, str], float]], keep_s: float) -> None:
-        """Add one scrape at `at_s`: (metric, labels, value) each. Series that it does not have any more are dropped."""
+        """Add the `samples` of a scrape at `at_s`, each as (metric, labels, value).
+
+        Samples older than `keep_s` are dropped, and so are series that this scrape does not have.
+        """
         series: dict[str, dict[Labels, Series]] = {}
         most = MOST_SAMPLES // max(1, len(samples))
         self.crowded = False

@@ -1,4 +1,4 @@
-"""Presets: the queries of our quantities for each kind of server. They are data, in `profiler/presets/*.toml`."""
+"""Presets: the queries of every `Quantity` for each kind of server, read from `profiler/presets/*.toml`."""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from profiler.samples import Quantity
 
 
 class Combine(Enum):
-    """How the values of the pods are combined into the number of the placement."""
+    """How the values of the pods are combined into the reading of their placement."""
 
     SUM = "sum"
     MEAN = "mean"
@@ -24,13 +24,13 @@ class Edge(Enum):
     """Which point of the bucket that holds a quantile is reported."""
 
     INSIDE = "inside"
-    """Interpolated between its bounds, as PromQL's histogram_quantile does."""
+    """Interpolated between the bounds of the bucket, as PromQL's histogram_quantile does."""
     FLOOR = "floor"
     CEILING = "ceiling"
 
 
 class Divisor(Enum):
-    """A property of the placement that divides a pod's value, because the server does not export it."""
+    """What the value is divided by: a property of the placement that the server does not export."""
 
     ONE = "one"
     CONCURRENCY = "concurrency"
@@ -39,7 +39,11 @@ class Divisor(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """One quantity of one kind of server. `over` is set for ratios only, `quantile` for quantiles only."""
+    """How one quantity of one kind of server is computed.
+
+    `value` is PromQL that returns a series per pod. `over` is PromQL for the denominator, set for ratios only.
+    `quantile`, between 0 and 1, is set for quantiles only.
+    """
 
     combine: Combine
     value: str
@@ -53,7 +57,7 @@ class Formula:
 class Preset:
     """One kind of server. `freshness` names a metric that every pod exports from its start.
 
-    `port` is the server's default port for metrics, None where it has none.
+    `port` is the server's default port for metrics, None where there is no default.
     """
 
     name: str
@@ -67,14 +71,22 @@ class InvalidPreset(ValueError):
 
 
 def load_presets() -> dict[str, Preset]:
-    """Return the bundled presets by name. Raises `InvalidPreset`."""
+    """Return the presets of the package by name.
+
+    Raises:
+        InvalidPreset: a file is invalid.
+    """
     files = (file for file in resources.files("profiler").joinpath("presets").iterdir() if file.name.endswith(".toml"))
     presets = (parse_preset(file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")) for file in files)
     return {preset.name: preset for preset in presets}
 
 
 def parse_preset(name: str, text: str) -> Preset:
-    """Return the preset that `text` (TOML) describes. Raises `InvalidPreset`."""
+    """Return the preset `name` that `text` (TOML) describes.
+
+    Raises:
+        InvalidPreset: `text` is not TOML, or breaks a rule.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,4 +1,4 @@
-"""Metrics from Prometheus, or from a back end with the same query API. Queries are evaluated at the back end's time."""
+"""Metrics from Prometheus, or from a back end with the same query API, evaluated at the back end's present time."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from profiler.sources.queries import query_plan
 
 
 class PrometheusSource:
-    """A `MetricSource` over the back end at `url`; `token_file` and `ca_file` are as in `PrometheusApi`."""
+    """A `MetricSource` that reads from the back end at `url`. For `token_file` and `ca_file` see `PrometheusApi`."""
 
     def __init__(self, url: str, *, token_file: Path | None = None, ca_file: Path | None = None) -> None:
         self._api = PrometheusApi(url, token_file=token_file, ca_file=ca_file)

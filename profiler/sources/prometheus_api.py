@@ -3,12 +3,12 @@
 prometheus-api-client builds the request to /api/v1/query, keeps the connections, and takes `result` out of the answer
 (`custom_query`). This module adds what the library has no option for:
 
-* One deadline for all queries and attempts. The library's timeout is per attempt, so its own retries (switched off
-  here) multiply it.
+* One deadline for all queries and attempts. The timeout of the library is per attempt, so its retries, which are
+  switched off here, would multiply the time.
 * A limit on the size of an answer, and on the time to read its body.
-* Checks before the library reads the answer: `warnings`, which mark a partial answer and which it drops; answers that a
-  cache has kept; pages that are not an answer of the API, on which it raises `KeyError` or `JSONDecodeError`.
-* A bearer token that is read from its file again for every query.
+* Checks before the library reads the answer. `warnings` mark a partial answer, and the library drops them. Answers may
+  come from a cache. Pages that are not an answer of the API make the library raise `KeyError` or `JSONDecodeError`.
+* A bearer token, which is read from its file again for every query.
 """
 
 import io
@@ -34,12 +34,12 @@ _PAUSE_S = 0.1
 _CONNECT_S = 2.0
 _WORKERS = 4
 _MOST_BYTES = 64 * 2**20
-"""Per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
+"""Limit per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
 _CHUNK = 2**16
 _MOST_OFF_S = 60.0
-"""Between the time at which a query was evaluated and the time at which its answer was sent."""
+"""Longest time between the evaluation of a query and the sending of its answer."""
 _SHOWN = 200
-"""Characters of a message of the back end that are shown."""
+"""Most characters of a message of the back end that are shown."""
 
 
 class PrometheusApi:
@@ -76,7 +76,7 @@ class PrometheusApi:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, response: requests.Response, **_: object) -> None:
-        """Read the body within the limits of size and time: requests has none for a body that never ends."""
+        """Read the body within the limits of size and time: `requests` has no limit for a body that never ends."""
         body = bytearray()
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=True):
@@ -161,7 +161,7 @@ def _require_an_end(size: int, end_s: float) -> None:
 
 
 def _require_complete_answer(response: requests.Response, **_: object) -> None:
-    """Raise unless the response is a complete answer of the query API."""
+    """Raise an exception unless the response is a complete answer of the query API, or a redirect."""
     status = response.status_code
     if response.is_redirect:
         return
@@ -186,9 +186,9 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
 
 
 def _off_s(result: list[Any], sent: str | None) -> float:
-    """Return the time of evaluation less the time of sending, in seconds; 0 where the answer does not have both.
+    """Return the time of evaluation minus the time of sending, in seconds; 0 where one of them is unknown.
 
-    Both are times of the back end, so an answer of a cache is detected whatever the operator's clock shows.
+    Both are times of the back end, so an answer from a cache is detected even if the operator's clock is wrong.
     """
     match result:
         case [{"value": [int() | float() as at_s, _]}, *_] | [int() | float() as at_s, str()]:

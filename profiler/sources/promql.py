@@ -1,4 +1,4 @@
-"""Templates of PromQL, and results of Prometheus' HTTP API as numbers. Pure."""
+"""Fills templates of PromQL, and reads numbers from results of Prometheus' query API. Pure."""
 
 import math
 import re
@@ -9,32 +9,32 @@ from profiler.samples import Absence, AbsenceReason, Reading, sane
 from profiler.sources.combine import Pod
 
 _LONGEST_MATCHER = 2000
-"""Characters of a matcher. Proxies may refuse URLs with longer ones."""
+"""Most characters of a matcher. Proxies may refuse URLs with longer ones."""
 
 
 def fill(template: str, *, pods: str, window_s: float) -> str:
-    """Return `template` with `$pods` replaced by label matchers and `$window` by the window."""
+    """Return `template` with `$pods` replaced by the label matchers `pods` and `$window` by `window_s` in ms."""
     return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
 
 
 def namespace_matcher(namespaces: Iterable[str]) -> str:
-    """Return matchers for all pods of the namespaces, or of every namespace if the list would be too long."""
+    """Return label matchers for all pods of `namespaces`, or of every namespace if the text would be too long."""
     matcher = f'namespace=~"{_alternatives(namespaces)}"'
     return matcher if len(matcher) <= _LONGEST_MATCHER else 'namespace!=""'
 
 
 def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
-    """Return matchers for exactly these pods."""
+    """Return label matchers for exactly the `pods` of `namespace`."""
     return f'namespace=~"{_alternatives([namespace])}", pod=~"{_alternatives(pods)}"'
 
 
 def pod_values(result: Any) -> dict[Pod, float]:
-    """Return the value of each series by its pod, NaN where it is not a number. Series without a pod are left out."""
+    """Return the value of each series by its pod, NaN where it is no number. Series without a pod are left out."""
     return {pod: value for pod, _, value in _series(result)}
 
 
 def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:
-    """Return cumulative rates of a histogram by pod and upper bound."""
+    """Return the cumulative rates of a histogram, by pod and upper bound of the bucket."""
     buckets: dict[Pod, dict[float, float]] = {}
     for pod, labels, value in _series(result):
         buckets.setdefault(pod, {})[_number(labels.get("le"))] = value
@@ -42,7 +42,7 @@ def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:
 
 
 def scalar(result: Any) -> Reading:
-    """Return the number of a query that must give exactly one, or an `Absence` with the reason."""
+    """Return the number in `result`, or an `Absence` with the reason where it does not have exactly one number."""
     match result:
         case []:
             return Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")

@@ -1,8 +1,8 @@
 """Evaluates queries over scraped samples, with the same results as Prometheus. Pure.
 
 Rates are extrapolated to the ends of their window as in Prometheus (`extrapolatedRate` in its promql/functions.go), so
-both sources give the same number. One rule differs: a series younger than the window is averaged over its own life, so
-that the time before the first scrape does not count as idle.
+both sources give the same number. One rule differs: rate() of a series younger than the window is the mean since its
+first sample, so that the time before the first scrape does not count as idle.
 """
 
 import math
@@ -31,18 +31,19 @@ Vector = dict[Labels, float]
 Value = float | Vector
 
 _EXTRAPOLATION = 1.1
-"""Extrapolation covers a gap at either end of the window of up to this many average scrape intervals."""
+"""Longest gap at an end of the window that is extrapolated in full, in average intervals between samples."""
 _MOST_LOOKS = 1_000_000
-"""Per query, of the steps of its subqueries: parts of the query evaluated, series selected, and samples in windows.
+"""Limit of the work for the steps of a query's subqueries: parts of the query evaluated, series selected, and samples
+in windows.
 
-Evaluation outside of subqueries needs no limit: it looks at each stored sample once, and these are bounded.
+Evaluation outside of subqueries needs no limit: it looks at each stored sample once, and their number is limited.
 """
 
 
 class Evaluation:
-    """Evaluates queries over `targets` at `at_s`. Parts that several queries share are evaluated once.
+    """Evaluates queries over the samples of `targets` at the time `at_s`.
 
-    A sample is the value of its series for `lookback_s`.
+    Parts that several queries share are evaluated once. A sample is the value of its series for `lookback_s` seconds.
     """
 
     def __init__(self, targets: Sequence[TargetHistory], *, at_s: float, lookback_s: float) -> None:
@@ -54,7 +55,7 @@ class Evaluation:
         self._selected: dict[tuple[str, tuple[Matcher, ...]], tuple[Series, ...]] = {}
 
     def result(self, expression: Expression) -> list[Any]:
-        """Return the `result` of Prometheus' query API: series with labels and value, or a time and a number.
+        """Return the value of `expression` in the form of `result` in Prometheus' query API: series, or a number.
 
         Raises:
             UnsupportedQuery: the types of the query do not fit, its subqueries take too many steps, or it looks back
@@ -75,7 +76,11 @@ class Evaluation:
         return self._made[expression]
 
     def _look(self, looks: int, at_s: float) -> None:
-        """Count the work of the steps of subqueries. Raises `UnsupportedQuery` above `_MOST_LOOKS`."""
+        """Add `looks` to the work of the query if `at_s` is a step of a subquery.
+
+        Raises:
+            UnsupportedQuery: the work is above `_MOST_LOOKS`.
+        """
         if at_s != self._at_s:
             self._looks += looks
             if self._looks > _MOST_LOOKS:
@@ -171,7 +176,7 @@ class Evaluation:
         return found
 
     def _steps(self, subquery: Subquery, at_s: float) -> Mapping[Labels, tuple[list[float], list[float]]]:
-        """Return times and values of a subquery by series; steps are at whole multiples of their length."""
+        """Return the times and values of a subquery, by series. Its steps are at whole multiples of `step_s`."""
         samples: dict[Labels, tuple[list[float], list[float]]] = {}
         first = math.floor((at_s - subquery.window_s) / subquery.step_s) + 1
         for step in range(first, math.floor(at_s / subquery.step_s) + 1):
@@ -202,7 +207,7 @@ class Evaluation:
 
 
 def _require_known(series: Series, name: str, after_s: float) -> None:
-    """Raise `UnsupportedQuery` if samples after `after_s` were dropped."""
+    """Raise `UnsupportedQuery` if samples later than `after_s` were dropped."""
     if series.forgotten_s > after_s:
         raise UnsupportedQuery(f"{name}: looks back further than the {MOST_SAMPLES} samples kept per target")
 

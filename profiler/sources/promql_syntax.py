@@ -1,9 +1,10 @@
 """The parser of PromQL. Pure.
 
-It reads all of PromQL, strictly: a query that is not understood to its last token is an error. `selector_places` finds
-every selector of a query. `parse` returns a tree, for the part that the operator can evaluate without Prometheus: what
-the presets and ordinary queries for load and latency use, such as selectors by name, rates and means over a window,
-sums, quotients and quantiles, but not matching by `on` or `ignoring`, offsets and the like.
+It reads nearly all of PromQL (not `info()`, comments and quoted names), strictly: a query that is not understood to its
+last token is an error. `selector_places` finds every selector of a query. `parse` returns a syntax tree, but only for
+the part of PromQL that the operator can evaluate without Prometheus: what the presets and ordinary queries for load and
+latency use, such as selectors by name, rates and means over a window, sums, quotients and quantiles. Not supported are,
+for example, `on`, `ignoring` and offsets.
 """
 
 import math
@@ -20,7 +21,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 OVER_TIME = frozenset({"rate", "increase", "deriv", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time"})
-"""Functions of the samples in a window."""
+"""The functions of the samples in a window that can be evaluated."""
 OF_VALUES = frozenset({"clamp_min", "clamp_max", "histogram_quantile", "timestamp", "time"})
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count"})
 
@@ -51,19 +52,20 @@ _GROUPINGS = frozenset({"by", "without"})
 _MODIFIERS = frozenset({"bool", "on", "ignoring", "group_left", "group_right"})
 _KEYWORDS = _MODIFIERS | {"without", "and", "unless", "atan2", "offset"}
 _RESERVED = _KEYWORDS | {"by", "or", "start", "end", "default", "if", "ifnot", "with"}
-"""Words that a query may use as names of metrics, though not every back end would read them so."""
+"""Words that a query may use as names of metrics, although some back ends read them as keywords."""
 _NUMBERS = frozenset({"inf", "nan"})
 _DEEPEST = 40
 _MOST_OPERATORS = 100
-"""Per query. Each operator may be a level of the tree, and functions over the tree recurse into every level."""
+"""Most operators per query. Each may be a level of the tree, and functions over the tree recurse into every level."""
 _WILDCARDS = 2
-"""Per alternative of a regular expression. Each further wildcard may multiply the time to match by the length."""
+"""Most wildcards per alternative of a regular expression. Each further one may multiply the time to match by the length
+of the text."""
 _ALTERNATIVE = re.compile(r"(?:\\[^A-Za-z0-9\n]|[^\\.*+?()\[\]{}^$|\n]|(?P<wild>\.[*+]?))*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matcher:
-    """A condition on a label; `operator` is =, !=, =~ or !~."""
+    """A condition on the value of a label; `operator` is =, !=, =~ or !~."""
 
     label: str
     operator: str
@@ -72,14 +74,14 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A number."""
+    """A number in a query."""
 
     value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """The series of one metric: their samples of the last `window_s`, or their newest samples where it is None."""
+    """The series of one metric: their samples of the last `window_s` seconds; with None, their newest samples."""
 
     name: str
     matchers: tuple[Matcher, ...]
@@ -88,7 +90,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subquery:
-    """The values of `inside` over the last `window_s`, one every `step_s`."""
+    """The values of `inside` over the last `window_s` seconds, one every `step_s` seconds."""
 
     inside: "Expression"
     window_s: float
@@ -105,7 +107,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """One of AGGREGATIONS over the series with the same values of the labels `by`."""
+    """An aggregation of `inside`, such as `sum by (pod) (…)`; `operation` is one of AGGREGATIONS.
+
+    The series with the same values of the labels `by` become one. With `by` empty, all series become one.
+    """
 
     operation: str
     by: tuple[str, ...]
@@ -114,7 +119,7 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binary:
-    """Arithmetic, a comparison or `or`, between series with the same labels.
+    """A binary operation between series with the same labels: arithmetic, a comparison or `or`.
 
     With `as_bool` a comparison gives 0 or 1 instead of filtering.
     """
@@ -132,8 +137,8 @@ Expression = Number | Selector | Subquery | Call | Aggregate | Binary
 class SelectorPlace:
     """Where a condition can be added to a selector: at the index `at` of the query.
 
-    `braces` says whether the selector has braces; `at` is then behind the opening one, else behind the name.
-    `conditions` says whether there are conditions in them.
+    `braces` says whether the selector has braces. If so, `at` is behind the opening brace, otherwise behind the name of
+    the metric. `conditions` says whether there are conditions in the braces.
     """
 
     at: int
@@ -143,10 +148,10 @@ class SelectorPlace:
 
 @lru_cache(maxsize=2048)
 def parse(query: str) -> Expression:
-    """Return the tree of a query.
+    """Return the syntax tree of `query`.
 
     Raises:
-        UnsupportedQuery: the query is not PromQL, or uses a part of it that cannot be evaluated here.
+        UnsupportedQuery: the query is not PromQL, or uses a part of PromQL that cannot be evaluated here.
     """
     parser = _Parser(query)
     expression = parser.whole()
@@ -158,10 +163,10 @@ def parse(query: str) -> Expression:
 
 
 def selector_places(query: str) -> tuple[SelectorPlace, ...]:
-    """Return the places of all selectors of `query`, in its order.
+    """Return the places of all selectors of `query`, from left to right.
 
     Raises:
-        UnsupportedQuery: a token of the query is not understood where it stands, or can be read in two ways.
+        UnsupportedQuery: a token of the query is unknown, not expected at its place, or can be read in two ways.
     """
     parser = _Parser(query)
     parser.whole()
@@ -171,7 +176,7 @@ def selector_places(query: str) -> tuple[SelectorPlace, ...]:
 
 
 def metric_names(expression: Expression) -> Iterator[str]:
-    """Yield the names of the metrics that an expression selects, in its order."""
+    """Yield the names of the metrics that `expression` selects, from left to right."""
     match expression:
         case Selector():
             yield expression.name
@@ -186,7 +191,7 @@ def metric_names(expression: Expression) -> Iterator[str]:
 
 
 def longest_window_s(expression: Expression) -> float:
-    """Return how far back an expression looks, in seconds; 0 if it uses the newest samples only."""
+    """Return how far back `expression` looks, in seconds; 0 if it uses the newest samples only."""
     match expression:
         case Selector():
             return expression.window_s or 0.0
@@ -205,8 +210,8 @@ def longest_window_s(expression: Expression) -> float:
 class _Parser:
     """Recursive descent over the tokens of a query; `depth` counts parentheses and signs, and is bounded.
 
-    A part that cannot be evaluated is noted in `not_evaluated`, and a token that other back ends may read in another
-    way in `ambiguous`, the first of each. The tree of a query with `not_evaluated` has no meaning.
+    `not_evaluated` is the error of the first part that cannot be evaluated, `ambiguous` that of the first token that
+    other back ends may read in another way. The tree of a query with `not_evaluated` has no meaning.
     """
 
     def __init__(self, query: str) -> None:
@@ -255,7 +260,7 @@ class _Parser:
         cursor = self._cursor
         as_bool = modified = False
         while cursor.word in _MODIFIERS:
-            # A metric may have one of these names. Where a parenthesis or another operand follows, it has not.
+            # A metric may have one of these names. Before a parenthesis or another operand it is a modifier.
             if cursor.word != "bool" or operator not in _COMPARISONS:
                 self._note_not_evaluated()
             modifier, modified = cursor.take().text.lower(), True
@@ -367,7 +372,7 @@ class _Parser:
         return tuple(arguments)
 
     def _selector(self, name: str) -> Selector:
-        """Take the braces of a selector and its conditions."""
+        """Take the braces of the selector of the metric `name`, with the conditions, and return the selector."""
         at = self._cursor.next.at + 1
         conditions = self._cursor.matchers()
         self.places.append(SelectorPlace(at=at, braces=True, conditions=bool(conditions)))
@@ -383,7 +388,7 @@ class _Parser:
         return Selector(name=name, matchers=tuple(matchers))
 
     def _with_suffixes(self, inside: Expression, *, nested: bool) -> Expression:
-        """Return `inside` with the windows, offsets and times behind it; `nested`: it contains a subquery."""
+        """Take the windows, offsets and times behind `inside`, and return it with them; `nested`: it has a subquery."""
         cursor = self._cursor
         while True:
             if cursor.next.text == "[":
@@ -434,7 +439,7 @@ def _is_range(expression: Expression) -> bool:
 
 
 def require_simple(pattern: str) -> None:
-    """Accept only regular expressions that match fast, and that mean the same in Prometheus and here.
+    """Check that a regular expression matches fast, and means the same in Prometheus and in Python.
 
     Raises:
         UnsupportedQuery: the expression is not alternatives of plain text with a few wildcards each.

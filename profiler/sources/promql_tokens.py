@@ -1,4 +1,4 @@
-"""PromQL split into tokens, and a cursor over them that all readers of queries share. Pure.
+"""Splits PromQL into tokens, and has a cursor over the tokens for the parsers of queries. Pure.
 
 Text that is not a known token is an error, so that no query is misread.
 """
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class UnsupportedQuery(ValueError):
-    """A query, or a part of it, that is not supported: the message names the part."""
+    """A query, or a part of it, is not supported. The message names the part."""
 
 
 class Kind(Enum):
@@ -20,7 +20,7 @@ class Kind(Enum):
     DURATION = "duration"
     NUMBER = "number"
     NAME = "name"
-    """Of a metric, label, function or keyword."""
+    """The name of a metric, label or function, or a keyword."""
     OPERATOR = "operator"
     END = "end"
 
@@ -53,7 +53,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def tokens(query: str) -> tuple[Token, ...]:
-    """Return the tokens of a query; the last one is an END.
+    """Return the tokens of `query`, followed by an END.
 
     Raises:
         UnsupportedQuery: a part of the query is not a token.
@@ -71,15 +71,15 @@ def tokens(query: str) -> tuple[Token, ...]:
 
 
 def seconds(duration: str) -> float:
-    """Return the length in seconds of the text of a DURATION."""
+    """Return the seconds of `duration`, the text of a DURATION such as `1h30m`."""
     return sum(int(number) * _UNITS_S[unit] for number, unit in _PART.findall(duration))
 
 
 def unquoted(string: str) -> str:
-    r"""Return the value of the text of a STRING, without its quotation marks and escapes.
+    r"""Return the value of `string`, the text of a STRING, without its quotation marks and escapes.
 
     Raises:
-        UnsupportedQuery: it has an escape other than ``\\``, a quotation mark, ``\n``, ``\t`` or ``\r``.
+        UnsupportedQuery: `string` has an escape other than ``\\``, a quotation mark, ``\n``, ``\t`` or ``\r``.
     """
     inside = string[1:-1]
     if string[0] == "`":
@@ -94,10 +94,10 @@ def unquoted(string: str) -> str:
 
 
 class Cursor:
-    """A position in the tokens of a query, and the parts of PromQL that every reader of a query needs.
+    """A position in the tokens of a query, with methods that take the next tokens.
 
-    Keywords are compared in lower case, as in PromQL. Every method raises `UnsupportedQuery` where the query goes on
-    with another token than the one that the method takes.
+    Keywords are compared in lower case, as in PromQL. `take` and the methods that expect a certain token raise
+    `UnsupportedQuery` where the query ends or has another token.
     """
 
     def __init__(self, query: str) -> None:
@@ -135,7 +135,7 @@ class Cursor:
         return False
 
     def expect(self, text: str) -> None:
-        """Move on over the operator or keyword `text`."""
+        """Move on over the operator or keyword `text`, which must be at the cursor."""
         if not self.take_if(text):
             raise self.refusal()
 
@@ -157,7 +157,7 @@ class Cursor:
         return tuple(names)
 
     def matchers(self) -> tuple[tuple[str, str, Token], ...]:
-        """Take the conditions of a selector, `{label="value", …}`, and return label, operator and STRING of each."""
+        """Take the conditions of a selector, `{label="value", …}`; return (label, operator, STRING) for each."""
         self.expect("{")
         found: list[tuple[str, str, Token]] = []
         while self.next.kind is Kind.NAME:

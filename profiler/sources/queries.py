@@ -1,4 +1,4 @@
-"""Which queries a read needs from a back end that speaks PromQL, and the readings that follow from their results. Pure.
+"""Plans the queries of a read from a back end that supports PromQL, and computes the readings from the results. Pure.
 
 There are few queries: one per preset, expression and window, over all pods of all namespaces of the request. Pods are
 joined to placements here. The back end computes the ages of samples, so clocks of two machines are never compared.
@@ -20,7 +20,8 @@ from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_ma
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
 _MAX_AGE_SHARE = 0.75
-"""Of the window. A window of four scrape intervals is recommended, and two samples are enough for a rate."""
+"""Greatest age of the newest sample, as a share of the window. A window of four scrape intervals is recommended, and
+two samples are enough for a rate."""
 
 Results = Mapping[str, Any]
 """For every query the `result` of Prometheus' query API, or the `Absence` in its place."""
@@ -28,13 +29,13 @@ Results = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReading:
-    """The queries that one reading needs; `conclude` makes the reading of their results, in the same order."""
+    """The queries that one reading needs. `conclude` takes the results in the same order and returns the reading."""
 
     queries: tuple[str, ...]
     conclude: Callable[..., Reading]
 
     def reading(self, results: Results) -> Reading:
-        """Return the reading; the first absent result, if any, is the reading."""
+        """Return the reading that follows from `results`, or the first `Absence` among the results that it needs."""
         own = [results[query] for query in self.queries]
         absence = next((result for result in own if isinstance(result, Absence)), None)
         return self.conclude(*own) if absence is None else absence
@@ -42,14 +43,17 @@ class PlannedReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSessions:
-    """The queries for the sessions of each pod; they are those of the placement's sessions."""
+    """The queries for the sessions of each pod of `target`. They are the same as for the sum over its pods.
+
+    Pods whose newest sample is older than `max_age_s` seconds are left out.
+    """
 
     target: PlacementTarget
     max_age_s: float
     queries: tuple[str, ...]
 
     def by_pod(self, results: Results) -> Mapping[str, float]:
-        """Return the sessions by pod name, of pods with recent samples; pods that just became ready are included."""
+        """Return the sessions by name of the pods with recent samples. Pods that just became ready are included."""
         ages_s, values = (results[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
@@ -68,15 +72,15 @@ class QueryPlan:
     scalars: Mapping[Hashable, PlannedReading]
 
     def pod_queries(self) -> set[str]:
-        """Return the queries for placements."""
+        """Return the queries for all placements, overrides included."""
         return {query for own in self.placements.values() for planned in own.values() for query in planned.queries}
 
     def user_queries(self) -> set[str]:
-        """Return the queries of the users."""
+        """Return the users' queries for demand, SLA and rules."""
         return {query for planned in self.scalars.values() for query in planned.queries}
 
     def answer(self, pod_results: Results, user_results: Results, origins: Mapping[PipelineKey, Origin]) -> ReadAnswer:
-        """Return the answer to the request, given the results of `pod_queries` and `user_queries`."""
+        """Return the answer to the request, from the results of `pod_queries` and of `user_queries`."""
         return ReadAnswer(
             placements={
                 key: PlacementSamples(
@@ -92,7 +96,10 @@ class QueryPlan:
 
 
 def query_plan(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s: float | None = None) -> QueryPlan:
-    """Return the queries of `request`. Samples older than three quarters of their window, or `max_age_s`, are stale."""
+    """Return the queries for `request`.
+
+    Samples older than `max_age_s`, or than three quarters of their window if that is less, are stale.
+    """
     all_namespaces = namespace_matcher(target.namespace for target in request.placements)
     sessions = (_sessions(target, all_namespaces, presets, max_age_s) for target in request.placements)
     return QueryPlan(
@@ -143,7 +150,7 @@ def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
 def _sessions(
     target: PlacementTarget, all_namespaces: str, presets: Mapping[str, Preset], max_age_s: float | None
 ) -> PlannedSessions | None:
-    """Return the queries for the sessions of single pods; None where only a sum over the pods is known."""
+    """Return the queries for the sessions of each pod; None where only their sum over the pods is known."""
     preset = presets.get(target.preset)
     if not target.pods or preset is None or Quantity.SESSIONS in target.overrides:
         return None

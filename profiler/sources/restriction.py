@@ -1,4 +1,4 @@
-"""Restriction of users' queries to the series of their own namespace (`--restrict-queries`).
+"""Restricts users' queries to the series of their pipeline's namespace (`--restrict-queries`).
 
 Every selector of a query gets the condition `namespace="…"` in addition to its own, so the query cannot select series
 of another namespace. A query that is not understood to its last token is not sent.

@@ -1,9 +1,9 @@
-"""Scrapes endpoints periodically in a thread of its own, and keeps their samples.
+"""Scrapes endpoints periodically in a separate thread, and keeps their samples.
 
-Every target is visited once per cadence, `_VISITS` at a time; a new target is visited `_QUICK_VISITS` times right away.
-A visit takes at most `_VISIT_S` or the cadence, reads at most `MOST_BYTES` (counted while reading, whatever the header
-says), follows no redirects, and accepts no compressed answers. A visit that has not ended when the cadence is over has
-failed.
+Every target is visited once per cadence, up to `_VISITS` targets at a time; a new target is visited `_QUICK_VISITS`
+times in quick succession. A visit takes at most `_VISIT_S` or the cadence, whichever is shorter. It reads at most
+`MOST_BYTES` (counted while reading, because the header may be wrong), follows no redirects, and accepts no compressed
+answers. A visit that has not ended after one cadence, the wait for its turn included, has failed.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class _Visited:
 
 
 class Scraper:
-    """Scrapes the targets given to `follow`, from `start()` to `close()`."""
+    """Scrapes the targets given to `follow` every `cadence_s` seconds, from `start()` to `close()`."""
 
     def __init__(self, cadence_s: float) -> None:
         self._cadence_s = cadence_s
@@ -89,7 +89,7 @@ class Scraper:
         self._loop.close()
 
     def now_s(self) -> float:
-        """Return the time in seconds on the clock that samples are dated with."""
+        """Return the present time in seconds, on the clock of the samples."""
         return self._epoch_s + time.monotonic()
 
     def follow(self, targets: Mapping[Identity, ScrapeTarget]) -> None:
@@ -107,17 +107,17 @@ class Scraper:
             self._loop.call_soon_threadsafe(self._woken.set)
 
     def wait_for_visits(self, visits: int, within_s: float) -> None:
-        """Wait until every target was visited `visits` times, successfully or not, at most `within_s` seconds."""
+        """Wait, at most `within_s` seconds, until every target was visited `visits` times, successfully or not."""
         with self._lock:
             self._lock.wait_for(lambda: all(each.visits >= visits for each in self._visited.values()), within_s)
 
     def look(self, evaluate: Callable[[Mapping[Identity, TargetHistory], float], T]) -> T:
-        """Return `evaluate(histories, now_s)`; no samples are added while it runs."""
+        """Return `evaluate(histories, now_s)`, with the history of each target. No samples are added while it runs."""
         with self._lock:
             return evaluate({key: visited.history for key, visited in self._visited.items()}, self.now_s())
 
     def problems(self) -> tuple[str, ...]:
-        """Return the causes of failed visits, each once with the number of targets."""
+        """Return a message for each cause of failed visits, with the number of targets."""
         with self._lock:
             causes = Counter(visited.problem for visited in self._visited.values() if visited.problem)
         return tuple(
@@ -180,7 +180,7 @@ class Scraper:
                 self._lock.notify_all()
 
     def _record(self, visited: _Visited, at_s: float, text: str) -> str:
-        """Keep the samples of a visit, and return the problem with them, empty if there is none."""
+        """Add the samples in `text` to a target's history; return the problem with them, empty if there is none."""
         target = visited.target
         found = samples(text, target.names | {_STARTED})
         started = next((value for name, _, value in found if name == _STARTED), None)

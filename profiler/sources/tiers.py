@@ -1,9 +1,9 @@
 """Several sources, best first: metrics that a better source has lost are read from the next one.
 
-Each pipeline has a current tier. It falls at once when its tier has lost numbers that decisions need (the users'
-queries, the throughput of stages) and a lower tier has them. It returns after a better tier had all of them in
-`_STEADY` reads in a row, so that a source that comes and goes does not make it switch back and forth. A number that the
-last tier has lost too stays absent.
+Each pipeline has a current tier. The pipeline falls to a lower tier at once when its tier has lost numbers that
+decisions need (the users' queries, the throughput of stages) and the lower tier has them. It returns to a better tier
+after that tier had all these numbers in `_STEADY` reads in a row, so that an unstable source does not make it switch
+back and forth. A number that no tier has stays absent.
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadReq
 
 _STEADY = 2
 _LOST = frozenset({AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.MISSING, AbsenceReason.PARTIAL})
-"""Reasons that may not hold for another source, unlike that a server does not export a quantity."""
+"""Reasons for which another source may have the number. A quantity that the server does not export is in no source."""
 
 
 class TieredSource:
     """A `MetricSource` over several others, one per tier."""
 
     def __init__(self, sources: Mapping[MetricsTier, MetricSource]) -> None:
-        """`sources` must not be empty; the best comes first."""
+        """`sources` has at least one tier, the best first."""
         self._sources = dict(sources)
         self._tiers: dict[PipelineKey, int] = {}
         self._steady: dict[PipelineKey, int] = {}
@@ -59,7 +59,7 @@ class TieredSource:
         return ReadAnswer(placements=placements, scalars=scalars, problems=tuple(problems), origins=origins)
 
     def _next_tier(self, key: PipelineKey, tier: int, essential: Sequence[Mapping[Hashable, Reading]]) -> int:
-        """Return the index of the pipeline's tier after a read with these `essential` readings by tier."""
+        """Return the index of the pipeline's next tier; `essential` has the readings that decisions need, by tier."""
         best = _best(essential)
         if best >= tier or not _has_any(essential[best]):
             self._steady.pop(key, None)
@@ -84,7 +84,7 @@ def _by_pipeline(request: ReadRequest) -> Mapping[PipelineKey, tuple[list[Placem
 def _essential(
     answer: ReadAnswer, placements: Sequence[PlacementId], scalars: Sequence[Hashable]
 ) -> Iterator[tuple[Hashable, Reading]]:
-    """Yield the readings that decisions need."""
+    """Yield the readings that decisions need, each with a name."""
     for scalar in scalars:
         yield scalar, answer.scalars[scalar]
     for placement in placements:
@@ -93,7 +93,7 @@ def _essential(
 
 
 def _best(essential: Sequence[Mapping[Hashable, Reading]]) -> int:
-    """Return the first tier that has lost no reading that a later one has."""
+    """Return the index of the first tier that has lost no reading that a later tier has."""
     for tier, readings in enumerate(essential):
         lost = [name for name, reading in readings.items() if _is_lost(reading)]
         if not any(not isinstance(later[name], Absence) for name in lost for later in essential[tier + 1 :]):
@@ -128,9 +128,9 @@ def _merged(samples: Sequence[PlacementSamples], *, best: bool) -> PlacementSamp
 
 
 def _first(readings: Sequence[Reading], *, best: bool) -> Reading:
-    """Return the first reading.
+    """Return the first of `readings`, or the first number among the others where the first is lost or unsupported.
 
-    If it is lost or unsupported, and its source is not the `best` tier, return the first number of the others, if any.
+    The first is returned in any case if it comes from the `best` tier, or if no other is a number.
     """
     first = readings[0]
     if best or not isinstance(first, Absence) or first.reason not in _LOST | {AbsenceReason.UNSUPPORTED}:

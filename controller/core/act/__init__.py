@@ -1,1 +1,1 @@
-"""From the plan to the changes of this cycle: targets, rollout order, and admission."""
+"""Turns the plan into the changes of this cycle: target replicas, order of the changes, and admission."""

@@ -1,4 +1,4 @@
-"""The load to admit where not all of it can be served: by the plan, and while replicas start."""
+"""Computes the load to admit where not all load can be served: with the plan, and while replicas start."""
 
 import math
 from collections.abc import Mapping
@@ -14,20 +14,21 @@ from optimizer.plan import LimitKind, PipelinePlan
 from profiler.stages import GRAIN
 
 _SOON = 0.5
-"""Share of the interval within which a starting replica counts as ready: it is then ready for half of the time until
-the next decision. With less, slots would be idle while streams are refused; with more, streams would lack a slot."""
+"""Share of the interval within which a starting replica must become ready to count as ready: it is then ready for half
+of the time until the next decision. With less, slots would be idle while streams are refused; with more, streams would
+lack a slot."""
 _PATIENCE = 10.0
 """How long an admitted stream waits for a slot, as a multiple of the SLA."""
 _STEP = 5 * GRAIN
 _STEPS = 100
-"""Steps below the plan's demand to search: to less than a hundredth of it."""
+"""How many steps below the plan's demand are searched: down to less than a hundredth of the demand."""
 
 
 def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None:
-    """Return the most demand that the plan can serve, None where no limit is to be published.
+    """Return the most demand that `plan` can serve, in the pipeline's unit; None where no limit is published.
 
-    There is no limit where no load at all can meet the SLA, which is a mistake in the SLA; nor where a pool does not
-    exist, because its replicas may still be ready.
+    There is no limit where no load at all can meet the SLA, which is a mistake in the SLA. There is none either where
+    the plan serves nothing because a pool does not exist: the replicas on this pool may still be ready.
     """
     if (
         assessment.demand.demand is None
@@ -49,12 +50,16 @@ def admitted_meanwhile(
     policy: Policy,
     now_s: float,
 ) -> float | None:
-    """Return the demand to admit until pending replicas are ready, None where none are pending or they are unknown.
+    """Return the demand to admit until pending replicas are ready, in the pipeline's unit; None: no such limit.
 
-    While replicas of `desired` start, it is the number of streams with a slot: the stages would refuse a further stream
-    after it was admitted, and it would lose all its chunks. Slots are counted, because a model error could refuse
-    servable streams. Where `by_plan` refuses load in any case, it is also the load that the model predicts within the
-    SLA for the ready replicas, until these are the planned ones: with more load, all of it would be late.
+    The result is the smaller of two limits. The first applies while replicas of `desired` start: it is the number of
+    streams that find a slot. A stream without a slot would be admitted, then refused by a stage, and lose all its
+    chunks. Slots are counted, because a model error could refuse servable streams.
+
+    The second applies where the plan itself limits the demand (`by_plan`), until the planned replicas are ready: it is
+    the demand that the ready replicas serve within the SLA, by the model. With more load, all items would be late.
+
+    There is no limit where a workload cannot be read, or a stage has none.
     """
     targets = {key: assessment.state.target(*key) for key in assessment.spec.placement_keys()}
     if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
@@ -88,12 +93,12 @@ def admitted_meanwhile(
 
 
 def _started(placement: PlacementSpec, target: TargetState, since_s: float, until_s: float) -> int:
-    """Return how many replicas are due to be ready between the two times. An overdue one may never be ready."""
+    """Return how many replicas are due to be ready from `since_s` to `until_s`. An overdue one may never be ready."""
     return sum(since_s <= replica.since_s + placement.startup_s <= until_s for replica in target.starting)
 
 
 def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
-    """Return how many streams find a slot in every stage. A stage without session slots refuses none."""
+    """Return how many streams find a slot in every stage of `replicas`. A stage without session slots refuses none."""
     least = math.inf
     for stage in assessment.spec.stages:
         slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
@@ -104,9 +109,9 @@ def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> floa
 
 
 def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
-    """Return the demand that `serving` carries within the SLA, None where that is `most`, or hardly any.
+    """Return the demand that `serving` carries within the SLA; None where it carries `most`, or hardly any demand.
 
-    The result is on a grid: `most` changes a little in every cycle, and the published limit must not.
+    The result is on a grid, because `most` changes a little in every cycle, and the published limit must not.
     """
 
     def in_time(demand: float) -> bool:

@@ -1,4 +1,4 @@
-"""From aims to replica changes: up before down, replacements first, and no change pushes spend above a cap."""
+"""Turns aims into replica changes: up before down, replacements first, and no change pushes spend above a cap."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageN
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 FIRST_TO_GO = -1_000_000_000
-"""The deletion cost of pods that are to be removed first: far below what any other controller writes."""
+"""The deletion cost of pods to remove first: far below any value that another controller writes."""
 _SAME_SHARE = 1e-9
 _ENOUGH = 0.5
 _HEEDED = ("Deployment", "ReplicaSet")
@@ -27,7 +27,7 @@ _HEEDED = ("Deployment", "ReplicaSet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One acting pipeline with its aim, and its plan for `pipeline`."""
+    """An acting pipeline with its aim and its plan; `pipeline` is the pipeline that was planned."""
 
     assessment: Assessment
     aim: Aim
@@ -53,12 +53,12 @@ class Move:
         }
 
     def ready(self, key: PlacementKey) -> int:
-        """Return the ready replicas of a placement."""
+        """Return how many replicas of the placement `key` are ready."""
         target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.ready
 
     def begun(self, key: PlacementKey) -> int:
-        """Return the replicas of a placement that are ready or have a node to start on."""
+        """Return how many replicas of the placement `key` are ready or have a node to start on."""
         target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
 
@@ -70,9 +70,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRollout:
-    """How far a pipeline gets in this cycle: replicas after it, why they change, and why not further.
+    """The changes of one pipeline in this cycle: replicas after it, reasons, and why not more changes (`holds`).
 
-    `spend_per_hour` is before the changes; `above_cap` says that it, or that of the fleet, is more than the cap allows.
+    `spend_per_hour` is the spend before the changes. `above_cap` says that this spend, or the spend of the fleet, is
+    above its cap.
     """
 
     desired: Mapping[PlacementKey, int]
@@ -84,7 +85,7 @@ class PipelineRollout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """How far every pipeline gets in this cycle, and the instances of each pool: in use now, and desired after it."""
+    """The changes of every pipeline in this cycle, and the instances of each pool: in use now, and needed after it."""
 
     pipelines: Mapping[PipelineKey, PipelineRollout]
     in_use: Mapping[PoolName, float]
@@ -99,9 +100,9 @@ def roll_out(
     policy: Policy,
     trials: Mapping[PoolName, int],
 ) -> Rollout:
-    """Take every acting pipeline as far towards its aim as caps and capacity allow in this cycle.
+    """Return the changes that take every acting pipeline towards its aim, as far as caps and capacity allow now.
 
-    `trials` has how many replicas may be added to pools that failed and have not delivered since.
+    `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials)
     above = ledger.above_cap(ledger.observed_per_hour())
@@ -139,9 +140,10 @@ def _schedule(
 ) -> tuple[Mapping[PipelineKey, tuple[Hold, ...]], Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]]]:
     """Change `ledger.after` for `moves`, most important first; return the holds, and the changes that a cap forced.
 
-    Above a cap the excess goes first, at once, whatever else holds. Then replicas are added, by priority, as far as
-    they fit. Then replicas are removed as far as their replacements are ready, or further where items are late for lack
-    of capacity elsewhere. A move that finds no capacity at all gives up just enough of what it leaves to begin.
+    Four steps: First, the excess above a cap is removed at once, regardless of any hold. Second, replicas are added, by
+    priority, where they fit. Third, replicas are removed where their replacements are ready. Fourth, for pipelines that
+    were refused replicas: if items are late, replicas of other stages are removed for the short stage, and if nothing
+    has changed at all, just enough replicas beyond the plan are removed to begin the move.
     """
     before = dict(ledger.after)
     for move in moves:
@@ -165,8 +167,8 @@ def _schedule(
 def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
     """Remove the least valuable replicas beyond the plan until `scope` (None: the fleet) is within its cap.
 
-    Instead of the last ready replica of a stage, planned replicas of other stages are removed where they can be spared:
-    its replacement starts only when there is capacity again, and the stage would have no replica until then.
+    The last ready replica of a stage is spared if other stages can spare planned replicas, which are removed instead.
+    The replacement of a last replica starts only when there is capacity again; until then the stage would have none.
     """
     instead: list[tuple[PipelineKey, PlacementKey]] = []
     while ledger.above_cap(ledger.cost_per_hour(scope), scope):
@@ -191,13 +193,13 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) ->
 
 
 def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, float, float]:
-    """Return the value of a replica like `_value`, with the last one of a stage worth more."""
+    """Return the value of a replica as `_value` does, but higher for the last replica of a stage."""
     priority, share, price = _value(move, key, ledger)
     return (priority, _last(move, key, ledger), share, price)
 
 
 def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
-    """Return the placements that can lose a replica while their stage keeps at least half of the needed capacity."""
+    """Return the placements that can lose a replica while their stage keeps at least half of its needed capacity."""
     if move.assessment.never_down:
         return []
     placements = move.assessment.spec.placements()
@@ -210,7 +212,7 @@ def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
 
 
 def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
-    """Return the value of a replica: by priority, then by how little its stage would keep, then by capacity per USD."""
+    """Return the value of a replica, as a tuple to compare: priority, need of its stage, capacity per USD."""
     stage, pool = key
     capacities = move.capacities(stage)
     needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
@@ -220,10 +222,11 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
 
 
 def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
-    """Add the replicas that fit, always to the stage with the least share of its need; return the refusals and limits.
+    """Add the replicas that fit, always to the stage with the least share of its need; return the refusals.
 
-    A limit of None means a trial: the replica waits for the one on trial. Where a short stage is refused replicas that
-    will fit once the removed ones have gone, that capacity is not given to others.
+    A refusal is a placement with the limit that was reached. A limit of None means that the replica waits for another
+    one that is on trial. If a short stage is refused replicas that fit as soon as removed replicas are gone, this
+    capacity is reserved for it.
     """
     refused: list[tuple[PlacementKey, Limit | None]] = []
     granted: dict[tuple[PipelineKey, PlacementKey], int] = {}
@@ -258,9 +261,10 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
 
 
 def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageName]:
-    """Remove the replicas whose replacements are ready; return the stages that wait.
+    """Remove the replicas whose replacements are ready; return the stages that wait for replacements.
 
-    A stage may be slower in the plan because another is faster. Until that one is, replicas that meet the SLA stay.
+    The plan may make one stage slower because it makes another one faster. Until the other stage is faster, replicas
+    that meet the SLA stay.
     """
     waiting: list[StageName] = []
     coming = any(move.ready(key) < count for key, count in move.aim.final.items())
@@ -271,7 +275,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
         needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
         serving = _carried(_serving(move, keys, ledger), capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
-        # A stage that is short waits for the replicas that are starting: their replacements would start later.
+        # A short stage keeps replicas that are starting: replacements would be ready later than these.
         short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
         for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
             lowest = max(move.aim.target[key], move.begun(key)) if short else move.aim.target[key]
@@ -290,13 +294,13 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 
 
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
-    """Whether the ready replicas that are kept meet the SLA for the load that the plan serves."""
+    """Whether the replicas that are ready now and stay desired meet the SLA for the load that the plan serves."""
     keys = [key for _, key in ledger.placements(move.key)]
     return in_time(move.assessment, move.plan, move.pipeline, _serving(move, keys, ledger), composition)
 
 
 def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
-    """Return the ready replicas among those that are kept."""
+    """Return the replicas of each of `keys` that are ready now and stay desired."""
     return {key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}
 
 
@@ -310,9 +314,9 @@ def _carried(
 
 
 def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """Remove just enough for one replica of `wanted`, or nothing where that is not possible.
+    """Remove just enough replicas to make room for one of `wanted`; none if that is not possible.
 
-    The replacement of a stage's last replica starts only when that one has gone, which leaves a gap: see `_spared`.
+    The replacement of a stage's last replica starts only when that replica is gone. For this gap see `_spared`.
     """
     before = dict(ledger.after)
     givers = moves if limit.name is not None else [move]
@@ -350,7 +354,7 @@ def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
 
 
 def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:
-    """Whether one replica more would not fit even when all removed replicas have gone."""
+    """Whether one more replica of `wanted` would not fit even after all removed replicas are gone."""
     name = (move.key, wanted)
     ledger.after[name] += 1
     fits = not (
@@ -363,10 +367,10 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
 
 
 def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """While items are late, remove replicas of other stages beyond their aim for a short stage that is refused more.
+    """Remove replicas of other stages, beyond their aim, to add replicas of `wanted`, whose stage is short.
 
-    Capacity of the other stages beyond the share of the short stage is idle. None of them gets below the share that the
-    short stage will have, so the least share only grows.
+    While the pipeline is late, the other stages cannot use capacity beyond the share of need that the short stage has.
+    None of them falls below the share that the short stage will have, so the least share only grows.
     """
     name = (move.key, wanted)
     desired = ledger.after[name]
@@ -396,12 +400,12 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
 
 
 def _desired_share(move: Move, stage: StageName, ledger: Ledger) -> float:
-    """Return the capacity of a stage as a share of its need, once all desired replicas are ready."""
+    """Return the capacity of `stage` as a share of its need, when all its desired replicas are ready."""
     return _share(move, stage, {key: ledger.after[(move.key, key)] for key in _placements(move, stage, ledger)})
 
 
 def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
-    """Return the ready capacity of a stage as a share of its need, with one replica of `key` less."""
+    """Return the ready capacity of the stage of `key` as a share of its need, without one replica of `key`."""
     return _share(
         move,
         key[0],
@@ -413,7 +417,7 @@ def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
 
 
 def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -> float:
-    """Return the capacity of `replicas` as a share of a stage's need, in items or in sessions, whichever is less."""
+    """Return the capacity of `replicas` as a share of the need of `stage`: in items or in sessions, the smaller one."""
     capacities = move.capacities(stage)
     needed = _carried({key: move.aim.final[key] for key in replicas}, capacities)
     carried = _carried(replicas, capacities)
@@ -441,8 +445,9 @@ def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[
 def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
     """Return the deletion costs to write before `target` is scaled down to `after` replicas, by pod.
 
-    Kubernetes removes pods that are not ready first. A pod with unknown sessions counts as the busiest. Nothing is
-    written where nothing distinguishes the pods, and costs that others wrote change only on the pods to remove.
+    The pods on leaving nodes go first, then the pods with the fewest `sessions`; a pod with unknown sessions counts as
+    the busiest. Pods that are not ready need no cost: Kubernetes removes them first. The result is empty where nothing
+    distinguishes the pods. Costs that other controllers wrote are replaced only on the pods to remove.
     """
     goes = state.ready - after
     if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):

@@ -1,4 +1,4 @@
-"""From the plan to the aim of this cycle: tolerance, floors, steps, and no scale-down while data is missing."""
+"""Turns the plan into the aim of this cycle: tolerance, floors, step limits, no scale-down while data is missing."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,10 @@ from profiler.stages import LatencySource
 class Aim:
     """The replicas that a pipeline aims for, before caps and capacity limit how far it gets in this cycle.
 
-    `target` is the aim of this cycle, `final` that of later ones without step limits, `wanted` the plan with the floors
-    of rules, `planned` the plan alone; each lists every placement. `reasons` has the reason for each placement whose
-    target differs from now. `follows_plan` is false where the current replicas are good enough.
+    `planned` is the plan alone, and `wanted` the plan with the floors of rules. `final` is what the pipeline aims for
+    without step limits, and `target` what it aims for in this cycle. Each lists every placement. `reasons` has the
+    reason for each placement whose target differs from the current replicas. `follows_plan` is false where the current
+    replicas are good enough.
     """
 
     target: Mapping[PlacementKey, int]
@@ -45,7 +46,10 @@ def find_aim(
     *,
     pressed: bool,
 ) -> Aim:
-    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
+    """Return the aim of a pipeline.
+
+    `pressed` says that the pipeline is above a cap or uses a pool with too few instances: see `Shortage.affects`.
+    """
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
@@ -105,7 +109,7 @@ def find_aim(
 def late(assessment: Assessment) -> bool:
     """Return whether the measured end-to-end latency exceeds the SLA.
 
-    A latency composed of those of the stages does not count: it is an upper estimate.
+    A latency that is composed of the latencies of the stages does not count: in most cases it is too high.
     """
     profile = assessment.profile
     return (
@@ -131,7 +135,7 @@ def _worth_it(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
 ) -> bool:
-    """Whether the current replicas are out of bounds, would miss the SLA, or the plan saves more than the tolerance."""
+    """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance."""
     if out_of_bounds(assessment):
         return True
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
@@ -154,7 +158,7 @@ def in_time(
     serving: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
-    """Return whether `serving` meets the SLA for the load that the plan serves, with the current batch limits."""
+    """Return whether `serving` replicas meet the SLA for the load that `plan` serves, with the present batch limits."""
     current = assessment.state.memory.batches
     batches = {
         (stage.name, placement.pool): current.get((stage.name, placement.pool), placement.batch)
@@ -167,7 +171,10 @@ def in_time(
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
-    """Return the current replicas, raised to the declared minimums; stages without a replica get the planned ones."""
+    """Return the current replicas, at least the declared minimums that the plan has.
+
+    Stages without a replica get the planned replicas.
+    """
     raised: dict[PlacementKey, int] = {}
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
@@ -188,7 +195,8 @@ def _lifted(
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
 
-    Current replicas stay first, then pools in use get more, then the others, each in the order of preference.
+    Replicas that run already are kept first. Then replicas are added on pools in use, then on the other pools. Each
+    time the order of the placements applies.
     """
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
@@ -213,7 +221,7 @@ def _lifted(
 def _additions(
     assessment: Assessment, stage: StageSpec, replicas: Mapping[PlacementKey, int], prices: Mapping[PoolName, float]
 ) -> Sequence[tuple[PlacementKey, float, int]]:
-    """Return (placement, price of a replica, replicas that may be added), in the order in which to add them."""
+    """Return (placement, price of a replica, most replicas to add) for `stage`, in the order in which to add them."""
     kept: list[tuple[PlacementKey, float, int]] = []
     grown: list[tuple[PlacementKey, float, int]] = []
     started: list[tuple[PlacementKey, float, int]] = []
@@ -244,10 +252,10 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
 def _stepped(
     assessment: Assessment, final: Mapping[PlacementKey, int]
 ) -> tuple[Mapping[PlacementKey, int], tuple[StageName, ...]]:
-    """Return `final` as far as one step per stage and direction leads, and the stages that were limited.
+    """Return the replicas after one step towards `final`, and the stages for which the step limit was too small.
 
-    A fallback from a pool that does not deliver is not limited, since the replicas that it replaces are gone; nor is
-    the part of it that a cap deferred to a later cycle.
+    The limits are per stage and direction. A fallback from a pool that does not deliver is not limited, because the
+    replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle.
     """
     target = dict(final)
     limited: list[StageName] = []
@@ -272,9 +280,9 @@ def _stepped(
 
 
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
-    """Return the replicas needed to replace those on nodes that are being removed, before these are gone.
+    """Return the replicas of placements that need replacements for replicas on nodes that are being removed.
 
-    The replacements are added on top until enough other replicas are ready.
+    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready.
     """
     replaced: dict[PlacementKey, int] = {}
     for key, leaving in assessment.leaving.items():
@@ -286,7 +294,7 @@ def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Map
 
 
 def _out(assessment: Assessment) -> frozenset[PlacementKey]:
-    """Return the placements that plans leave out."""
+    """Return the placements that plans leave out because of a failure."""
     return frozenset(
         (hold.stage, hold.pool) for hold in assessment.outages if hold.stage is not None and hold.pool is not None
     )
@@ -335,9 +343,10 @@ def _reasons(
 def find_aims(
     assessments: Sequence[Assessment], fleet: FleetPlan, snapshot: Snapshot, policy: Policy
 ) -> Mapping[PipelineKey, Aim]:
-    """Return the aim of every pipeline that could be planned.
+    """Return the aim of every pipeline.
 
-    The tolerance is for cost alone: a pipeline that holds a share of what the fleet is short of follows its plan.
+    The tolerance is for cost alone: a pipeline that is above a cap, or uses a pool with too few instances, follows its
+    plan even for a smaller saving.
     """
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     shortage = ledger.shortage()

@@ -1,1 +1,1 @@
-"""What the snapshot means for each pipeline: demand, rules, availability, conflicts."""
+"""Assesses each pipeline of the snapshot before planning: demand, rules, availability, conflicts."""

@@ -1,4 +1,4 @@
-"""What is known of each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
+"""Assesses each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,10 +33,10 @@ class MissingReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
-    """What cannot be read or does not exist, and why.
+    """The parts of a pipeline that cannot be read or do not exist.
 
-    `samples` names the stages whose ready replicas report no usable load, `targets` the placements whose workload
-    cannot be read, `pools` the pools that do not exist.
+    `samples` has the stages whose ready replicas report no usable load, `targets` the placements whose workload cannot
+    be read, with the reason, and `pools` the pools that do not exist.
     """
 
     samples: Mapping[StageName, MissingReading]
@@ -46,14 +46,16 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """One pipeline as it is now.
+    """What is known of one pipeline before planning.
 
-    `pipeline` is what the optimizer plans, at `planned_demand`. `current` is every placement's desired replicas, 0
-    where the workload is missing. `at_most` bounds the replicas of placements that get no more; `on_trial` has how many
-    may be added to those whose failure is over while none has become ready since. `moved_at_s` is when replicas last
-    started or stopped. `conflicts` are the changes that others made to written replicas; `conflicting` are the
-    placements that Sluice does not write to because of them. `failures` are the placements that fail although their
-    pool delivers, `outages` says of every placement that cannot be used why, and until when.
+    `pipeline` is the optimizer's input, at `planned_demand`. `current` has the desired replicas of every placement, 0
+    where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
+    `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
+    get now. `moved_at_s` is when replicas last started or stopped.
+
+    `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
+    Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
+    `outages` has a hold for every placement that cannot be used: why, and until when.
     """
 
     state: PipelineState
@@ -79,7 +81,7 @@ class Assessment:
 
     @property
     def spec(self) -> PipelineSpec:
-        """Return the pipeline as declared."""
+        """Return the declared pipeline."""
         return self.state.spec
 
     @property
@@ -89,33 +91,33 @@ class Assessment:
 
     @property
     def planned_demand(self) -> float:
-        """Return the demand to plan for, in the pipeline's unit: the stabilised one, rounded up; 0 before any."""
+        """Return the demand to plan for, in the pipeline's unit: stabilized, rounded up; 0 if none is known yet."""
         return _planned(self.demand)
 
     @property
     def share_before(self) -> float | None:
-        """Return the share of the planned demand that the last cycle admitted, None where that was all."""
+        """Return the share of the planned demand that the last plan admitted, None where it admitted all."""
         admitted, demand = self.state.memory.admissible, self.planned_demand
         return None if admitted is None or demand <= 0 else min(1.0, admitted / demand)
 
     @property
     def demand_missing(self) -> bool:
-        """Whether there is no demand to plan for this cycle."""
+        """Whether the demand was not observed in this cycle."""
         return isinstance(self.demand.observed, Absence)
 
     @property
     def never_down(self) -> bool:
-        """Whether too little is known to remove any replica."""
+        """Whether no replica may be removed, because metrics or a workload are missing."""
         return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
 
     @property
     def leaving(self) -> Mapping[PlacementKey, int]:
-        """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
+        """Return how many ready replicas of each placement are on nodes that are being removed, zeros left out."""
         return _leaving(self.state)
 
     @property
     def spend_unknown(self) -> bool:
-        """Whether the spend is unknown: a workload cannot be read, or has replicas on a pool that does not exist."""
+        """Whether the spend is unknown: a workload cannot be read, or it has replicas on a pool that does not exist."""
         targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
         return any(
             target.unreadable
@@ -126,9 +128,10 @@ class Assessment:
 
     @property
     def kept(self) -> Mapping[PlacementKey, int]:
-        """Return the replicas that stay whatever the plan is: all while the pipeline must not scale down.
+        """Return the replicas that every plan must keep, by placement.
 
-        Otherwise those whose pool does not exist, because what they cost is unknown.
+        While the pipeline must not scale down, these are all current replicas. Otherwise they are the replicas whose
+        pool does not exist, because their cost is unknown. `at_most` limits them in any case.
         """
         return {
             key: min(count, self.at_most.get(key, count))
@@ -138,7 +141,7 @@ class Assessment:
 
 
 def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
-    """Return what is known of one pipeline."""
+    """Return the assessment of the pipeline `state` at the time of `snapshot`."""
     spec, now_s = state.spec, snapshot.now_s
     moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
     demand = stabilised_demand(state, now_s, policy.interval_s)
@@ -205,7 +208,7 @@ def _meets_sla(
     at_most: Mapping[PlacementKey, int],
     composition: Composition,
 ) -> bool:
-    """Whether the replicas that have a node carry the demand within the SLA, so that there is time for a trial."""
+    """Whether the replicas that have a node serve the demand within the SLA, so that there is time for a trial."""
     if demand.demand is None or isinstance(demand.observed, Absence):
         return False
     placed = {
@@ -234,7 +237,7 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
 
 
 def _moves(state: PipelineState) -> bool:
-    """Whether replicas start or stop, so that rates over a window are not yet those of all replicas."""
+    """Whether replicas start or stop, so that rates over a window do not yet describe the present replicas."""
     return any(
         target.terminating or not target.ready == target.existing == target.desired
         for key in state.spec.placement_keys()
@@ -243,7 +246,7 @@ def _moves(state: PipelineState) -> bool:
 
 
 def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
-    """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
+    """Return how many ready replicas of each placement are on nodes that are being removed, zeros left out."""
     targets = {key: state.target(*key) for key in state.spec.placement_keys()}
     return {
         key: target.leaving for key, target in targets.items() if isinstance(target, TargetState) and target.leaving
@@ -281,7 +284,7 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
 
 
 def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:
-    """Return the stages whose ready replicas report no usable load, and what they do not report."""
+    """Return the stages whose ready replicas report no usable load, each with the first missing quantity."""
     silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
         if stage in silent or _ready(state, (stage, pool)) == 0:
@@ -313,7 +316,7 @@ def out_of_bounds(assessment: Assessment) -> bool:
 
 
 def most_allowed(assessment: Assessment, key: PlacementKey, prior: Placement) -> int:
-    """Return how many replicas a placement may have: none where its word error rate is above `max_wer`."""
+    """Return the most replicas that the placement `key` may have: 0 where its word error rate is above `max_wer`."""
     if assessment.spec.max_wer is not None and prior.wer is not None and prior.wer > assessment.spec.max_wer:
         return 0
     most = min(prior.max_replicas, assessment.at_most.get(key, prior.max_replicas))

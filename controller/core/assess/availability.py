@@ -1,7 +1,7 @@
 """Pools that do not deliver, and placements that fail on pools that do.
 
-A failure shows in replicas that are pending past their deadline. The pool or the placement is then left out of plans
-for a backoff time, and tried again with one replica.
+A pool or placement fails when replicas are pending past their deadline. Plans then leave it out for a backoff time.
+After that it is tried again with one replica.
 """
 
 import re
@@ -21,14 +21,15 @@ _OF_THE_POD = re.compile(
     r"(\d+ )?(Insufficient |node\(s\) didn't (match|satisfy|have free ports)|node\(s\) had volume|pod has unbound|"
     r"persistentvolumeclaim |node\(s\) had untolerated taint \{(?!node\.kubernetes\.io/))"
 )
-"""Reasons of the scheduler that concern one pod and not every pod."""
+"""Reasons of the scheduler that depend on the pod, so that other pods may still be scheduled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """The failures of pools and placements at `now_s`. `failures` are those of placements whose pool delivers.
+    """The failures of pools and placements at `now_s`.
 
-    `waiting` names the pools with replicas that are not ready.
+    `failures` has the placements that fail although their pool delivers. `waiting` has the pools with replicas that are
+    not ready.
     """
 
     now_s: float
@@ -37,9 +38,10 @@ class Availability:
     waiting: frozenset[PoolName]
 
     def at_most(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return the most replicas of the placements that get no more: those that have a node.
+        """Return the upper bound for each placement that must get no more replicas: its replicas that have a node.
 
-        Replicas that do not start count too where their stage has no other placement to use.
+        Where replicas fail to start, those that are starting are subtracted too. Such a placement has no bound while
+        its stage has no other usable placement.
         """
         most: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
@@ -56,7 +58,7 @@ class Availability:
         return most
 
     def on_trial(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return how many replicas (0 or 1) may be added where a failure is over and no replica has started since."""
+        """Return how many replicas (0 or 1) each placement may get whose backoff is over, while none is ready since."""
         allowed: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
         for key, target in _targets(state):
@@ -71,7 +73,7 @@ class Availability:
         return allowed
 
     def trials(self) -> Mapping[PoolName, int]:
-        """Return how many replicas may be added to each pool on trial: one, or none while another is pending there."""
+        """Return how many replicas each pool on trial may get: 1, or 0 while another replica is pending there."""
         return {
             name: 0 if name in self.waiting else 1
             for name, memory in self.pools.items()
@@ -82,7 +84,7 @@ class Availability:
         return unavailable(self.pools.get(pool, PoolMemory()), self.now_s)
 
     def _elsewhere(self, state: PipelineState, key: PlacementKey) -> bool:
-        """Whether the stage of a placement has another placement that can be used."""
+        """Whether the stage of the placement `key` has another placement that can be used."""
         failures = self.failures.get(state.spec.key, {})
         return any(
             other != key and other[1] in self.pools and other not in failures and not self._out(other[1])
@@ -92,18 +94,18 @@ class Availability:
 
 
 def unavailable(memory: PoolMemory, now_s: float) -> bool:
-    """Whether plans leave out the pool, or the placement, at `now_s`."""
+    """Return whether plans leave out the pool or placement with `memory` at `now_s`."""
     return memory.unavailable_until_s is not None and now_s < memory.unavailable_until_s
 
 
 def find_availability(snapshot: Snapshot) -> Availability:
-    """Return the failures as of this snapshot.
+    """Return the failures of pools and placements as of this snapshot.
 
-    A pool does not deliver when a replica past its deadline has no node, or one that is not ready. Only the placement
-    fails when the pool has free capacity for the replica and the scheduler's reasons concern its pod alone: no node has
-    enough capacity in one piece, or none fits this pod. It also fails when a replica on a ready node has not become
-    ready within its start-up time and the deadline. While the nodes cannot be read, free capacity is unknown, and one
-    pending pod must not make the pool unavailable to the others.
+    A pool fails when a replica past its deadline has no node, or is on a node that is not ready. Only the placement
+    fails when the pool has free capacity for the replica and the scheduler's reasons depend on the pod: no single node
+    has enough capacity, or no node fits this pod. A placement also fails when a replica on a ready node is not ready
+    after its start-up time plus the deadline. While the nodes cannot be read, free capacity is unknown, and a pod
+    without a node is a failure of its placement only.
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
@@ -166,8 +168,9 @@ class _Room:
 class _Verdict:
     """The replicas of one placement that are not ready.
 
-    Past their deadline are `undelivered` (the pool's failure), `unplaced` although the pool has free capacity, and
-    `unstarted` on ready nodes. `apart` are all pending replicas for which the pool has free capacity.
+    `apart` are the replicas that have no node although the pool has free capacity for them, or while its nodes cannot
+    be read: they show no failure of the pool. Three lists have the replicas that are past their deadline: `unplaced`
+    are those of `apart`, `undelivered` show a failure of the pool, and `unstarted` are on ready nodes.
     """
 
     undelivered: Sequence[PendingReplica]
@@ -206,7 +209,7 @@ def _judged(
 
 
 def _is_its_own(reason: str) -> bool:
-    """Whether all reasons of the scheduler concern the pod: `0/6 nodes are available: 2 Insufficient cpu, 4 …`."""
+    """Whether all reasons in a message of the scheduler depend on the pod: `…available: 2 Insufficient cpu, …`."""
     reasons = reason.partition("available: ")[2].partition(". ")[0].removesuffix(".")
     return bool(reasons) and all(_OF_THE_POD.match(part) for part in reasons.split(", "))
 
@@ -230,10 +233,10 @@ def _next_failure(
 def _next(
     spec: PoolSpec, memory: PoolMemory, late: Sequence[PendingReplica], *, waits: bool, now_s: float
 ) -> PoolMemory:
-    """Return the memory after this cycle; `late` are past their deadline, `waits` says whether any are pending."""
+    """Return the failure state after this cycle; `late` are past their deadline, `waits`: any replica is pending."""
     if unavailable(memory, now_s):
         assert memory.unavailable_until_s is not None
-        # A clock that was set back must not make it longer.
+        # A clock that was set back must not make the backoff longer.
         return replace(memory, unavailable_until_s=min(memory.unavailable_until_s, now_s + spec.backoff_max_s))
     if late:
         first = min(late, key=lambda replica: (replica.since_s, replica.name))

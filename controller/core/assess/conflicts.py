@@ -1,8 +1,8 @@
-"""Workloads whose replicas another controller sets too. Sluice does not write to them.
+"""Finds workloads whose replicas another controller sets too. Sluice does not write to these.
 
-An autoscaler that names the workload as its target counts at once. Another controller shows when replicas differ from
-what was written. One or two such changes may be a person or a roll-out; more within an hour are a controller, and
-writing against it would never end.
+An autoscaler that names the workload as its target counts at once. Any other controller is recognized by its changes:
+the replicas differ from those that Sluice wrote. One or two changes may come from a person or a roll-out. More changes,
+each within an hour of the last, come from a controller, and writing against it would never end.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ FORGET_S = 3600.0
 
 
 def conflicts(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Conflict]:
-    """Return the changes by others to written replicas, including those found in this cycle."""
+    """Return the changes by others to the replicas that Sluice wrote, by placement, up to and with this cycle."""
     changes: dict[PlacementKey, Conflict] = {}
     for key in state.spec.placement_keys():
         conflict = state.memory.conflicts.get(key)
@@ -42,7 +42,7 @@ def conflicts(state: PipelineState, now_s: float) -> Mapping[PlacementKey, Confl
 def conflicting(
     state: PipelineState, changes: Mapping[PlacementKey, Conflict], now_s: float
 ) -> Mapping[PlacementKey, str | Conflict]:
-    """Return the placements that are not written to in this cycle, with the autoscaler or the changes by others."""
+    """Return the placements not to write to in this cycle, each with its cause: an autoscaler, or changes by others."""
     causes: dict[PlacementKey, str | Conflict] = {}
     for key in state.spec.placement_keys():
         conflict = changes.get(key)

@@ -1,7 +1,7 @@
-"""The demand to plan for: forecast over the start-up time, plus headroom, stabilised over the user's windows.
+"""The demand to plan for: forecast over the start-up time, plus headroom, stabilized over the user's windows.
 
-A forecast is kept for the user's scale-down window. Headroom, which is what the load may rise to before a new replica
-is ready, is kept no longer than a replica takes to start: headroom that was not needed is not paid for afterwards.
+Headroom is the amount by which the load may rise before a new replica is ready. A forecast is held for the user's
+scale-down window. Headroom is held no longer than a replica takes to start, because longer would only add cost.
 """
 
 import math
@@ -16,13 +16,15 @@ from profiler.demand import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
 
 FORECAST_S = 300.0
-"""Every sample this recent is kept: the forecast uses them."""
+"""The forecast uses the samples of this time, and all of them are kept."""
 HISTORY_S = 600.0
-"""How far back samples count for the growth of the load: bursts are minutes apart."""
+"""The growth of the load is computed from the samples of this time: bursts are minutes apart."""
 SPACING_S = 60.0
-"""Of older samples, back to `HISTORY_S`, the lowest and the highest of each such interval are kept."""
+"""Of the samples between `FORECAST_S` and `HISTORY_S`, the lowest and the highest in each interval of this length are
+kept."""
 OLD_BUCKETS = 32
-"""Of samples within the longest stabilisation window, the lowest and the highest of each of so many parts are kept."""
+"""Into so many parts the longest stabilization window is divided. Of older samples, the lowest and the highest of each
+part are kept."""
 
 LEAST_GROWTH_PER_MINUTE = 0.01
 """Assumed growth of a load that was steady when metrics were lost, as a share per minute."""
@@ -33,11 +35,11 @@ MOST_MARGIN = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
-    """Demand in the pipeline's unit: observed, forecast and stabilised.
+    """The demand of a pipeline in its unit: observed, forecast, and stabilized (`demand`).
 
-    `forecast` includes headroom. It is None while the demand is missing, `demand` only until the first observation;
-    `loss` says since when the demand is missing. `falls_at_s` is when a demand held above the forecast is released,
-    None when none is held.
+    `forecast` includes headroom, and is None while the demand is missing. `demand` is None only until the first
+    observation. `loss` is set while the demand is missing. `falls_at_s` is when a demand that is held above the
+    forecast may fall, None where it is not held. `samples` are kept for the next cycle.
     """
 
     observed: Reading
@@ -49,11 +51,14 @@ class DemandState:
 
 
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
-    """Return D = clamp(previous D, lowest forecast of the scale-up window, highest of the scale-down window).
+    """Return the demand to plan for, D, with the values that it is computed from.
 
-    The same is done with the forecast plus headroom, over no more than the time until a new replica is ready; D is the
-    higher of the two. While the demand is missing, D is the last one times a margin that grows with time, and counts
-    as observed: a gap must not shorten a window.
+    D = clamp(previous D, lowest forecast of the scale-up window, highest forecast of the scale-down window). The same
+    is computed for the forecast plus headroom, with a scale-down window of at most the time until a new replica is
+    ready; D is the higher of the two results.
+
+    While the demand is missing, D is the last D times a safety factor that grows with time. The last D without this
+    factor counts as a forecast, so that a gap does not shorten a window.
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
@@ -110,7 +115,10 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
 def _clamped(
     loads: Sequence[tuple[float, float]], now_s: float, before: float | None, *, up_s: float, down_s: float
 ) -> float:
-    """Return `before` within the lowest of the last `up_s` and the highest of the last `down_s` of (time, load)."""
+    """Return `before`, but at least the lowest load of the last `up_s` and at most the highest of the last `down_s`.
+
+    `loads` are pairs of time and load, oldest first. Where `before` is None, the last load takes its place.
+    """
     lowest = min(load for t_s, load in loads if t_s >= now_s - up_s)
     highest = max(load for t_s, load in loads if t_s >= now_s - down_s)
     return max(lowest, min(loads[-1][1] if before is None else before, highest))
@@ -121,12 +129,12 @@ def _peak(sample: DemandSample) -> float:
 
 
 def margin(age_s: float, growth_per_minute: float) -> float:
-    """Return the safety margin for a demand observed `age_s` ago: 1 + growth × minutes, at most `MOST_MARGIN`."""
+    """Return the safety factor for a demand observed `age_s` ago: 1 + growth × minutes, at most `MOST_MARGIN`."""
     return min(MOST_MARGIN, 1 + growth_per_minute * max(0.0, age_s) / 60)
 
 
 def _loss(memory: PipelineMemory, spec: PipelineSpec, history: list[tuple[float, float]], now_s: float) -> MetricsLoss:
-    """Return the loss that begins now; its growth per minute is the 90th percentile of the recent rises in a minute."""
+    """Return the loss of the demand that begins now; its growth is the 90th percentile of recent rises in a minute."""
     demand = memory.demand
     share = growth(history, 60.0, _chance(spec, demand, 60.0)) / demand if demand else 0.0
     return MetricsLoss(
@@ -137,19 +145,20 @@ def _loss(memory: PipelineMemory, spec: PipelineSpec, history: list[tuple[float,
 
 
 def _chance(spec: PipelineSpec, load: float, ahead_s: float) -> float:
-    """Return the standard deviation of a Poisson load: of open streams, or of a rate averaged over `ahead_s`."""
+    """Return the standard deviation of a Poisson load: of the open streams, or of a request rate over `ahead_s`."""
     return math.sqrt(load if spec.unit is DemandUnit.STREAMS else load / ahead_s)
 
 
 def horizon_s(spec: PipelineSpec, interval_s: float) -> float:
-    """Return the forecast horizon: replicas decided now are ready after the slowest start-up and one more cycle."""
+    """Return how far ahead to forecast, in seconds: replicas decided now are ready after one cycle and the start-up."""
     return interval_s + max(placement.startup_s for stage in spec.stages for placement in stage.placements)
 
 
 def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample, ...]:
-    """Return the samples before `now_s`; later ones, from before a clock was set back, become one sample of now.
+    """Return the samples before `now_s`, and one sample at `now_s` for all later ones.
 
-    A clock that is set back must not lower the demand.
+    Later samples exist after a clock was set back. The new sample has their highest values, so that the demand does not
+    fall.
     """
     past = tuple(sample for sample in samples if sample.t_s < now_s)
     ahead = [sample for sample in samples if sample.t_s > now_s]
@@ -172,7 +181,7 @@ def _longest_window_s(spec: PipelineSpec) -> float:
 
 
 def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
-    """Return the part of `samples` that later cycles need: a bounded number, whatever the window and the interval."""
+    """Return the `samples` that later cycles need. Their number is bounded for every window and interval."""
     kept = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
     windowed: dict[float, list[DemandSample]] = {}
     older: dict[float, list[DemandSample]] = {}

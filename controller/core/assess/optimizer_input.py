@@ -1,5 +1,4 @@
-"""The optimizer's `Pipeline` and `Pool`, made from what is declared and what was measured. `sluice plan` makes its own
-here too."""
+"""Makes the optimizer's `Pipeline` and `Pool` from declared and measured values, for the operator and `sluice plan`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,14 +14,14 @@ NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
 
 def rounded_up(demand: float) -> float:
-    """Return the demand to plan for: the least multiple of the grain that is not below `demand`."""
+    """Return the demand to plan for: `demand` rounded up to a power of e^GRAIN, by about 1 % at most."""
     if demand <= 0:
         return demand
     return max(demand, math.exp(math.ceil(math.log(demand) / GRAIN - 1e-9) * GRAIN))
 
 
 def optimizer_demand(spec: PipelineSpec, demand: float) -> Demand:
-    """Return `demand`, which is in the pipeline's own unit, as items per second and streams."""
+    """Return `demand`, given in the pipeline's unit, as items per second and, for unit Streams, as streams."""
     return Demand(
         entry_rate_rps=demand * spec.items_per_unit_s,
         sessions=demand if spec.unit is DemandUnit.STREAMS else None,
@@ -38,10 +37,11 @@ def optimizer_pipeline(
     at_most: Mapping[PlacementKey, int] = NO_REPLICAS,
     latency_headroom: float = 0.0,
 ) -> Pipeline:
-    """Return `spec` at `demand`, which is in the pipeline's own unit, for the optimizer.
+    """Return the pipeline `spec` for the optimizer, with `demand` in the pipeline's unit.
 
-    The measurements in `profile`, rounded to the grain, replace priors and correct the model. `at_most` lowers the
-    declared bounds where a pool cannot deliver. `latency_headroom` is the share of the SLA left unused.
+    The measurements in `profile`, rounded to the grain, replace priors and correct the model; None: the priors are
+    used. `current` has the present replicas. `at_most` lowers the declared bounds where a pool cannot deliver.
+    `latency_headroom` is the share of the SLA that the plan leaves unused.
     """
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
@@ -56,7 +56,7 @@ def optimizer_pipeline(
 
 
 def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:
-    """Return `pipeline` with at least `replicas`, also where a bound of it is lower."""
+    """Return `pipeline` with `replicas` as the least of their placements, also where they exceed a maximum."""
 
     def raised(placement: Placement, least: int) -> Placement:
         least, most = max(placement.min_replicas, least), max(placement.max_replicas, least)
@@ -66,7 +66,7 @@ def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipelin
 
 
 def limited(pipeline: Pipeline, at_most: Mapping[PlacementKey, int]) -> Pipeline:
-    """Return `pipeline` with at most `at_most` replicas, also where a bound of it is higher."""
+    """Return `pipeline` with `at_most` as the most of their placements, also where they are below a minimum."""
 
     def lowered(placement: Placement, most: int) -> Placement:
         least, most = min(placement.min_replicas, most), min(placement.max_replicas, most)
@@ -96,7 +96,7 @@ def _bounded(
 
 
 def optimizer_pool(spec: PoolSpec, instances: int) -> Pool:
-    """Return the pool with at most `instances` to plan with."""
+    """Return the pool `spec` for the optimizer, with `instances` as its capacity."""
     return Pool(name=spec.name, price_per_hour=spec.price_per_hour, instances=instances)
 
 

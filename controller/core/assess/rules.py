@@ -1,4 +1,4 @@
-"""Threshold rules: floors on top of the plan, which hold from when a rule fires until its cooldown has passed."""
+"""Threshold rules: floors on top of the plan. A floor holds from the time a rule fires until its cooldown is over."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ QUANTITIES: Mapping[RuleMetric, Quantity] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleResults:
-    """Every rule with its reading and floor, and what is carried over to the next cycle."""
+    """Every rule of a pipeline with its reading and floor (`states`), and the state for the next cycle (`memories`)."""
 
     states: tuple[RuleState, ...]
     memories: Mapping[tuple[StageName, str], RuleMemory]
@@ -39,7 +39,7 @@ class RuleResults:
 def evaluate_rules(
     state: PipelineState, profile: PipelineProfile, pools: Mapping[PoolName, PoolState], now_s: float
 ) -> RuleResults:
-    """Return the rules of a pipeline, evaluated. A rule that fires adds to the stage's desired replicas."""
+    """Return the results of a pipeline's rules. When a rule fires, the desired replicas plus its own become a floor."""
     profiles = {stage.name: stage for stage in profile.stages}
     states: list[RuleState] = []
     memories: dict[tuple[StageName, str], RuleMemory] = {}
@@ -85,7 +85,7 @@ def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:
-    """Return the zones of the pools on which the stage has replicas; of all its pools while it has none."""
+    """Return the most zones of any pool on which the stage has replicas, or of any of its pools while it has none."""
     running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
     named = running or [placement.pool for placement in stage.placements]
     return max([1, *(pools[pool].zones for pool in named if pool in pools)])

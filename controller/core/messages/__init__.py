@@ -1,1 +1,1 @@
-"""Every text about decisions that a user reads, made from values."""
+"""All texts about decisions that users read, made from the values of a decision."""

@@ -23,7 +23,7 @@ _LONG_S = 300.0  # demand that has been missing for so long is an outage that ne
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConditionValue:
-    """A condition by the Kubernetes API conventions, without its times; `status` is True, False or Unknown."""
+    """A condition of the Kubernetes API conventions, without its times; `status` is True, False or Unknown."""
 
     type: str
     status: str
@@ -32,7 +32,7 @@ class ConditionValue:
 
 
 def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
-    """Return the conditions of a pipeline, always the same types in the same order."""
+    """Return all conditions of a pipeline, always in the same order."""
     return (
         _ready(decision),
         _sla_met(decision),
@@ -47,7 +47,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
 
 
 def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
-    """Return the condition of a pool; `unread` says why its nodes cannot be listed, empty where they can."""
+    """Return the condition of a pool; `unread` says why its nodes cannot be listed, and is empty where they can."""
     if unread:
         message = f"cannot list nodes; using the last known state: {unread}"
         return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.NODES_UNREADABLE.value, message)
@@ -62,7 +62,7 @@ def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionVa
 
 
 def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: str) -> ConditionValue:
-    """Return the condition of a resource that cannot be used because of `problem`."""
+    """Return the condition `kind` of a resource that cannot be used: False, with `problem` as its message."""
     return _condition(kind, "False", reason.value, problem)
 
 
@@ -85,7 +85,7 @@ def _sla_met(decision: PipelineDecision) -> ConditionValue:
 
 
 def _metrics_available(decision: PipelineDecision) -> ConditionValue:
-    """Return whether the metrics for a decision are there; the reason is their source, or how they are missing."""
+    """Return the condition that all needed metrics are available; its reason is their source, or what is wrong."""
     words = metrics_words(decision)
     details = hold_details(decision, [HoldReason.METRICS_MISSING])
     if not details:

@@ -37,7 +37,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
-"""Why a placement is left out of the plan, the most severe reason first."""
+"""The reasons for which plans leave out a placement, the most severe first."""
 CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
@@ -54,7 +54,7 @@ CHANGES: Mapping[ChangeReason, str] = {
 
 
 def change_words(decision: PipelineDecision) -> Iterator[str]:
-    """Yield the replica changes, one text for all changes of the same reason."""
+    """Yield the replica changes as texts, one for all changes with the same reason."""
     by_reason: dict[ChangeReason, list[ReplicaChange]] = {}
     for change in decision.changes:
         by_reason.setdefault(change.reason, []).append(change)
@@ -64,12 +64,12 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
 
 
 def hold_words(hold: Hold) -> str:
-    """Return the reason of a hold, with the stage, the pool and the detail that it has."""
+    """Return a hold as text: its reason, and its stage, pool and detail where it has them."""
     return _located(hold) + (f" ({hold.detail})" if hold.detail else "")
 
 
 def brief_hold_words(hold: Hold) -> str:
-    """Return the reason of a hold for one line: without the names of missing metrics and failed pods."""
+    """Return a hold as a short text, without the names of missing metrics and failed pods."""
     if hold.reason is HoldReason.METRICS_MISSING:
         return HOLDS[hold.reason]
     return _located(hold) if hold.reason in OUTAGES else hold_words(hold)
@@ -86,7 +86,10 @@ def _located(hold: Hold) -> str:
 
 
 def metrics_words(decision: PipelineDecision) -> str:
-    """Return the source of the metrics and what is planned for without them; empty while Prometheus has them all."""
+    """Return the text about the source of the metrics, and about the demand used if it is missing.
+
+    The text is empty while all metrics come from Prometheus.
+    """
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
     match use.tier:
@@ -105,12 +108,12 @@ def metrics_words(decision: PipelineDecision) -> str:
 
 
 def silent_rule(rule: RuleState) -> str:
-    """Return the text about a threshold rule without data."""
+    """Return the text about a threshold rule whose metric is missing."""
     return f"rule {rule.name} of stage {rule.stage} has no data ({reading_words(rule.reading)}); it does not fire"
 
 
 def demand_change(decision: PipelineDecision) -> str:
-    """Return the planned demand, and that of the cycle before where it differs."""
+    """Return the planned demand as text, with the planned demand of the last cycle where it differs."""
     if decision.demand.planned is None:
         return "demand not observed yet"
     now = demand_words(decision.spec, decision.demand.planned)
@@ -121,7 +124,7 @@ def demand_change(decision: PipelineDecision) -> str:
 
 
 def observed_latency(decision: PipelineDecision) -> str:
-    """Return the end-to-end latency, labelled where it is composed of the stages' latencies; - where it is absent."""
+    """Return the end-to-end latency as text, `-` where it is absent. A composed latency is labelled so."""
     latency_s = decision.profile.latency_s
     if isinstance(latency_s, Absence):
         return "-"
@@ -130,7 +133,7 @@ def observed_latency(decision: PipelineDecision) -> str:
 
 
 def latency_of_sla(decision: PipelineDecision) -> str:
-    """Return the latency at the SLA's percentile, and the SLA."""
+    """Return the latency at the SLA's percentile and the SLA as text, such as `p95 240 ms of 300 ms`."""
     sla = decision.spec.sla
     if isinstance(decision.profile.latency_s, Absence):
         return f"p{sla.percentile:g} unknown (SLA {duration(sla.latency_s)})"
@@ -138,12 +141,12 @@ def latency_of_sla(decision: PipelineDecision) -> str:
 
 
 def spend_of_budget(decision: PipelineDecision) -> str:
-    """Return the present spend, and the budget."""
+    """Return the present spend and the budget of the pipeline as text."""
     return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
 
 
 def replicas_words(decision: PipelineDecision) -> str:
-    """Return the replicas of every stage before and after the changes."""
+    """Return the replicas of every stage before and after the changes as text, such as `vad:2 decoder:3→5`."""
     totals: dict[str, tuple[int, int]] = {}
     for (stage, pool), after in decision.desired.items():
         before = next(
@@ -158,7 +161,7 @@ def replicas_words(decision: PipelineDecision) -> str:
 
 
 def planned_words(plan: PipelinePlan) -> str:
-    """Return the predicted latency of a plan with its error bar, its cost and the replicas that it changes."""
+    """Return a plan as text: predicted latency with its error bar, cost, and number of changed replicas."""
     latency = "not served" if plan.latency_s is None else latency_words(plan.latency_s, plan.latency_error)
     replayed = "" if plan.replay.latency_s is None else f" (replayed: {duration(plan.replay.latency_s)})"
     words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"

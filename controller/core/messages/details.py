@@ -1,4 +1,4 @@
-"""The details of holds and outages, as text: what they concern, and why. Made from values."""
+"""Texts for the details of holds and failures: the object that they are about, and the cause."""
 
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
@@ -10,7 +10,7 @@ REPLACEMENTS_NOT_READY = "the replacements of these replicas are not ready"
 
 
 def conflict(pool: PoolName, cause: str | Conflict) -> str:
-    """Return which other controller sets the replicas of a workload: an autoscaler by name, or what shows another."""
+    """Return the text about another controller that sets replicas on `pool`: its name, or the changes that show it."""
     if isinstance(cause, str):
         return f"{pool}: {cause} sets the replicas too"
     return (
@@ -20,25 +20,25 @@ def conflict(pool: PoolName, cause: str | Conflict) -> str:
 
 
 def on_pool(pool: PoolName, reason: str) -> str:
-    """Return `reason`, which concerns a placement, with the pool of the placement."""
+    """Return `reason`, which is about a placement, with the pool of the placement."""
     return f"{pool}: {reason}"
 
 
 def no_capacity(pool: PoolName, limit: Limit) -> str:
-    """Return which limit leaves no capacity for a replica."""
+    """Return the text about `limit`, which leaves no capacity for a replica on `pool`."""
     return f"no capacity on {pool} within {limit}"
 
 
 def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str:
-    """Return which quantity is missing, and why."""
+    """Return the text about a missing quantity, with the reason."""
     return f"{quantity.value} on {pool}: {absence.reason.value} {absence.detail}".rstrip()
 
 
 def invalid_demand(value: float) -> str:
-    """Return why a demand cannot be used."""
+    """Return the text about a demand that cannot be used because of its value."""
     return f"demand.query returned {value!r}: must be from 0 to {ABSURD:g}"
 
 
 def pending(replica: PendingReplica) -> str:
-    """Return which replica does not become ready, and why."""
+    """Return the text about a replica that does not become ready, with the reason."""
     return f"{replica.name}: {replica.reason}"

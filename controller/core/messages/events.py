@@ -15,7 +15,7 @@ _METRICS = ConditionType.METRICS_AVAILABLE.value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventValue:
-    """An Event to write; `warning` selects its type."""
+    """An Event to write; its type is Warning if `warning` is set, otherwise Normal."""
 
     warning: bool
     reason: str
@@ -25,12 +25,10 @@ class EventValue:
 def events(
     decision: PipelineDecision, before: Mapping[str, str], reasons: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[EventValue, ...]:
-    """Return the Events of this cycle: for its changes, for conditions that became bad or recovered, and for a change
-    of the source of the metrics.
+    """Return the Events of this cycle: replica changes, conditions that became bad or recovered, a new metrics source.
 
-    `before` and `reasons` map the types of the last cycle's conditions to their status and reason. There is an Event
-    for a condition that is bad from the start, or bad again after Unknown; there is none for one that is good from the
-    start.
+    `before` has the status of the last cycle's conditions by type, and `reasons` their reasons. A condition that is bad
+    from the start, or bad again after Unknown, gets an Event; one that is good from the start gets none.
     """
     found: list[EventValue] = []
     if decision.changes:
@@ -51,7 +49,7 @@ def events(
 
 
 def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[EventValue]:
-    """Yield the Event for another source of the metrics, or for a loss that has become long."""
+    """Yield an Event if the metrics have a new source, or if they have now been missing for long."""
     if condition.reason == reason_before:
         return
     if condition.status == "True":

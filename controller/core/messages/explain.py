@@ -1,4 +1,4 @@
-"""A decision in one sentence, and as the sections of `sluice explain`."""
+"""Explains a decision: in one sentence, and in the sections of `sluice explain`."""
 
 from collections.abc import Iterable, Iterator
 
@@ -36,7 +36,7 @@ _NOTABLE = 0.05  # a correction factor closer to 1 than this does not change a p
 
 
 def reason_sentence(decision: PipelineDecision) -> str:
-    """Return the decision in one line: the changes and their reasons, or why there are none, then the numbers."""
+    """Return the decision in one line: changes with reasons, or why there are none, then demand, latency and spend."""
     numbers = f"{demand_change(decision)}; {latency_of_sla(decision)}; {spend_of_budget(decision)}"
     if changes := "; ".join(change_words(decision)):
         return f"{changes}: {numbers}"
@@ -46,7 +46,7 @@ def reason_sentence(decision: PipelineDecision) -> str:
 
 
 def explain(decision: Decision, key: PipelineKey) -> list[str]:
-    """Return the explanation of the decision about pipeline `key`: section titles, each with indented lines below it.
+    """Return the lines that explain the decision for the pipeline `key`: section titles, with indented lines below.
 
     Raises:
         KeyError: `decision` does not contain pipeline `key`.
@@ -58,7 +58,7 @@ def explain(decision: Decision, key: PipelineKey) -> list[str]:
 
 
 def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
-    """Return the explanation of one pipeline's decision, made at `now_s`; see `explain`."""
+    """Return the lines that explain the decision for one pipeline, made at `now_s`; see `explain`."""
     return [
         *_section("What", _what(decision)),
         *_section("Why", _why(decision)),
@@ -102,7 +102,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
 
 
 def _corrections(decision: PipelineDecision) -> Iterator[str]:
-    """Yield the corrections of the model by measurement that are large enough to change the plan."""
+    """Yield a text for each correction of the model that is large enough to change the plan."""
     for stage in decision.profile.stages:
         if abs(stage.latency_factor - 1) >= _NOTABLE:
             modelled = "" if stage.modelled_p95_s is None else f" (model now: {duration(stage.modelled_p95_s)})"

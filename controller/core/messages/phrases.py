@@ -9,63 +9,66 @@ from profiler.samples import Absence, Reading
 
 
 def number(value: float) -> str:
-    """Return `value` with three significant digits, without an exponent."""
+    """Return `value` as text with three significant digits, or as a whole number from 100 on; without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{float(f'{value:.3g}'):g}"
 
 
 def count_of(count: int, noun: str) -> str:
-    """Return `count` and `noun`, in the plural unless `count` is 1."""
+    """Return `count` and `noun` as text, in the plural unless `count` is 1: `3 replicas`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time in ms below one second and in s above it; - for None."""
+    """Return a time as text: in ms below one second, otherwise in s; `-` for None."""
     if seconds is None:
         return "-"
     return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
 
 
 def timestamp(seconds: float) -> str:
-    """Return the RFC 3339 time of `seconds` since the epoch."""
+    """Return `seconds` since the epoch as an RFC 3339 time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def money(per_hour: float) -> str:
-    """Return an amount in USD per hour."""
+    """Return an amount in USD per hour as text, such as `$1.50/h`."""
     return f"${per_hour:.2f}/h"
 
 
 def money_needed(per_hour: float) -> str:
-    """Return a required amount in USD per hour, rounded up to the cent."""
+    """Return a required amount in USD per hour as text, rounded up to the cent."""
     return money(math.ceil(per_hour * 100 - 1e-6) / 100)
 
 
 def share_words(share: float) -> str:
-    """Return a share in percent. A small share that is not zero is never printed as zero."""
+    """Return a share (0–1) in percent as text. A small share that is not zero is never shown as zero."""
     if 0 < share < 1e-6:
         return "under 0.0001%"
     return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{float(f'{share * 100:.2g}'):.5f}".rstrip("0") + "%"
 
 
 def demand_words(spec: PipelineSpec, demand: float) -> str:
-    """Return `demand` with the pipeline's unit."""
+    """Return `demand` with the pipeline's unit, such as `40 streams` or `12 requests/s`."""
     return f"{number(demand)} {'streams' if spec.unit is DemandUnit.STREAMS else 'requests/s'}"
 
 
 def latency_words(latency_s: float | None, error: float | None) -> str:
-    """Return a predicted latency with its error bar; `error` is a share of the latency."""
+    """Return a predicted latency with its error bar as text; `error` is a share of the latency, None: unknown."""
     return duration(latency_s) + ("" if error is None or latency_s is None else f" ± {error:.0%}")
 
 
 def reading_words(reading: Reading) -> str:
-    """Return a reading, or the reason why it is absent."""
+    """Return a reading as text, or the reason why it is absent."""
     if isinstance(reading, Absence):
         return f"{reading.reason.value}: {reading.detail}" if reading.detail else reading.reason.value
     return number(reading)
 
 
 def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
-    """Return the name of a plan's binding constraint; None is several constraints together."""
+    """Return a plan's binding constraint in words, such as `pool l4`; None means several limits together.
+
+    `budget_per_hour` is the amount to name where the budget binds, None to leave it out.
+    """
     if limit is None:
         return "several limits together"
     match limit.kind:
@@ -80,7 +83,7 @@ def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
 
 
 def step_words(step: Step) -> str:
-    """Return the changes of one step of a plan, the latency it saves or adds, and its cost."""
+    """Return one step of a plan as text: its changes, the latency it saves or adds, and its cost."""
     moves = ", ".join(_placement_step_words(change) for change in step.changes)
     latency = f"{'−' if step.latency_saved_s > 0 else '+'}{duration(abs(step.latency_saved_s))}"
     cost = step.cost_added_per_hour
@@ -97,7 +100,7 @@ def step_words(step: Step) -> str:
 
 
 def next_step_words(step: Step) -> str:
-    """Return the step that saves most latency for its cost, which the plan does not take."""
+    """Return the text about `step`, which saves most latency for its cost but is not part of the plan."""
     return f"the next dollar would go to: {step_words(step)}"
 
 

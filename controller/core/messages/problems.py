@@ -7,12 +7,12 @@ NO_ANSWER = "the metric source did not answer"
 
 
 def internal_error(error: Exception) -> str:
-    """Return the text about a pipeline whose decision raised `error`."""
+    """Return the text about a pipeline for which `decide` raised `error`."""
     return f"internal error; replicas left unchanged: {type(error).__name__}: {error}"
 
 
 def owner_words(pipeline: PipelineKey, stage: StageName) -> str:
-    """Return the placement that owns a target, as text."""
+    """Return the pipeline and stage that own a target, as text."""
     return f"{pipeline}, stage {stage}"
 
 
@@ -32,5 +32,5 @@ def unreadable_target(target: Target, problem: str, *, unavailable: bool) -> str
 
 
 def failed_scaling(target: Target, before: int, after: int, problem: str) -> str:
-    """Return the text about a change of replicas that was not made."""
+    """Return the text about a change of replicas that failed because of `problem`."""
     return f"scaling {target} from {before} to {after} failed: {problem}"

@@ -1,6 +1,6 @@
 """The list of condition types, and of the reasons of conditions and Events, with meaning and remedy.
 
-`docs/reasons.md` shows the list; a test holds both to what the code emits.
+`docs/reasons.md` shows the same list. A test compares both with the reasons that the code can emit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ class ConditionReason(Enum):
 
 
 class EventReason(Enum):
-    """Reasons of Events. Those of a resource that becomes unusable, and of a pool, are its condition's reasons."""
+    """Reasons of Events. Events of pools and of resources that become unusable have the reasons of conditions."""
 
     SCALED = "Scaled"
     NOT_READY = "NotReady"
@@ -86,7 +86,7 @@ class EventReason(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """The Events of a condition: when it gets `bad_status`, and when it has recovered from it."""
+    """The Events of a condition: `bad` when its status becomes `bad_status`, `good` when it recovers."""
 
     bad_status: str
     bad: EventReason
@@ -120,9 +120,9 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedReason:
-    """One reason: of the condition `type`, or of an Event where `type` is None.
+    """One row of the list: a reason of the condition `type`, or of an Event where `type` is None.
 
-    `state` is the condition's status, or the type of the Event.
+    `state` is the status of the condition, or the type of the Event.
     """
 
     type: ConditionType | None
@@ -215,7 +215,10 @@ _CONDITIONS: Mapping[ConditionType, Mapping[Enum, tuple[str, str, str]]] = {
         ),
         LatencySource.COMPOSED: (
             "True, False",
-            "The latency composed of the stages' percentiles is within the SLA, or not. It is an upper estimate.",
+            (
+                "The latency composed of the stages' percentiles is within the SLA, or not. "
+                "In most cases it is an upper estimate."
+            ),
             "If False for long: set `sla.query`, then see `Ready` and `sluice explain`.",
         ),
         **{reason: ("Unknown", meaning, _READING) for reason, meaning in _ABSENT.items()},
@@ -368,7 +371,7 @@ _UNUSABLE = (ConditionReason.INVALID_SPEC, ConditionReason.INTERNAL_ERROR)
 
 
 def listed_reasons() -> Iterator[ListedReason]:
-    """Yield every reason of every condition, then every reason of an Event."""
+    """Yield the rows of the list: first the reasons of every condition, then the reasons of Events."""
     for kind, reasons in _CONDITIONS.items():
         for reason, (state, meaning, remedy) in reasons.items():
             yield ListedReason(type=kind, reason=reason.value, state=state, meaning=meaning, remedy=remedy)

@@ -9,7 +9,7 @@ from controller.core.state.decision import HoldReason, PipelineDecision
 
 
 class Health(Enum):
-    """The most severe problem of a pipeline, in this order; OK without one. The values are reasons of `Ready`."""
+    """The most severe problem of a pipeline, the worst first; OK without one. The values are reasons of `Ready`."""
 
     POOL_NOT_FOUND = HoldReason.POOL_NOT_FOUND.value
     TARGET_MISSING = HoldReason.TARGET_MISSING.value
@@ -24,7 +24,7 @@ class Health(Enum):
 
 
 READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED})
-"""A pipeline of this health has the condition Ready."""
+"""With one of these, the condition Ready of the pipeline is True."""
 _BY_HOLD = (
     (HoldReason.POOL_NOT_FOUND, Health.POOL_NOT_FOUND),
     (HoldReason.TARGET_MISSING, Health.TARGET_MISSING),
@@ -37,7 +37,7 @@ _BY_HOLD = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The texts of the printer columns."""
+    """The texts in the columns of `kubectl get` for one pipeline."""
 
     health: str
     demand: str
@@ -49,7 +49,7 @@ class Summary:
 
 
 def summary(decision: PipelineDecision) -> Summary:
-    """Return the texts of the printer columns."""
+    """Return the texts in the columns of `kubectl get` for the pipeline of `decision`."""
     plan = decision.plan
     return Summary(
         health=health(decision).value,
@@ -63,7 +63,7 @@ def summary(decision: PipelineDecision) -> Summary:
 
 
 def health(decision: PipelineDecision) -> Health:
-    """Return the most severe problem of the pipeline, or that there is none."""
+    """Return the most severe problem of the pipeline, `OK` or `SCALING` where there is none."""
     reasons = {hold.reason for hold in decision.holds}
     for reason, verdict in _BY_HOLD:
         if reason in reasons:

@@ -1,1 +1,1 @@
-"""Replicas for the whole fleet, and the ledger of spend and capacity."""
+"""Plans the replicas of the whole fleet, and keeps the ledger of spend and capacity."""

@@ -1,4 +1,4 @@
-"""The plan for the whole fleet: acting pipelines are planned together, around the replicas of the others."""
+"""Plans the whole fleet: acting pipelines are planned together, around the replicas of all others."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
 ADVISED = 32
-"""The largest fleet for which unmet demand comes with advice: some thirty searches for each such pipeline."""
+"""The largest fleet for which plans have advice on unmet demand, which takes some thirty searches per pipeline."""
 
 REMEMBERED = 16
-"""The largest problem whose plan is cached: most cycles of a quiet fleet have the problem of the last one. To compare
-the values of a larger one takes as long as to solve it."""
+"""The most pipelines in a problem whose plan is cached: most cycles of a quiet fleet have the problem of the last one.
+Comparing larger problems takes as long as solving them."""
 
 _PLANS: BoundedCache[Plan] = BoundedCache(64)
 
@@ -30,8 +30,9 @@ _PLANS: BoundedCache[Plan] = BoundedCache(64)
 class FleetPlan:
     """The plans of all pipelines, and the `pipelines` that they were made for.
 
-    `plan` is that of the pipelines that act (of all, where none does). A large fleet, which is planned in turns, has no
-    single `plan`: `planned` is what each pipeline keeps of its last turn, and those `waiting` have not had one.
+    `plan` is the common plan of the pipelines that act, or of all pipelines where none acts. A large fleet, which is
+    planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
+    pipelines that had no turn yet.
     """
 
     plan: Plan | None
@@ -44,7 +45,8 @@ class FleetPlan:
 def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
     """Return the plan of every pipeline.
 
-    Acting pipelines are planned around the replicas of the others; those that only recommend, as if all acted.
+    Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
+    would have if all acted.
     """
     acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
@@ -59,7 +61,7 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with a placeholder for every pool that pipelines name and that does not exist.
+    """Return the snapshot with a placeholder for every pool that a pipeline names but that does not exist.
 
     A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
@@ -89,9 +91,10 @@ def _placeholder(name: PoolName) -> PoolState:
 def planned_together(
     group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
 ) -> tuple[Problem, Plan]:
-    """Return the problem and the plan of `group`, without nodes that are being removed if all can be served so.
+    """Return the problem and the plan of `group`, which is part of `assessments`.
 
-    Otherwise these nodes are included: their replicas are ready until the node is gone.
+    Nodes that are being removed are left out if all pipelines can be served without them. Otherwise they are included:
+    their replicas are ready until the node is gone.
     """
     advice = policy.advice and len(group) <= ADVISED
     before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
@@ -105,9 +108,9 @@ def planned_together(
 
 
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
-    """Return the plan for `problem`; the result of an equal problem is reused.
+    """Return the plan for `problem`, from the cache if an equal problem was solved before.
 
-    The lower bound is computed for a single pipeline only: a bound of several is in no status.
+    The lower bound is computed for a single pipeline only: the bound of several pipelines is in no status.
     """
     single = len(problem.pipelines) == 1
     if len(problem.pipelines) > REMEMBERED:
@@ -136,7 +139,7 @@ def _problem(
     *,
     without_leaving: bool,
 ) -> Problem:
-    """Return the problem of `group`, with the instances and money that the others of `assessments` leave."""
+    """Return the problem of `group`, with the instances and the money that the other `assessments` leave for it."""
     keys = {assessment.key for assessment in group}
     others = [assessment for assessment in assessments if assessment.key not in keys]
     held_per_hour = sum(
@@ -172,9 +175,9 @@ def _problem(
 def affordable(
     group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
-    """Return the replicas to keep of the pipelines that must not scale down, as far as caps allow, by priority.
+    """Return the replicas that pipelines of `group` must keep, by pipeline, where budgets and pools allow it.
 
-    Above a cap some replicas have to go, and the plan chooses which.
+    The pipelines are considered by priority. For a pipeline that is left out, the plan chooses which replicas go.
     """
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []

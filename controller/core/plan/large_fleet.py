@@ -1,14 +1,15 @@
 """The plan of a large fleet, in turns: each cycle plans the pipelines that need a new plan most.
 
 A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
-inputs of the plan change: its load or measured times by more than `MOVED`, or anything declared, a pool, or a price. Of
-the changed pipelines, a cycle plans up to `PER_TURN`: those outside their bounds first, then by the size of the change.
-It also plans a few with the oldest plans and a few that lack capacity, so that no plan becomes too old. Until its first
-turn, and after its stages or placements have changed, the plan of a pipeline is its current replicas.
+inputs of the plan change: its load or a measured time by more than `MOVED`, a declared value, the price of a pool, or
+the nodes that are being removed. Of the changed pipelines, a cycle plans up to `PER_TURN`: those outside their bounds
+first, then by the size of the change. It also plans a few pipelines with the oldest plans and a few that lack capacity,
+so that no plan becomes too old. Before its first turn, and after its stages or placements have changed, the plan of a
+pipeline is its current replicas.
 
-Each pipeline is planned alone, with what the others leave. Where pools and the fleet's budget suffice, the result is
-that of planning together. Where they do not, the pipelines that lack capacity are planned together with the least
-important ones that hold it, up to `TOGETHER` pipelines.
+Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and the fleet's budget
+suffice, the result is the same as of planning all together. If not, the pipelines that lack capacity are planned
+together with the least important pipelines that hold this capacity, up to `TOGETHER` pipelines.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +33,10 @@ PER_TURN = 250
 AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
-"""Relative change of a load or a time that needs a new plan: well below the tolerance for acting on it."""
+"""Relative change of a load or time above which a new plan is needed: far below the default tolerance."""
 ARRIVED = 1.5 * MOVED
 NEVER = 0.2
-"""A pipeline that was never planned comes before those whose relative change is below this."""
+"""A pipeline that was never planned comes before those with a smaller relative change than this."""
 
 _MEASURED = ("service", "saturation_rps", "current")
 
@@ -43,7 +44,7 @@ _MEASURED = ("service", "saturation_rps", "current")
 def plan_in_turns(
     assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
 ) -> FleetPlan:
-    """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the one that it keeps."""
+    """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     pipelines = {
@@ -101,7 +102,7 @@ def _planned_alone(
 def _with_givers(
     short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
 ) -> Sequence[Assessment]:
-    """Return the most important pipelines that lack capacity, and the least important ones that hold it."""
+    """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
     money = any(limit.kind is LimitKind.BUDGET for limit in limits)
@@ -120,7 +121,7 @@ def _with_givers(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """The pipelines to plan `now`, most urgent first, and those that are `waiting` for their first plan."""
+    """The pipelines to plan `now`, the most urgent first, and the pipelines `waiting` for their first plan."""
 
     now: tuple[PipelineKey, ...]
     waiting: frozenset[PipelineKey]
@@ -132,7 +133,7 @@ def choose(
     kept: Mapping[PipelineKey, Planned],
     pools: Mapping[PoolName, PoolState],
 ) -> Turn:
-    """Return whose turn it is; `pipelines` are as of now, `kept` has the plans that can be kept."""
+    """Return the pipelines to plan in this cycle; `pipelines` are as of now, `kept` has the plans of earlier turns."""
     due: list[tuple[int, float, int, PipelineKey]] = []
     unchanged: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
@@ -153,7 +154,7 @@ def choose(
 
 
 def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:
-    """Return (rank, change), most urgent: lowest rank, then largest change. None where no new plan is needed."""
+    """Return (rank, change): the lowest rank is most urgent, then the largest change. None: no new plan is needed."""
     planned = assessment.state.planned
     if planned is not None:
         change = _change(planned, pipeline, assessment.current, pools)
@@ -168,7 +169,7 @@ def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, P
 def _change(
     planned: Planned, pipeline: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> float:
-    """Return the largest relative change since the plan, infinite where anything declared has changed."""
+    """Return the largest relative change of an input since the plan; infinite for a declared value or pool terms."""
     before = planned.pipeline
     if before == pipeline and planned.terms == terms_of(pipeline, pools):
         return 0.0
@@ -190,7 +191,7 @@ def _same_placements(before: Pipeline, now: Pipeline) -> bool:
 
 
 def declared(pipeline: Pipeline) -> object:
-    """Return the declared parts of a pipeline, which do not drift."""
+    """Return the declared values of a pipeline, for comparison: they do not drift."""
     return (
         *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
@@ -209,7 +210,7 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
 
 
 def measured(pipeline: Pipeline) -> tuple[float, ...]:
-    """Return the measured parts of a pipeline, which drift: loads, times and ratios."""
+    """Return the measured values of a pipeline, which drift: loads, times and ratios."""
 
     def numbers() -> Iterator[float]:
         yield pipeline.demand.entry_rate_rps
@@ -235,7 +236,7 @@ def _difference(before: float, now: float) -> float:
 
 
 def lacking(plan: PipelinePlan) -> Limit | None:
-    """Return the limit that others may relieve, a pool or a budget, where a plan is infeasible because of it."""
+    """Return the pool or budget that makes `plan` infeasible, None otherwise. Other pipelines may free some of it."""
     limit = plan.limited_by
     shared = limit is not None and limit.kind in {LimitKind.POOL, LimitKind.BUDGET}
     return limit if shared and not plan.feasible else None

@@ -1,4 +1,4 @@
-"""What the fleet spends and occupies while replicas change, and the caps and capacities that no change may exceed."""
+"""Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ K = TypeVar("K")
 
 
 class PoolTotals:
-    """How many replicas of each size (replicas per instance) a pool holds."""
+    """The replicas on each pool, counted by size: how many of them fill one instance."""
 
     def __init__(self) -> None:
         self._replicas: dict[PoolName, dict[int, int]] = {}
         self._rounded: dict[PoolName, int] = {}
 
     def move(self, pool: PoolName, per_instance: int, before: int, after: int) -> None:
-        """Count that a placement has `after` replicas of a size instead of `before`."""
+        """Replace `before` replicas of a placement on `pool` by `after`; `per_instance` is their size."""
         sizes = self._replicas.setdefault(pool, {})
         sizes[per_instance] = sizes.get(per_instance, 0) + after - before
         rounded = -(-after // per_instance) - -(-before // per_instance)
         self._rounded[pool] = self._rounded.get(pool, 0) + rounded
 
     def instances(self, pool: PoolName) -> int:
-        """Return the whole instances that the replicas occupy, as `optimizer.model.whole_instances` counts them."""
+        """Return the whole instances of `pool` that the replicas occupy, see `optimizer.model.whole_instances`."""
         sizes = {size: count for size, count in self._replicas.get(pool, {}).items() if count}
         if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
             return whole_instances(sizes.items())
@@ -43,7 +43,7 @@ class PoolTotals:
 
 
 def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> PoolTotals:
-    """Return the totals of `held`: pipelines with their replicas."""
+    """Return the totals of `held`, pairs of a pipeline and its replicas."""
     totals = PoolTotals()
     for spec, replicas in held:
         for (stage, pool), placement in spec.placements().items():
@@ -54,7 +54,7 @@ def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -
 class Replicas(MutableMapping[K, int]):
     """Desired replicas by placement, with the totals of the pools.
 
-    `totals` are of the desired replicas, `occupied` of all that exist while they change.
+    `totals` counts the desired replicas, `occupied` all replicas that exist while the changes happen.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Replicas(MutableMapping[K, int]):
     ) -> None:
         """`where` has the pool and the size (replicas per instance) of every placement.
 
-        `occupied` returns, for a desired count, how many replicas exist while it is reached.
+        `occupied` has, for every placement, a function from its desired replicas to the most that exist on the way.
         """
         self._where = where
         self._occupied = occupied
@@ -103,7 +103,10 @@ NO_TRIALS: Mapping[PoolName, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One placement. `existing` counts its pods that run or start, `terminating` those that stop."""
+    """One placement in the ledger; `price_per_hour` is the price of a replica in USD.
+
+    `existing` counts the pods that run or start, `terminating` the pods that stop.
+    """
 
     price_per_hour: float
     per_instance: int
@@ -113,11 +116,11 @@ class Entry:
 
     @property
     def observed_per_hour(self) -> float:
-        """Return the current spend."""
+        """Return the present spend in USD per hour: of the desired or the existing replicas, whichever are more."""
         return max(self.desired, self.existing + self.terminating) * self.price_per_hour
 
     def spend_per_hour(self, desired: int) -> float:
-        """Return the highest spend on the way to `desired`: terminating replicas cost until they are gone."""
+        """Return the highest spend on the way to `desired` replicas: terminating replicas cost until they are gone."""
         return self.occupied(desired) * self.price_per_hour
 
     def occupied(self, desired: int) -> int:
@@ -127,14 +130,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortage:
-    """Whether the fleet, and which pipelines, exceed their cap, and which pools have too few instances."""
+    """Whether the fleet exceeds its cap, which pipelines exceed theirs, and which pools have too few instances."""
 
     fleet: bool
     pipelines: frozenset[PipelineKey]
     pools: frozenset[PoolName]
 
     def affects(self, assessment: Assessment) -> bool:
-        """Whether a pipeline exceeds a cap, or has replicas on a pool with too few instances."""
+        """Whether the pipeline or the fleet is above its cap, or the pipeline uses a pool with too few instances."""
         if self.fleet or assessment.key in self.pipelines:
             return True
         return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
@@ -143,9 +146,9 @@ class Shortage:
 class Ledger:
     """The spend and the instances of the fleet during one cycle.
 
-    `after` has the replicas that will be desired, at first those desired now; the methods refer to it. Placements whose
-    workload is missing or whose pool does not exist are left out. Unaccounted replicas count as spend of the fleet and
-    as occupied instances.
+    `after` has the desired replicas after the cycle, at first the present ones; the methods refer to `after`.
+    Placements whose workload is missing or whose pool does not exist are left out. Unaccounted replicas count as spend
+    of the fleet and as occupied instances.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class Ledger:
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
     ) -> None:
-        """`trials` has how many replicas may be added, over all pipelines, to pools that failed before."""
+        """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines."""
         states = tuple(states)
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
@@ -187,21 +190,21 @@ class Ledger:
         return self._of_pipeline.get(pipeline, ())
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the highest spend of `pipeline` (None: the fleet) while the changes happen."""
+        """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
         spent = sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
         return spent + self._unaccounted_of(pipeline)
 
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the current spend of `pipeline` (None: the fleet)."""
+        """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
         return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._unaccounted_of(pipeline)
 
     def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the cost of `pipeline` (None: the fleet) after all changes."""
+        """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
         costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
         return costs + self._unaccounted_of(pipeline)
 
     def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
-        """Return the cap of `pipeline` (None: of the fleet), None without one."""
+        """Return the cap of `pipeline` (None: of the fleet) in USD per hour, None where there is no cap."""
         return self._fleet_budget if pipeline is None else self._budgets[pipeline]
 
     def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
@@ -210,11 +213,11 @@ class Ledger:
         return budget is not None and per_hour > budget + EPSILON
 
     def instances(self, pool: PoolName) -> int:
-        """Return the whole instances of `pool` for the desired replicas."""
+        """Return how many whole instances of `pool` the desired replicas need."""
         return self.after.totals.instances(pool)
 
     def in_use(self, pool: PoolName) -> float:
-        """Return the instances of `pool`, in parts where they are shared, that pods use or wait for now."""
+        """Return how many instances of `pool` pods use or wait for now; shared instances count in parts."""
         return sum(
             (entry.existing + entry.terminating) / entry.per_instance
             for name, entry in self._entries.items()
@@ -222,19 +225,19 @@ class Ledger:
         )
 
     def overfull(self, pool: PoolName) -> bool:
-        """Whether the desired replicas need more instances of `pool` than there are."""
+        """Whether the desired replicas need more instances of `pool` than may be used."""
         return self.instances(pool) > self._limits[pool]
 
     def crowded(self, pool: PoolName) -> bool:
-        """Whether more of `pool` would be occupied, while the changes happen, than its declared instances.
+        """Whether replicas would occupy more instances of `pool`, while the changes happen, than are declared.
 
-        False for a pool without declared instances: its limit is its ready nodes, and replicas that leave a lost node
-        occupy none of them.
+        False for a pool without declared instances: its limit is its ready nodes, and terminating replicas on a lost
+        node occupy none of these.
         """
         return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
 
     def shortage(self) -> Shortage:
-        """Return what the desired replicas exceed.
+        """Return the caps that the desired replicas exceed, and the pools that have too few instances for them.
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
@@ -245,7 +248,7 @@ class Ledger:
         )
 
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
-        """Return the price of one replica of a placement."""
+        """Return the price of one replica of the placement `key`, in USD per hour."""
         return self._entries[(pipeline, key)].price_per_hour
 
     def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
@@ -282,7 +285,7 @@ class Ledger:
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
-    """Return the placements of `state` with a workload and an existing pool."""
+    """Return the ledger's values for the placements of `state` that have a workload and an existing pool."""
     priced: dict[PlacementKey, Entry] = {}
     for stage in state.spec.stages:
         for placement in stage.placements:
@@ -300,9 +303,9 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
 
 
 class Holdings:
-    """The instances and the money that every pipeline holds, so that one can be planned within what the others leave.
+    """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
-    A pipeline holds its current replicas and, where it acts, its planned ones, whichever are more.
+    A pipeline holds its current replicas, or its planned ones where it acts and they are more.
     """
 
     def __init__(
@@ -320,12 +323,12 @@ class Holdings:
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
-        """Count the current and `planned` replicas of a pipeline."""
+        """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held."""
         wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
         self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
 
     def release(self, assessment: Assessment) -> None:
-        """Count no replica of a pipeline."""
+        """Count no replica of a pipeline as held."""
         self._count(assessment, {})
 
     def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
@@ -340,9 +343,9 @@ class Holdings:
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
-        """Return the instances that no pipeline holds, without those that are being removed."""
+        """Return the instances of `pool` that no pipeline holds, without those that are being removed."""
         return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
 
     def money_left(self, budget_per_hour: float | None) -> float | None:
-        """Return the part of a budget that is not spent, None without a budget."""
+        """Return the part of the fleet's budget that no pipeline holds, in USD per hour; None without a budget."""
         return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)

@@ -1,1 +1,1 @@
-"""The values of a cycle: specs, policy, snapshot, state carried over, and the decision."""
+"""The value types of a cycle: specs, policy, snapshot, state carried over, and the decision."""

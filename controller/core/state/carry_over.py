@@ -1,4 +1,4 @@
-"""The values that a cycle leaves for the next one. They are stored in the status of the resources, for restarts."""
+"""The values that a cycle leaves for the next one. They are stored in the status of resources, to survive restarts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,17 +11,18 @@ from profiler.samples import ABSURD
 from profiler.stages import Correction, Learned
 
 FURTHEST_S = 5e10
-"""No time is further than this from the epoch, so that every time has a date. Virtual time may be below zero."""
+"""No time is further than this from the epoch, so that every time can be written as a date. Virtual time may be
+negative."""
 LARGEST_BATCH = 1024
 """The largest batch that a resource may declare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandSample:
-    """A forecast of demand in the pipeline's unit, made at `t_s`, beside the demand observed then.
+    """The demand that was observed at `t_s`, and the forecast made at that time, in the pipeline's unit.
 
-    `observed` is None where it was missing; the forecast is then the held demand. `peak` is the forecast plus headroom
-    for the time until a replica decided then was ready; None: the forecast.
+    `observed` is None where the demand was missing; `forecast` is then the held demand. `peak` is the forecast plus
+    headroom until a replica decided at that time was ready; None: equal to `forecast`.
     """
 
     t_s: float
@@ -32,9 +33,10 @@ class DemandSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLoss:
-    """The demand of a pipeline is missing since `since_s`.
+    """The demand of a pipeline has been missing since `since_s`.
 
-    `demand` is the one planned for then (None: none was ever observed); it may grow by the share `growth_per_minute`.
+    `demand` is the last planned demand, None if none was ever observed. It is assumed to grow by `growth_per_minute`, a
+    share of itself.
     """
 
     since_s: float
@@ -44,10 +46,11 @@ class MetricsLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleMemory:
-    """A threshold rule between cycles.
+    """The state of a threshold rule between cycles.
 
-    `floor` is the stage's floor while the rule holds (None: it does not). `fired` stays true until the rule has
-    cleared, so that it fires once. `clear_since_s` is when its condition last became false while it held.
+    `floor` is the floor that the rule sets for its stage, None while it sets none. `fired` stays true until the
+    cooldown is over, so that the rule does not add replicas again. `clear_since_s` is when the metric became clear of
+    the threshold, None while it is not.
     """
 
     floor: int | None = None
@@ -57,7 +60,7 @@ class RuleMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Changes by another controller to written replicas: how often, when last, from `written` to `found`."""
+    """Changes by another controller to replicas that Sluice wrote; the last one was from `written` to `found`."""
 
     changes: int
     changed_at_s: float
@@ -67,7 +70,10 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """The failures of a pool: plans leave it out until `unavailable_until_s`; the next backoff is `backoff_s`."""
+    """The failures of a pool: plans leave it out until `unavailable_until_s`; its next backoff takes `backoff_s`.
+
+    Both are None while the pool has not failed lately. `reason` is the text about the replica that showed the failure.
+    """
 
     unavailable_until_s: float | None = None
     backoff_s: float | None = None
@@ -101,15 +107,19 @@ class PlacementFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
-    """The state of a pipeline between cycles. Empty before the first decision.
+    """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
-    `demand` is the stabilised demand D of the last cycle; `samples` are the forecasts within the longest
-    stabilisation window, oldest first. `service_factors`, `pass_ratios`, `latency_corrections` and
-    `throughput_corrections` are the parts of `learned`. `batches` are the batch limits of the last plan that was
-    followed. `moved_at_s` is when replicas last started or stopped. `excess_excused_until_s` is the end of the time in
-    which spend above the cap is excused but may not rise. `conflicts` has the placements whose replicas others change,
-    `failures` those that fail although their pool delivers. `metrics_lost` is set while the demand is missing.
-    `admissible` is the admitted load where not all could be served; the next search starts from it.
+    `demand`: the demand that the last cycle planned for, stabilized.
+    `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
+    `service_factors`, `pass_ratios`, `latency_corrections`, `throughput_corrections`: what the profiler has learned.
+    `rules`: the state of the threshold rules, by stage and name.
+    `batches`: the batch limits of the last plan that was followed.
+    `moved_at_s`: when replicas last started or stopped.
+    `excess_excused_until_s`: until then, spend above the cap is no violation, but it may not rise.
+    `conflicts`: the changes by other controllers, by placement.
+    `metrics_lost`: set while the demand is missing.
+    `failures`: the placements that fail although their pool delivers.
+    `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
     """
 
     demand: float | None = None
@@ -129,7 +139,7 @@ class PipelineMemory:
 
     @property
     def learned(self) -> Learned:
-        """Return what the profiler learned, which is stored in four fields."""
+        """Return what the profiler has learned, from the four fields in which it is stored."""
         return Learned(
             pass_ratios=self.pass_ratios,
             service_factors=self.service_factors,

@@ -1,4 +1,4 @@
-"""The decision of a cycle, with its reasons as values. `controller.core.messages` makes text from it."""
+"""The decision of a cycle, with its reasons as values. `controller.core.messages` makes the texts from these."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Outcome(Enum):
     SCALE = "Scale"
     STEADY = "Steady"
     HOLD = "Hold"
-    """A change is held back, or nothing can be decided; `holds` says why."""
+    """A change is held back, or nothing can be decided; the holds of the decision say why."""
 
 
 class HoldReason(Enum):
@@ -41,7 +41,7 @@ class HoldReason(Enum):
     CONFLICT = "Conflict"
     """Another controller scales a workload of the pipeline; Sluice does not change the pipeline."""
     SCALE_REFUSED = "ScaleRefused"
-    """The API server refused the last change; it is tried again."""
+    """The API server refused the last change; the change is tried again."""
     POOL_UNAVAILABLE = "PoolUnavailable"
     """The pool does not deliver; plans leave it out for a backoff time."""
     FRAGMENTED = "Fragmented"
@@ -78,7 +78,7 @@ class ChangeReason(Enum):
 class Hold:
     """A reason to hold a change back, for a pipeline, one of its stages, or a stage's placement on one pool.
 
-    `until_s` is when it ends, where that is known.
+    `until_s` is the time at which the hold ends, None where that is unknown.
     """
 
     reason: HoldReason
@@ -90,9 +90,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChange:
-    """A write to make: the replicas of one placement, decided on `resource_version`.
+    """A change of the replicas of one placement, to be written if the scale still has `resource_version`.
 
-    `deletion_costs` are written to pods before: pods with the lowest cost are removed first.
+    `deletion_costs`, by pod, are written first: Kubernetes removes the pods with the lowest cost first.
     """
 
     stage: StageName
@@ -107,7 +107,7 @@ class ReplicaChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
-    """A threshold rule in this cycle: its reading, and the floor that it holds (None: none)."""
+    """A threshold rule in this cycle: its reading, and the floor that it sets, None while it sets no floor."""
 
     stage: StageName
     name: str
@@ -117,9 +117,10 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsUse:
-    """The source of a pipeline's metrics; `because` says why it is not a better one.
+    """The source of a pipeline's metrics. `because` says why no better source is used.
 
-    While the demand is missing, the plan is for the last one, observed `lost_for_s` ago, times `margin`.
+    While the demand is missing (since `lost_since_s`, for `lost_for_s` seconds), the plan is for the last demand times
+    the safety factor `margin`.
     """
 
     tier: MetricsTier = MetricsTier.PROMETHEUS
@@ -131,10 +132,10 @@ class MetricsUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandUse:
-    """The demand of one pipeline in its own unit: `planned` is the stabilised demand D that was planned for.
+    """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
-    `before` is the planned demand of the last cycle, `forecast` the forecast of this cycle. Each is None while no
-    demand was ever observed.
+    `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
+    is missing. `planned` and `before` are None until a demand has been observed.
     """
 
     observed: Reading
@@ -145,13 +146,13 @@ class DemandUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
-    """The decision for one pipeline, and what it was made from.
+    """The decision for one pipeline, and the values that it was made from.
 
-    `spend_per_hour` is max(desired, existing) × price, terminating replicas included, before the changes. `desired` is
-    every placement's replicas after the changes, `unconstrained` those of the plan and the rules, before tolerance and
-    step limits. `admissible` is the load in the pipeline's unit that can be served within the SLA (None: no limit is
-    published), `admitted_meanwhile` the one until pending replicas are ready (None: none are pending, or they are
-    unknown). `planned` is the plan that a large fleet keeps for the next cycle.
+    `spend_per_hour` is max(desired, existing) × price, terminating replicas included, before the changes. `desired` has
+    the replicas of every placement after the changes, `unconstrained` the replicas that the plan and the rules ask for,
+    before tolerance and step limits. `admissible` is the load to admit, in the pipeline's unit, None where no limit
+    is published. `admitted_meanwhile` is the limit until pending replicas are ready, None where there is none;
+    `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next cycle.
     """
 
     spec: PipelineSpec
@@ -185,7 +186,7 @@ class PipelineDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecision:
-    """The instances of one pool in use and planned, its limits, and its failures."""
+    """The decision for one pool: instances in use, planned and usable (`limit`), and its failures (`memory`)."""
 
     name: PoolName
     in_use: float
@@ -198,7 +199,7 @@ class PoolDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision for one snapshot under `policy`. `plan` is None without pipelines and in fleets planned in turns."""
+    """The decision for one snapshot under `policy`. A fleet without pipelines, or planned in turns, has no `plan`."""
 
     now_s: float
     policy: Policy

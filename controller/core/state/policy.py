@@ -9,12 +9,14 @@ from optimizer.model import Composition
 class Policy:
     """Settings of the cycle, the same for all pipelines.
 
-    `interval_s` is the time between cycles. `budget_per_hour` caps the fleet (None: only the pipelines' own
-    budgets). `latency_headroom` is the share of the SLA that plans leave free for model errors; current replicas stay
-    until they use it up. `switching_cost_per_hour` is the least saving for changing one replica. `composition` says how
-    the latencies of stages make up that of a pipeline; `search_effort` bounds the search of a decision in units of
-    work, as in `optimizer.model.Problem`. `advice` adds what it takes to serve a pipeline that is not served in full;
-    it changes no decision and takes some thirty searches for each such pipeline.
+    `interval_s`: the time between cycles.
+    `budget_per_hour`: the cap of the fleet; None: only the pipelines have budgets.
+    `composition`: how the latencies of the stages make up the latency of a pipeline.
+    `latency_headroom`: the share of the SLA that plans leave free for model errors. Current replicas may use it.
+    `switching_cost_per_hour`: the least saving for which one replica is changed.
+    `search_effort`: the limit on the work of a search, as in `optimizer.model.Problem`.
+    `advice`: whether plans say what it takes to serve a pipeline that is not served in full. This changes no decision,
+    and takes some thirty searches for each such pipeline.
     """
 
     interval_s: float = 15.0

@@ -1,5 +1,4 @@
-"""Everything that a cycle uses, read at one moment. Values only; `controller.kube.reader` and the simulated
-cluster make it."""
+"""The snapshot: all values that a cycle uses, read at one moment by `controller.kube.reader` or a simulation."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReplica:
-    """A pod that is not ready: since when, and the reason that Kubernetes reports."""
+    """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports."""
 
     name: str
     since_s: float
@@ -22,7 +21,7 @@ class PendingReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingReplica:
-    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is that of its annotation."""
+    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost."""
 
     name: str
     leaving: bool = False
@@ -33,10 +32,10 @@ class ServingReplica:
 class TargetState:
     """The observed state of a placement's workload.
 
-    `desired` is the replica count of its scale. `existing` counts its pods that run or start, `terminating` those that
-    stop, `ready` those that are ready. Of the others, `pending` have no node, `stranded` are on a node that is not
-    ready, `starting` are on a ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods
-    where they are known. `resource_version` is that of the scale, for writes.
+    `desired` is the replica count of its scale, and `resource_version` the version of the scale, for writes. `existing`
+    counts the pods that run or start, `ready` the ready ones of these, and `terminating` the pods that stop. Of the
+    pods that are not ready, `pending` have no node, `stranded` are on a node that is not ready, and `starting` are on a
+    ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods where they are known.
     """
 
     desired: int
@@ -67,9 +66,9 @@ def most_replicas(desired: int, existing: int, terminating: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMissing:
-    """The reason, as text, why the placement's workload cannot be read or scaled.
+    """A workload of a placement cannot be read or scaled; `reason` says why, as text.
 
-    `unreadable` says that it may exist and run, so that its cost is unknown.
+    `unreadable` says that the workload may exist and run, so that its cost is unknown.
     """
 
     reason: str
@@ -81,9 +80,10 @@ _NOT_READ = TargetMissing(reason="not read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The plan that a pipeline keeps until its next turn, and the `pipeline` that was planned, at `at_s`.
+    """The plan that a pipeline keeps until its next turn, made at `at_s` for `pipeline`.
 
-    `terms` has the price of an instance of each pool that it may use, and how many instances are being removed.
+    `terms` has, for each pool that the pipeline may use, the price of an instance and how many instances are being
+    removed.
     """
 
     pipeline: Pipeline
@@ -94,11 +94,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineState:
-    """One pipeline: its spec, workloads, measurements, and what the last cycle left.
+    """One pipeline: its spec, workloads and measurements, and the state that the last cycle left (`memory`).
 
-    `demand` is in the pipeline's unit. `latency_s` is the result of `sla.query`, None without one. `rule_readings` has
-    an entry for every rule with a query. `written` has the replicas that the last cycle wrote, `refused` the API
-    server's reason where it refused them. `autoscalers` names other objects that scale a placement's workload.
+    `demand` is in the pipeline's unit. `latency_s` is the result of `sla.query`, None without a query. `rule_readings`
+    has the result of every rule's query. `written` has the replicas that the last cycle wrote, `refused` the API
+    server's reason where it refused to write. `autoscalers` names other objects that scale a placement's workload.
     `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is planned in
     turns (`controller.core.plan.large_fleet`).
     """
@@ -117,11 +117,11 @@ class PipelineState:
     planned: Planned | None = None
 
     def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
-        """Return the workload of a placement."""
+        """Return the workload of a placement, `TargetMissing` where it was not read."""
         return self.targets.get((stage, pool), _NOT_READ)
 
     def samples_of(self, stage: StageName, pool: PoolName) -> PlacementSamples:
-        """Return the samples of a placement's pods."""
+        """Return the samples of a placement's pods, `NO_SAMPLES` where there are none."""
         return self.samples.get((stage, pool), NO_SAMPLES)
 
     def desired(self, stage: StageName, pool: PoolName) -> int:
@@ -132,11 +132,12 @@ class PipelineState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool: the observed state of its nodes, or the last known one where `unread` says why they cannot be read.
+    """One pool with the state of its nodes: the last known state if they cannot be read, for the reason in `unread`.
 
-    `zones` is the number of zones of its ready nodes. `leaving_instances` of them are being removed: cordoned, or
-    reclaimed by the provider. `unaccounted` are replicas, by how many fill an instance, that occupy instances and
-    cost money while no cycle can change them: their workload cannot be read, or their pipeline is invalid.
+    `zones` is the number of zones of the ready nodes. `leaving_instances` of the ready nodes are being removed: they
+    are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
+    that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
+    replicas per instance.
     """
 
     spec: PoolSpec
@@ -149,35 +150,35 @@ class PoolState:
 
     @property
     def limit(self) -> int:
-        """Return how many instances may be used: the declared number, otherwise the ready ones."""
+        """Return how many instances may be used: the declared number, or the ready nodes where none is declared."""
         return self.ready_instances if self.spec.instances is None else self.spec.instances
 
     @property
     def open_limit(self) -> int:
-        """Return how many instances may be planned: those that no unaccounted replicas occupy."""
+        """Return how many instances may be planned: the limit without those that unaccounted replicas occupy."""
         return max(0, self.limit - whole_instances(self.unaccounted.items()))
 
     @property
     def unaccounted_in_use(self) -> float:
-        """Return the instances that unaccounted replicas occupy, in parts where they are shared."""
+        """Return how many instances unaccounted replicas occupy; shared instances count in parts."""
         return sum(count / per_instance for per_instance, count in self.unaccounted.items())
 
     @property
     def unaccounted_per_hour(self) -> float:
-        """Return the cost of the unaccounted replicas."""
+        """Return the cost of the unaccounted replicas in USD per hour."""
         return self.unaccounted_in_use * self.spec.price_per_hour
 
     def limit_holding(self, instances: int) -> int:
         """Return how many instances to plan with while replicas hold `instances`.
 
-        A pool without declared instances keeps the replicas that are placed there: a node that is not ready for a
-        moment is no reason to move them. Replicas that stay pending are.
+        A pool without declared instances has room at least for the replicas that are placed there. If a node is not
+        ready for a moment, they need not move. They move when they stay pending.
         """
         return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
 
 
 def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
-    """Return the cost of the unaccounted replicas of all `pools`."""
+    """Return the cost of the unaccounted replicas of all `pools` in USD per hour."""
     return sum(pool.unaccounted_per_hour for pool in pools)
 
 

@@ -11,7 +11,7 @@ from optimizer.model import PipelineKey, Placement, PoolName, Routing, Sla, Stag
 from profiler.samples import Quantity
 
 PlacementKey = tuple[StageName, PoolName]
-"""A placement within its pipeline."""
+"""The key of a placement within its pipeline."""
 
 
 class Mode(Enum):
@@ -19,7 +19,7 @@ class Mode(Enum):
 
     AUTO = "Auto"
     RECOMMEND = "Recommend"
-    """Decide and report, change nothing."""
+    """Decide and report, but change nothing."""
     PAUSED = "Paused"
 
 
@@ -31,7 +31,7 @@ class DemandUnit(Enum):
 
 
 class RuleMetric(Enum):
-    """A metric that a threshold rule can use without a query of its own."""
+    """A metric of the stage that a threshold rule can use instead of a query."""
 
     P95 = "p95"
     UTILIZATION = "utilization"
@@ -42,9 +42,10 @@ class RuleMetric(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A floor on top of the plan: `metric` or `query` above (or below) a threshold adds replicas.
+    """A threshold rule: it adds `add_replicas` as a floor while a metric is above or below a threshold.
 
-    Exactly one of `metric` and `query`, and exactly one of `above` and `below`, is set.
+    Exactly one of `metric` and `query` is set, and exactly one of `above` and `below`. With `per_zone` the replicas are
+    added for each zone. The floor ends when the metric has been clear for `cooldown_s` seconds.
     """
 
     name: str
@@ -71,7 +72,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
-    """A placement as declared: `prior` holds its bounds and the service law before any measurement."""
+    """A declared placement: `prior` has its bounds and the declared service law, `startup_s` is its start-up time.
+
+    `source` and `confidence` say where the service law comes from and how reliable it is.
+    """
 
     target: Target
     prior: Placement
@@ -81,13 +85,13 @@ class PlacementSpec:
 
     @property
     def pool(self) -> PoolName:
-        """Return the pool the placement runs on."""
+        """Return the pool of the placement."""
         return self.prior.pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """A stage as declared; `pass_ratio` is the prior. `after` is resolved: empty means the entry."""
+    """A declared stage; `pass_ratio` is the prior. `after` has the earlier stages; empty: the load enters here."""
 
     name: StageName
     after: tuple[StageName, ...]
@@ -103,7 +107,10 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPolicy:
-    """The step limit in one direction, per stage and cycle: the larger of a share of the replicas and a count."""
+    """The scaling limits in one direction: the stabilization window, and the step limit per stage and cycle.
+
+    The step limit is the larger of `max_share` of the stage's replicas and `max_replicas`.
+    """
 
     stabilization_s: float
     max_share: float
@@ -112,7 +119,7 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Tolerance and step limits of a pipeline. A terminating replica has `drain_s` to finish its sessions."""
+    """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions."""
 
     tolerance: float
     up: StepPolicy
@@ -122,7 +129,10 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineQueries:
-    """The PromQL of a pipeline as a whole: its demand, and its end-to-end latency (None: composed of the stages')."""
+    """The PromQL for the demand of a pipeline and for its end-to-end latency.
+
+    `latency` None: the latency is composed of the latencies of the stages.
+    """
 
     demand: str
     latency: str | None = None
@@ -130,7 +140,7 @@ class PipelineQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """A SpeechPipeline as declared. `chunk_s` is set for unit Streams: a stream offers 1 / chunk items per second."""
+    """A declared SpeechPipeline. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s` items per second."""
 
     key: PipelineKey
     namespace: str
@@ -149,7 +159,7 @@ class PipelineSpec:
     stages: tuple[StageSpec, ...]
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
-        """Return every placement, in the order declared."""
+        """Return the key of every placement, in the order declared."""
         return tuple((stage.name, placement.pool) for stage in self.stages for placement in stage.placements)
 
     def placements(self) -> Mapping[PlacementKey, PlacementSpec]:
@@ -164,7 +174,7 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """A ComputePool as declared. `instances` None: as many as there are ready nodes."""
+    """A declared ComputePool. `instances` None: as many instances as there are ready nodes."""
 
     name: PoolName
     uid: str
