@@ -65,7 +65,7 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
     """Set `at`, positions in `Subproblem.flat`, to the result of a greedy search that starts there.
 
     `guide` (N,) are the prices by which steps are chosen. Return whether a choice within the limits and `at_most` was
-    found (else `at` has no meaning), and the rows of the steps. Only for pipelines without joins.
+    found (else `at` stays), and the rows of the steps. Only for pipelines without joins.
     """
     flat, moves = subproblem.flat, np.empty(len(subproblem.flat.price) + 1, dtype=np.int64)
     latency_s = latency_limit_s(subproblem)
