@@ -206,8 +206,8 @@ class Demand:
 
     `entry_rate_rps` is items per second at the entry. `sessions` is the number of concurrent streams; each of them
     holds a slot in every stage with session slots. It is None for independent requests, which hold a slot only while
-    they are in the stage. `arrival_cv2` is the squared coefficient of variation of the time between arrivals (1:
-    Poisson).
+    they are in the stage. `arrival_cv2` is the squared coefficient of variation of the time between arrivals: 1 for
+    Poisson arrivals.
     """
 
     entry_rate_rps: float

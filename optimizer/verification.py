@@ -54,9 +54,9 @@ class Miss:
 def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
     """Return whether the plan needs a replay: its composed latency is at least SLA / (1 + `DOUBT`).
 
-    Two kinds of plans always need one: those of pipelines with a target in `fleet.targets`, because the composition is
-    known to err for them, and those with a stage under conditions for which the model's error was not measured. Plans
-    that serve no load or leave a stage without replicas never need one.
+    A plan also needs one if its pipeline has a target in `fleet.targets`, because the composition is known to err
+    there, or if the model's error was not measured under the conditions of one of its stages. Plans that serve no load
+    or leave a stage without replicas never need one.
     """
     answer = share.answer
     if answer is None or share.served <= 0 or not answer.complete or pipeline.demand.entry_rate_rps <= 0:

@@ -463,7 +463,7 @@ class _Search:
         return np.asarray(self._used() > self.capacity + 1e-9 * np.maximum(1.0, np.abs(self.capacity)))
 
     def run(self, start: Array | None, prove: bool) -> Shared:
-        """Return the best sharing found, from the unit prices `start`."""
+        """Return the best sharing found, starting from the unit prices `start`; `prove` as in `share_pools`."""
         additive = self.pipelines.additive
         if not additive.all():
             for _ in range(3):

@@ -177,7 +177,7 @@ def _place(axis: Array, value: float) -> tuple[int, float]:
 
 @compiled
 def _share(own: Array, g: int, position: float) -> float:
-    """Return the distribution function in row `g` of `own` at a position between its points."""
+    """Return the distribution function in row `g` of `own` (0–1) at `position`, interpolated between its points."""
     if position <= 0.0:
         return 0.0
     if position >= own.shape[1] - 1:

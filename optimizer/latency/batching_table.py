@@ -41,7 +41,7 @@ FILE = Path(__file__).with_name("batching_table.npz")
 
 @lru_cache(maxsize=1)
 def values() -> NDArray[np.float32]:
-    """Return the table, shape `SHAPE`.
+    """Return the table, shape `SHAPE`; read from `FILE` once.
 
     Raises:
         ValueError: the stored table was made for other axes.

@@ -1,7 +1,7 @@
 """Share capacity and budget when not everything can be served, and name the binding constraint of each pipeline.
 
 The minimum replicas of all pipelines come first, then pipelines by priority. Within one priority as many pipelines as
-possible are served in full; of the others' demands, equal shares are served. The searches per pipeline are limited.
+possible are served in full; the shares of the others are raised together. The searches per pipeline are limited.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ def share_out(fleet: Fleet, capacity: Counts, budget_per_hour: float) -> Mapping
             limit = None
             if served < 1:
                 step = min(_step(pipeline), _reach(fleet, pipeline))
-                # A multiple of the step, whose tables are known. Less than half a step more is not worth naming.
+                # A multiple of the step, because tables for it are cached; at least half a step above `served`.
                 more = (floor(served / step + 0.5) + 1) * step
                 left, money = state.left(pipeline.key)
                 limit = blame(state.what_if(pipeline), more, left, money, mixing=answer.mixing)
@@ -530,7 +530,7 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool]) -> int:
 
 
 def _raise_a_little(state: _State, pipeline: Pipeline) -> None:
-    """Raise a share that is smaller than one step, because the demand is many times the capacity."""
+    """Raise the share of a pipeline that serves nothing yet, in steps small enough for a demand far above capacity."""
     power = max(2, 1 + floor(-log(_reach(state.fleet, pipeline), RESOLUTION)))
     if state.answer(pipeline, float(RESOLUTION) ** -(power + 1)) is None:
         return  # no load can be served
@@ -576,7 +576,7 @@ def _minimum(state: _State, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
 
 
 def _with_all_options(state: _State, pipeline: Pipeline) -> None:
-    """Find the minimums of a pipeline again over the whole tables, so that its plan has a next step."""
+    """Replace the minimum replicas of a pipeline by a choice of its whole tables, so that its plan has a next step."""
     answer = state.answers[pipeline.key]
     if not answer.complete:
         return

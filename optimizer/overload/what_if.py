@@ -212,9 +212,9 @@ class WhatIf:
         return _Request(share=share, stages=stages, supply=supply, capacity=capacity, latency_s=latency_s)
 
     def _stuck(self, request: _Request, budget_per_hour: float) -> bool:
-        """Return whether a stage alone, or the least needs of all stages, exceed the limits.
+        """Return whether one stage alone, or the least needs of all stages together, exceed the limits.
 
-        The stage that was infeasible last time is tried first: where it is again, no other table is needed.
+        The stage at which the last request failed is tried first: if it fails again, no other table is needed.
         """
         use, cost = np.zeros_like(request.capacity), 0.0
         for position, index in enumerate(self._order):
@@ -234,7 +234,7 @@ class WhatIf:
             table.use,
             table.cost_per_hour,
             table.percentile_s,
-            # With joins only the mean is known to be at most the latency of the whole.
+            # With joins only the mean of a stage is known not to exceed the latency of the pipeline.
             table.percentile_s if self._serial else table.mean_s,
             request.capacity,
             budget_per_hour + TOLERANCE,

@@ -84,7 +84,11 @@ class _Servers(NamedTuple):
 
 
 class _Queues(NamedTuple):
-    """Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers from `first_slot[q]` on."""
+    """The items and servers of each queue.
+
+    Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers `first_slot[q]` to
+    `first_slot[q + 1]` - 1.
+    """
 
     order: Counts
     first_item: Counts
@@ -196,7 +200,7 @@ def _rank_of_first(sessions: Counts) -> Counts:
 
 @compiled
 def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
-    """Write the rank of each item's session to `ranks`; `known` has -1 for each session."""
+    """Write the rank of each item's session to `ranks`; `known` has -1 for each session and becomes the ranks."""
     count = 0
     for item in range(len(sessions)):
         session = sessions[item]

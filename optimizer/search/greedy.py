@@ -377,7 +377,7 @@ def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
 
 
 def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
-    """Extend `walk` by changes of one stage, then of two, that lower the price within the limits, until none does."""
+    """Return `walk` extended by changes of one stage, then of two, until none lowers the price within the limits."""
     while True:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:

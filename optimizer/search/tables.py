@@ -25,12 +25,12 @@ RESOLUTION = 1e-3
 
 _ENDLESS = 2**40
 
-_ALONE_LIMIT = 512  # numbers of replicas of one placement; more are thinned out
+_ALONE_LIMIT = 512  # replica counts of one placement alone; more are thinned out
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
 _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
-_MANY_RUNNING = 4  # with more, all get one batch limit: that of a single one hardly matters
+_MANY_RUNNING = 4  # placements in use; with more, only common batch limits are tried: each single one hardly matters
 _CENTS = 9  # decimals at which two costs count as equal
 _TABLES_BYTES = 24 * 2**20
 
@@ -155,10 +155,10 @@ def stage_options(
     switching_cost_per_hour: float = 0.0,
     mixing: Mixing = Mixing.OVERFLOW,
 ) -> StageOptions:
-    """Return the allocations of `stage` that carry `load`, without those that are no better than another in anything.
+    """Return the allocations of `stage` that carry `load`, without dominated ones.
 
-    An allocation is left out if another costs no more, is no slower and uses no more of any pool. Latencies within
-    `RESOLUTION` count as equal.
+    An allocation is dominated if another costs no more, is no slower and uses no more of any pool. Latencies within
+    `RESOLUTION` count as equal. Not all pairs are compared, so that a dominated allocation may stay.
 
     Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others get at least
     their minimum, as far as it fits their pool. The stage gets at least `Stage.min_replicas`, as far as its bounds
@@ -297,7 +297,7 @@ def _front(
     most_blocks: int,
     resolution: float,
 ) -> Mask:
-    """Return a mask of the rows to keep: without those that are no better than another in cost, latency and use.
+    """Return a mask of the rows to keep; dropped are dominated ones, no better in cost, latency or use than another.
 
     Rows come by rising objective. A row is compared with the rows of its own block, and with the rows of the first
     `alone` blocks: each of these blocks varies one placement, with the others at their minimum. `resolution` is
