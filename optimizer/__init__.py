@@ -1,1 +1,1 @@
-"""What should run: the latency model and the search for the cheapest allocation. Pure: values in, values out."""
+"""Plan replicas: the latency model, and the search for the cheapest allocation. No I/O: values in, values out."""

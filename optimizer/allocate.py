@@ -1,10 +1,11 @@
-"""Decide the plan for all pipelines: `allocate` is the one entry to the search.
+"""Decide the plan for all pipelines: `allocate` is the function that starts every search.
 
 Objectives in this order: never exceed a budget or a pool's limit; serve every pipeline within its SLA; least cost.
-Where the second is impossible, pipelines are served by priority, as much of each as fits within the SLA.
+Where not every pipeline can be served in full, pipelines are served by priority, as much of each as fits within its
+SLA.
 
-What only people read (lower bound, packing, shadow prices, advice) is made from an `Allocation` by
-`optimizer.reports.certificate`.
+Lower bound, packing, shadow prices and advice are for people only. `optimizer.reports.certificate` computes them from
+an `Allocation`.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ _PLANS: BoundedCache[PipelinePlan] = BoundedCache(256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """Pipelines planned together: the fleet that was searched, the share of each pipeline, and the plan."""
+    """The result for pipelines planned together: the `Fleet` that was searched, each pipeline's share, and the plan."""
 
     fleet: Fleet
     shares: Mapping[PipelineKey, Share]
@@ -42,7 +43,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The plan for all pipelines, and the components it was joined from: reports are made from these."""
+    """The plan for all pipelines, and the components from which it was joined, which reports need."""
 
     plan: Plan
     components: tuple[Component, ...]
@@ -53,16 +54,16 @@ def allocate(
 ) -> Plan:
     """Return the plan for all pipelines of `problem`, without the fields that reports fill.
 
-    The plan depends only on the values of the arguments. The order of pipelines and pools does not matter, nor that
-    of stages beyond what `after` says. `shares_before` are the shares served of a similar demand. They save time;
-    where less can be served whenever more can, they do not change the plan.
+    The plan depends only on the values of the arguments, not on the order of pipelines, pools and stages.
+    `shares_before` are the shares (0–1) served of a similar demand; the search for shares starts from them, which saves
+    time. They do not change the plan where every share smaller than a servable one can be served too.
 
-    With `Composition.RSS` the demand of each pipeline that comes near its SLA is replayed on its plan. Where the
-    replay misses the SLA, the pipeline is planned again for a tighter target, at last by `Composition.SUM`. If that
-    misses too, by more than the replay's noise, less of the demand is served. `replayed=False` leaves the replay out,
-    to compare the plan with other searches over the same tables.
+    With `Composition.RSS` each plan whose latency comes near the SLA is checked by a replay of the demand. Where the
+    replay misses the SLA, the pipeline is planned again for a tighter target, in the last rounds by `Composition.SUM`.
+    If that plan also misses, by more than the replay's noise, less of the demand is served. `replayed=False` leaves out
+    the replay, to compare the plan with other searches over the same tables.
 
-    Pipelines that share neither pools nor a budget are planned apart and do not affect each other.
+    Pipelines that share neither pools nor a budget are planned separately and do not affect each other.
     """
     return allocation_of(problem, shares_before=shares_before, replayed=replayed).plan
 
@@ -70,13 +71,13 @@ def allocate(
 def allocation_of(
     problem: Problem, *, shares_before: Mapping[PipelineKey, float] | None = None, replayed: bool = True
 ) -> Allocation:
-    """Return the plan of `allocate` together with the search that led to it."""
+    """Return the plan of `allocate`, together with the shares and fleets from which reports can be made."""
     components = tuple(_component(part, shares_before, replayed) for part in components_of(problem))
     return Allocation(plan=joined(problem, [component.plan for component in components]), components=components)
 
 
 def fleet_budget(problem: Problem) -> float:
-    """Return what all pipelines may cost together, in USD per hour (infinite: no limit)."""
+    """Return the budget of all pipelines together, in USD per hour; infinite where there is no limit."""
     return np.inf if problem.budget_per_hour is None else problem.budget_per_hour
 
 
@@ -139,11 +140,11 @@ def _with_replay(fleet: Fleet, pipeline: Pipeline, share: Share, plan: PipelineP
 
 
 def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet, Mapping[PipelineKey, Share]]:
-    """Return plans that pass their replays, and the fleet with the targets that they were planned for.
+    """Return a fleet with the targets that replays made necessary, and shares of its pipelines that pass their replays.
 
-    Where no target helps, plans that serve all and miss by no more than the noise are returned. Without such plans
-    less of the demand is served: by the last targets with which all were planned in full, or by the last with which
-    some were not, whichever serves more.
+    Where no targets help, the last plans that serve everything and miss by no more than the replays' noise are
+    returned. Without such plans less of the demand is served. There are two candidates for that: the last plans that
+    served everything and the last that did not. The one that serves more after the cut is returned.
     """
     targets: dict[PipelineKey, Target] = {}
     rounds: dict[PipelineKey, int] = {}
@@ -184,7 +185,7 @@ def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet,
 
 
 def _served(problem: Problem, shares: Mapping[PipelineKey, Share]) -> tuple[float, ...]:
-    """Return the sum of the shares served of each priority, the highest first, to three digits."""
+    """Return the sum of the shares served for each priority, the highest priority first, rounded to three digits."""
     priorities = sorted({pipeline.priority for pipeline in problem.pipelines}, reverse=True)
     return tuple(
         round(sum(shares[p.key].served for p in problem.pipelines if p.priority == priority), 3)
@@ -202,7 +203,7 @@ def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName
 
 
 def _remembered(problem: Problem, pipeline: Pipeline, share: Share, left: Counts) -> PipelinePlan:
-    """Return the plan of the pipeline, made once: in a large fleet most have not changed since the last cycle."""
+    """Return the plan of the pipeline, cached: in a large fleet most plans have not changed since the last cycle."""
     answer = share.answer
     if answer is None:
         return _pipeline_plan(problem, pipeline, share, left)
@@ -262,7 +263,7 @@ def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Cou
 
 
 def _error(stages: tuple[StagePlan, ...]) -> float | None:
-    """Return the mean of the stages' errors weighted by their latencies, which assumes that all err the same way."""
+    """Return the mean of the stages' errors, weighted by latency: it assumes that all stages err in one direction."""
     known = [(stage.latency_s, stage.latency_error) for stage in stages]
     total = sum(latency_s for latency_s, _ in known if latency_s is not None)
     if total <= 0 or any(latency_s is None or error is None for latency_s, error in known):

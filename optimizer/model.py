@@ -24,7 +24,7 @@ LATENCY_FACTORS = (0.5, 2.0)
 
 
 class InvalidProblem(ValueError):
-    """A field of the problem is invalid; the message names the field, the value and the rule."""
+    """A field of a problem is invalid; the message names the field, its value and the rule that it breaks."""
 
 
 def require(ok: bool, where: str, value: object, rule: str) -> None:
@@ -34,12 +34,14 @@ def require(ok: bool, where: str, value: object, rule: str) -> None:
 
 
 class Routing(Enum):
-    """How items reach the replicas of a stage; it selects the latency formula."""
+    """How items reach the replicas of a stage. The latency formula depends on it."""
 
     PULL = "Pull"
     """Replicas take items from one shared queue."""
     ROUND_ROBIN = "RoundRobin"
+    """Replicas get items in turn."""
     LEAST_LOADED = "LeastLoaded"
+    """Each item goes to the replica with the fewest items, queued and in service."""
     RANDOM = "Random"
     """Each item goes to a random replica, as with kube-proxy."""
     STICKY = "Sticky"
@@ -47,17 +49,24 @@ class Routing(Enum):
 
 
 class Composition(Enum):
-    """How the latencies of the stages are composed into that of the pipeline."""
+    """How the latencies of the stages are composed into the latency of the pipeline."""
 
     SUM = "Sum"
-    """The sum of the stages' percentiles: never too low, on average 18 % too high."""
+    """The sum of the stages' percentiles: in most cases an upper estimate, on average 18 % too high.
+
+    It may be too low where independent branches join, because the slower of two branches is slower than each is at its
+    percentile, and for stages with rare, very slow items.
+    """
     RSS = "Rss"
     """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLaw:
-    """The service time of a batch: `fixed_s + items · per_item_s` on average, with coefficient of variation `cv`."""
+    """The service time of a batch in seconds: on average `fixed_s + items · per_item_s`.
+
+    `cv` is the coefficient of variation: standard deviation / mean.
+    """
 
     fixed_s: float
     per_item_s: float = 0.0
@@ -75,24 +84,25 @@ class ServiceLaw:
         require(math.isfinite(self.cv) and self.cv >= 0, "cv", self.cv, "must be finite and ≥ 0")
 
     def mean_s(self, batch: float) -> float:
-        """Return the mean time of a batch of `batch` items, in seconds."""
+        """Return the mean service time of a batch of `batch` items, in seconds."""
         return self.fixed_s + batch * self.per_item_s
 
     def scaled(self, factor: float) -> "ServiceLaw":
-        """Return the law of hardware that takes `factor` times as long."""
+        """Return the service law of hardware that takes `factor` times as long for each batch."""
         return ServiceLaw(fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor, cv=self.cv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One pool on which a stage can run, with the service law and the bounds it has there.
+    """One pool on which a stage can run, with the stage's service law and replica bounds on that pool.
 
-    `service` is the current estimate: the prior corrected by measurement. `batch_sizes` are the batch limits to choose
-    from (one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill. `session_slots` is the
-    number of sessions that the memory of one replica holds (None: no limit). `saturation_rps` is the highest rate
-    observed at one replica, which caps the capacity of the law. `wer` is the word error rate of the model variant, as
-    a share. `current` is the number of replicas desired now, for the cost of switching. `per_instance` replicas share
-    one instance of the pool.
+    `service` is the current estimate: the prior, corrected by measurements. `per_instance` replicas share one instance
+    of the pool. `concurrency` is the number of batches that a replica serves at once. `batch_sizes` are the batch
+    limits to choose from (only one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill.
+    `session_slots` is the number of sessions that the memory of one replica holds (None: no limit). `wer` is the word
+    error rate of the model variant, as a share (None: not declared). `saturation_rps` is the highest rate observed at
+    an overloaded replica; it limits the capacity that follows from `service` (None: not observed). `current` is the
+    number of replicas desired now; switching costs count from it.
     """
 
     pool: PoolName
@@ -150,10 +160,10 @@ class Placement:
 class Stage:
     """A stage of a pipeline. `placements` are in the user's order of preference.
 
-    `pass_ratio` is the share of its items that the stage passes on. `after` names the stages from which it takes its
-    items; none means the entry. `min_replicas` is a floor over all placements together (threshold rules raise it).
-    `latency_factor` is the measured latency of the stage over the model's, within `LATENCY_FACTORS`, so that a wrong
-    measurement has a bounded effect.
+    `after` names the stages from which this stage takes its items; it is empty for a stage at the entry. `pass_ratio`
+    is the share of its items that the stage passes on. `min_replicas` is the least number of replicas of all placements
+    together (threshold rules raise it). `latency_factor` is measured latency / the model's latency, within
+    `LATENCY_FACTORS`, so that a wrong measurement has a bounded effect.
     """
 
     name: StageName
@@ -180,7 +190,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sla:
-    """The latency target: `percentile` percent of the items leave the last stage within `latency_s`."""
+    """The latency target: `percentile` percent of the items leave the last stage within `latency_s` of their entry."""
 
     latency_s: float
     percentile: float = 95.0
@@ -194,10 +204,10 @@ class Sla:
 class Demand:
     """The load to plan for.
 
-    `entry_rate_rps` is items per second at the entry. `sessions` is the number of concurrent streams, each of which
-    holds a slot in every stage with session slots; None for independent requests, which hold one only while they are
-    in the stage.
-    `arrival_cv2` is the squared coefficient of variation of the time between arrivals (1: Poisson).
+    `entry_rate_rps` is items per second at the entry. `sessions` is the number of concurrent streams; each of them
+    holds a slot in every stage with session slots. It is None for independent requests, which hold a slot only while
+    they are in the stage. `arrival_cv2` is the squared coefficient of variation of the time between arrivals: 1 for
+    Poisson arrivals.
     """
 
     entry_rate_rps: float
@@ -216,7 +226,7 @@ class Demand:
         )
 
     def scaled(self, share: float) -> "Demand":
-        """Return `share` of this demand, rounded to twelve digits, so that equal loads are equal as cache keys."""
+        """Return this demand times `share` (0–1), rounded to twelve digits: equal loads are then equal cache keys."""
         return Demand(
             entry_rate_rps=_rounded(self.entry_rate_rps * share),
             sessions=None if self.sessions is None else _rounded(self.sessions * share),
@@ -230,7 +240,11 @@ def _rounded(load: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One pipeline to plan: its stages, in an order where each comes after its inputs, its demand and its limits."""
+    """One pipeline to plan: its stages, its demand and its limits.
+
+    A stage comes later in `stages` than the stages that it is `after`. Pipelines with a higher `priority` are served
+    first. Placements with a word error rate above `max_wer` are not used. A limit that is None does not apply.
+    """
 
     key: PipelineKey
     stages: tuple[Stage, ...]
@@ -240,7 +254,10 @@ class Pipeline:
     priority: int = 0
     max_wer: float | None = None
     visit_ratios: Mapping[StageName, float] = field(init=False, compare=False, repr=False)
-    """Items that reach each stage per item at the entry: the product of the pass ratios on the way."""
+    """Items that reach each stage per item at the entry: the product of the pass ratios on the way.
+
+    At a join the branch with the least product counts.
+    """
 
     def __post_init__(self) -> None:
         require(bool(self.stages), f"pipeline {self.key}.stages", self.stages, "must not be empty")
@@ -270,7 +287,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Instances of one kind of hardware: at most `instances`, each for `price_per_hour` USD."""
+    """Hardware of one kind: at most `instances` instances, each for `price_per_hour` USD."""
 
     name: PoolName
     price_per_hour: float
@@ -292,12 +309,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """The whole problem: all pipelines that share the pools, and their common limits.
+    """The whole problem: all pipelines that share the pools, and the limits that they share.
 
-    `switching_cost_per_hour` is charged in the objective (never in the reported cost) for each replica by which an
-    allocation differs from `Placement.current`, so that plans of equal cost do not alternate. `search_effort` bounds
-    the search in units of work (partial choices), so that the plan is the same on any machine; None: the effort that a
-    proof needs, up to a fixed bound.
+    `budget_per_hour` is for all pipelines together, in USD (None: no limit). `switching_cost_per_hour` is charged for
+    each replica by which an allocation differs from `Placement.current`, so that plans of equal cost do not alternate.
+    The search counts this charge; the reported cost does not. `search_effort` limits the search in partial choices
+    instead of seconds, so that the plan is the same on any machine. With None the search takes as many as a proof
+    needs, up to a fixed bound.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -334,7 +352,7 @@ class Problem:
             )
 
     def placements(self) -> Iterator[tuple[Pipeline, Stage, Placement]]:
-        """Yield every placement with the stage and the pipeline it belongs to, in the order given."""
+        """Yield every placement as (pipeline, stage, placement), in the order of `pipelines` and their stages."""
         for pipeline in self.pipelines:
             for stage in pipeline.stages:
                 for placement in stage.placements:
@@ -342,10 +360,11 @@ class Problem:
 
 
 def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
-    """Return the instances of one pool that `placements`, pairs of (replicas per instance, replicas), need.
+    """Return the number of whole instances of one pool that `placements` need together.
 
-    Where the sizes divide one another, replicas of different placements share instances; otherwise each placement is
-    rounded up to whole instances, because its free share may not fit the others.
+    Each placement is a pair (replicas per instance, replicas). Where the numbers per instance divide one another,
+    replicas of different placements share instances. Otherwise each placement is rounded up to whole instances, because
+    the free part of its last instance may not fit a replica of another placement.
     """
     shares = [(size, Fraction(count, size)) for size, count in placements if count]
     sizes = sorted({size for size, _ in shares})

@@ -1,6 +1,6 @@
 """The types of a plan: replicas and their cost, the limits that bind, and the proven optimality gap.
 
-Plans are values; `optimizer.allocate` makes them. A number that does not exist is None.
+Plans are immutable values that `optimizer.allocate` makes. Where a number does not exist, its field is None.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class LimitKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The binding constraint; `name` is its pool or stage, None for the others."""
+    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and None for other kinds."""
 
     kind: LimitKind
     name: str | None = None
@@ -33,7 +33,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """`replicas` on `pool`, each with batches of up to `batch` items."""
+    """The replicas of a placement on `pool`; each serves batches of up to `batch` items."""
 
     pool: PoolName
     replicas: int
@@ -42,11 +42,12 @@ class PlacementPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """A stage under the plan: predicted utilisation (0–1) and latency at its rate.
+    """The plan for one stage: its replicas, with predicted utilisation (0–1) and latency.
 
-    `latency_s` is the stage's own latency at the SLA's percentile, `mean_s` the mean; both are None where the stage
-    has no replica. `placements` lists every placement of the stage, those without replicas included. `latency_error`
-    is the 90th percentile of the relative error of predictions in this region.
+    `rate_rps` is the planned arrival rate. `latency_s` is the time in this stage at the SLA's percentile, `mean_s` its
+    mean. `latency_error` is the error bar: nine of ten predictions under similar conditions have at most this relative
+    error. All predictions are None where the stage has no replica. `placements` has every placement of the stage, also
+    those without replicas.
     """
 
     name: StageName
@@ -60,7 +61,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementStep:
-    """A change of one placement: replicas before and after, and the batch limit after."""
+    """A change of one placement: replicas before and after the change, and the batch limit after it."""
 
     pool: PoolName
     before: int
@@ -70,9 +71,9 @@ class PlacementStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of the search: the change of one stage, the latency it saved and the cost it added.
+    """One step of the search: the change of one stage, the end-to-end latency it saved and the cost it added.
 
-    `latency_saved_s` is negative where a step saves money at the price of latency.
+    `latency_saved_s` is negative where a step saves money at the price of latency; `cost_added_per_hour` is in USD.
     """
 
     stage: StageName
@@ -85,10 +86,11 @@ class Step:
 class ReplayCheck:
     """The check of a plan by a replay of its demand.
 
-    `latency_s` is the latency of the replay (rounded up to three digits), which keeps the SLA or misses it by at most
-    the replay's half-width; None where no replay was needed. `target_latency_s` is the tightened target that replaced
-    the SLA because replays missed it (`Composition.SUM` where it equals the SLA), and optimality refers to that target;
-    None where the SLA was the target.
+    `latency_s` is the replayed latency at the SLA's percentile. It is within the SLA, or exceeds it by at most the
+    half-width of the replay. None where no replay was needed or no latency could be measured.
+
+    `target_latency_s` is the target that replaced the SLA because replays missed the SLA; lower bound and gap refer to
+    it. Where it equals the SLA, latencies were composed by `Composition.SUM`. None where the SLA was the target.
     """
 
     latency_s: float | None = None
@@ -97,11 +99,12 @@ class ReplayCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the whole demand would need where it cannot be served.
+    """What serving the whole demand of a pipeline would need, where the plan serves less. The other plans stay.
 
-    `required_budget_per_hour` is the least cost that meets the SLA without any budget; None when pools, bounds or the
-    SLA rule it out at any price. `best_latency_s` is the least end-to-end latency at the SLA's percentile within
-    budget, pools and bounds; None when the demand exceeds the capacity at any latency. Both are None without advice.
+    `required_budget_per_hour` is the least cost that meets the SLA, budgets aside, in USD per hour; None where pools,
+    bounds or the SLA rule that out at any price. `best_latency_s` is the least end-to-end latency at the SLA's
+    percentile within budget, pools and bounds; None where these cannot carry the demand at any latency. Both fields
+    are None if no advice was requested, or none is needed.
     """
 
     required_budget_per_hour: float | None = None
@@ -112,15 +115,15 @@ class Advice:
 class PipelinePlan:
     """The plan for one pipeline.
 
-    `served_fraction` is the largest share of the demand that can be served within the SLA and all limits; 1 when
-    `feasible`. `latency_s` is the predicted end-to-end latency of that share at the SLA's percentile, None without
-    replicas. `bottleneck` is the stage where the next dollar saves most latency. `steps` lead from the cheapest
-    allocation that carries the load to the planned one. `next_step` is the best step beyond the plan, None if no step
-    saves latency.
+    `served_fraction` is the share of the demand that the plan serves within the SLA and all limits; it is 1 if and only
+    if the plan is `feasible`. `limited_by` is the constraint that keeps it from serving more, None when feasible.
+    `latency_s` is the predicted end-to-end latency of the served share at the SLA's percentile, `latency_error` its
+    relative error as in `StagePlan`; both are None where a stage has no replica. `steps` lead from the cheapest
+    allocation that carries the load to the planned one. `next_step` would save most latency per dollar beyond the plan;
+    None where no step saves latency. `bottleneck` is the stage where the next dollar saves most latency.
 
-    `latency_error` is the relative error of
-    `latency_s`, as in `StagePlan`. `moved_replicas` is the number of replicas that differ from the current ones;
-    `switching_cost_per_hour` was charged for them in the search.
+    `moved_replicas` is the number of replicas started or stopped by the plan; `switching_cost_per_hour` was charged for
+    them in the search.
     """
 
     key: PipelineKey
@@ -140,7 +143,7 @@ class PipelinePlan:
     advice: Advice = Advice()
 
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
-        """Return the planned replicas of every placement."""
+        """Return the planned number of replicas of every placement, by stage and pool."""
         return {
             (stage.name, placement.pool): placement.replicas for stage in self.stages for placement in stage.placements
         }
@@ -148,7 +151,10 @@ class PipelinePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """A pool under the plan: whole instances in use, the limit, the saving by one more instance (None: unknown)."""
+    """The use of one pool by a plan: whole instances used, and the most instances there are (`limit`).
+
+    `shadow_price_per_hour` is the saving by one more instance, in USD per hour; None where it was not computed.
+    """
 
     name: PoolName
     instances: int
@@ -158,7 +164,10 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """An alternative plan that meets the same limits: more expensive by replicas, cheaper by whole instances billed."""
+    """An alternative plan within the same limits that is billed less for whole instances.
+
+    `cost_per_hour` is the sum of the replicas' shares of instances; it is usually higher than the plan's.
+    """
 
     replicas: Mapping[tuple[PipelineKey, StageName, PoolName], int]
     cost_per_hour: float
@@ -169,10 +178,11 @@ class Packing:
 class Plan:
     """The plan for all pipelines together.
 
-    `cost_per_hour` is the sum of the replicas' shares, `billed_per_hour` that of the whole instances they fill.
-    `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, of those that mix pools in a stage only
-    as overflow; None where nothing is proven. `packing` is there when whole instances cost more than 5 % above the
-    shares and another plan is billed less. `optimizer.reports.certificate` fills these two.
+    `cost_per_hour` is the sum of the replicas' shares of instances, `billed_per_hour` the price of the whole instances
+    that the replicas use, both in USD. `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, among
+    plans that mix pools in a stage only as overflow. None where nothing is proven. `packing` is another plan that is
+    billed less; one is searched for where the bill is more than 5 % above the cost.
+    `optimizer.reports.certificate` fills `lower_bound_per_hour` and `packing`.
     """
 
     pipelines: tuple[PipelinePlan, ...]
@@ -189,7 +199,10 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """Return the optimality gap: cost over the proven bound, minus one; None without a bound."""
+        """Return the optimality gap, cost / lower bound − 1, at least 0.
+
+        None without a lower bound, and where the bound is 0 but the cost is not.
+        """
         if self.lower_bound_per_hour is None:
             return None
         if self.lower_bound_per_hour <= 0:
@@ -198,14 +211,14 @@ class Plan:
 
     @property
     def proven_optimal(self) -> bool:
-        """Return whether the cost equals the bound, to a part in a million."""
+        """Return whether the cost exceeds the lower bound by at most one part in a million."""
         return self.gap is not None and self.gap <= 1e-6
 
     def of(self, key: PipelineKey) -> PipelinePlan:
         """Return the plan of the pipeline `key`.
 
         Raises:
-            KeyError: it is not part of this plan.
+            KeyError: this plan has no such pipeline.
         """
         for pipeline in self.pipelines:
             if pipeline.key == key:

@@ -1,7 +1,8 @@
-"""Check plans by replay, tighten the latency target of those that miss the SLA, and reduce their load as a last resort.
+"""Check plans by replay: where one misses the SLA, tighten its latency target; serve less load as a last resort.
 
-A composition of stage latencies is right on average, not always. The replay decides: a pipeline counts as served in
-full only if its replay keeps the SLA, or misses it by at most the replay's half-width.
+The latency composed from the stages is right on average, not for every plan. The replay decides: a pipeline counts as
+served in full only if its replay keeps the SLA, or misses it by at most the replay's half-width. Plans that are far
+below their SLA need no replay.
 """
 
 import math
@@ -46,15 +47,16 @@ class Miss:
 
     @property
     def settled(self) -> bool:
-        """Return whether the plan is acceptable if no better one is found."""
+        """Return whether the plan may stay if none is better: the miss is within the replay's noise, or unmeasured."""
         return self.replayed is None or self.replayed.may_keep(self.pipeline.sla.latency_s)
 
 
 def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
-    """Return whether the plan needs a replay: it has replicas and its composed latency is at least SLA / (1 + `DOUBT`).
+    """Return whether the plan needs a replay: its composed latency is at least SLA / (1 + `DOUBT`).
 
-    A pipeline whose target was tightened before needs one always, because the composition is known to err for it. So
-    does one with a stage outside the region in which the model's error was measured.
+    A plan also needs one if its pipeline has a target in `fleet.targets`, because the composition is known to err
+    there, or if the model's error was not measured under the conditions of one of its stages. Plans that serve no load
+    or leave a stage without replicas never need one.
     """
     answer = share.answer
     if answer is None or share.served <= 0 or not answer.complete or pipeline.demand.entry_rate_rps <= 0:
@@ -73,10 +75,10 @@ def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
 
 
 def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
-    """Return the replay of the share of the demand that is served; None: no need (`doubted`), or no latency measured.
+    """Return the replay of the demand that the plan serves; None where it is not needed or measured no latency.
 
-    The demand is rounded up to three digits first, so that loads that hardly differ share one replay; where that misses
-    the SLA the exact demand is replayed.
+    `doubted` says whether a replay is needed. The demand is first rounded up to three digits, so that loads that hardly
+    differ share one replay. If that replay misses the SLA, the exact demand is replayed.
     """
     return _replayed_share(pipeline, share) if doubted(fleet, pipeline, share) else None
 
@@ -111,7 +113,10 @@ def _replayed_share(pipeline: Pipeline, share: Share) -> Replayed | None:
 
 
 def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) -> Stage:
-    """Return the stage with only what its queues depend on: its placements in `running`; unchanged if none is."""
+    """Return the stage reduced to what its queues depend on: its placements in `running`; unchanged if there are none.
+
+    Plans that differ in nothing else then share one cached replay.
+    """
     placements = tuple(
         replace(placement, min_replicas=0, max_replicas=1, per_instance=1, session_slots=None, wer=None, current=0)
         for placement in stage.placements
@@ -121,7 +126,7 @@ def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) 
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:
-    """Return the pipelines that need a replay (`doubted`) and do not keep the SLA in it."""
+    """Return the plans that need a replay (see `doubted`) and whose replay exceeds the SLA or measures no latency."""
     missed: dict[PipelineKey, Miss] = {}
     for pipeline in fleet.problem.pipelines:
         share = shares[pipeline.key]
@@ -134,10 +139,15 @@ def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[Pipelin
 
 
 def tightened(before: Target | None, miss: Miss, rounds: int) -> Target | None:
-    """Return the target to plan for after the `rounds`-th miss (from 1); None: keep the plan as it is.
+    """Return the target to plan for after the `rounds`-th miss of a pipeline (from 1); None: keep the present plan.
 
-    First tighter targets by `Composition.RSS`, then the SLA by `Composition.SUM`, then tighter targets by it as long
-    as the miss exceeds the replay's half-width. A target is never loosened: that would chase the noise of one replay.
+    `before` is the present target, None for the SLA. Rounds 1 to `ROUNDS` lower the target, with latencies composed by
+    `Composition.RSS`. The next round, or an earlier one whose replay measured no latency, starts again from the SLA,
+    with latencies composed by `Composition.SUM`; later rounds lower that target. The result is None after
+    `ROUNDS` + 1 + `SUM_ROUNDS` rounds, and where the plan by SUM is `settled`.
+
+    Other rounds never raise the target, because one replay is too noisy for that. Round `ROUNDS` + 1 returns to the
+    SLA even if an earlier round changed to SUM and lowered the target since.
     """
     sla_s = miss.pipeline.sla.latency_s
     summed = before is not None and before.composition is Composition.SUM
@@ -151,10 +161,10 @@ def tightened(before: Target | None, miss: Miss, rounds: int) -> Target | None:
 
 
 def cut_down(fleet: Fleet, miss: Miss, share: Share) -> Share:
-    """Return a share of the demand for which the replay keeps the SLA, on no more resources than `share` uses.
+    """Return a smaller share of the demand that keeps the SLA in its replay, on no more of any pool than `share` uses.
 
-    For a plan that no tighter target helped. The shares tried fall in proportion to the replayed latency; the share is
-    0 where five of them still miss the SLA. The limit is the SLA.
+    The last resort where no tighter target helped. Each share tried is smaller than the one before in proportion to the
+    replayed latency; after five without success the share is 0. The binding constraint of the result is the SLA.
     """
     pipeline, limit = miss.pipeline, Limit(kind=LimitKind.SLA)
     assert share.answer is not None
@@ -173,7 +183,7 @@ def cut_down(fleet: Fleet, miss: Miss, share: Share) -> Share:
 
 
 def _rounded_up(demand: Demand) -> Demand:
-    """Return the demand with its rate rounded up to three digits, and its sessions in proportion."""
+    """Return the demand with its rate rounded up to three digits, and its sessions raised in proportion."""
     places = _DIGITS - 1 - math.floor(math.log10(demand.entry_rate_rps))
     rate = round(demand.entry_rate_rps, places)
     if rate < demand.entry_rate_rps:
@@ -186,7 +196,7 @@ def _rounded_up(demand: Demand) -> Demand:
 
 @lru_cache(maxsize=1024)
 def _replayed(pipeline: Pipeline, placed: tuple[_Placed, ...]) -> Replayed | None:
-    """Return the replay of a plan, which an unchanged plan does not repeat."""
+    """Return the replay of a plan; cached, so that the replay of an unchanged plan is not repeated."""
     return replay(
         pipeline,
         {(stage, pool): replicas for stage, pool, replicas, _ in placed},

@@ -1,7 +1,7 @@
 """Compile all functions of the optimizer ahead of the first decision: `python -m optimizer.warm_up`.
 
 Run it where the program is installed. The compiled code is kept in the cache of `optimizer.runtime.compiled`; a process
-that finds it there compiles nothing. Without it the first decision takes as long as compiling.
+that finds it there compiles nothing. Otherwise the first decision has to wait for the compiler.
 """
 
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """List the plans of each pipeline that are nearly the best at given prices of the pools: compiled code.
 
-A plan is one option of each stage. A column is a plan as the combination of many pipelines sees it: its cost and what
-it uses of each resource. Resources are the pools and, last, money.
+An option is a row of a stage's table. A plan is one option of each stage of a pipeline. A column is what matters of a
+plan when the plans of many pipelines are combined: its cost, and its use of each resource. Resources are the pools and,
+last, money. A priced cost is a cost plus the price of the resources used.
 
 Sizes: N options of all pipelines, R resources, T stages of all pipelines, P pipelines, L paths, C columns listed.
 """
@@ -17,23 +18,23 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 RANK = 1e-11
-"""USD per hour added for each position in a table: of options with equal costs the first one is taken."""
+"""USD per hour added for each position in a table, so that the first of several options with equal costs is chosen."""
 
 
 class Options(NamedTuple):
-    """The options of all pipelines, side by side: those of a stage are neighbours, and the stages of a pipeline.
+    """The options of all pipelines in sequence: the options of a stage are neighbours, and so are a pipeline's stages.
 
-    A plan keeps its limit where Σ `mean` + √Σ `excess`² does on every path.
+    A plan keeps its latency limit if Σ `mean` + √Σ `excess`² is within the limit on every path.
     """
 
     cost: Array
     """(N,) Price in the search, in USD per hour."""
     mean: Array
-    """(N,) Seconds."""
+    """(N,) Mean of the time in the stage, in seconds."""
     excess: Array
-    """(N,) Seconds."""
+    """(N,) Percentile of the time in the stage minus its mean, in seconds."""
     use: Array
-    """(N, R) Units of each pool, and money."""
+    """(N, R) Units used of each pool, and money in USD per hour."""
     start: Counts
     """(T + 1,) Where the options of each stage begin."""
     bounds: Counts
@@ -41,52 +42,53 @@ class Options(NamedTuple):
     limits: Array
     """(P,) Latency limits, in seconds."""
     paths: Counts
-    """(T, L) 1 where a stage is on a path of its pipeline."""
+    """(T, L) 1 where a stage is on a path of its pipeline, else 0."""
     path_count: Counts
     """(P,) How many paths a pipeline has."""
 
 
 class Form(NamedTuple):
-    """An additive form of the latency that no plan is slower than."""
+    """An additive form of the latency: a weighted sum over stages that never exceeds the latency of a plan."""
 
     weights: Array
     """(T, 2) Weights of mean and excess."""
     spread: Array
-    """(P,) How far the best plan was above the best by this form, below 0: not known. Read and written."""
+    """(P,) Priced cost of the best plan minus that of the best plan by this form; below 0 if not known. Searches read
+    and update it."""
 
 
 class Query(NamedTuple):
-    """What to list."""
+    """What `list_columns` is to list."""
 
     prices: Array
     """(R,) Price of a unit of each resource."""
     charged: Counts
     """The resources whose price is not 0."""
     window: float
-    """List plans up to this much above the best, in USD per hour."""
+    """List plans whose priced cost exceeds the best by up to this amount, in USD per hour."""
     listing: bool
-    """Keep a plan that is dearer at the prices where it uses less of some resource."""
+    """Also keep a plan that costs more at the prices than another, if it uses less of some resource."""
     labels: int
-    """The most partial plans."""
+    """The most partial plans at a time."""
     allowed: int
-    """The most work."""
+    """The most work, in partial plans."""
 
 
 class Found(NamedTuple):
-    """What is found for each pipeline."""
+    """The plans found for each pipeline; `list_columns` fills the arrays."""
 
     option: Counts
     """(P, C, longest pipeline) The options of each plan, the best plan first."""
     counts: Counts
-    """(P,) How many plans."""
+    """(P,) Number of plans."""
     complete: Counts
-    """(P,) 1 where no plan within the window is missing."""
+    """(P,) 1 where no plan within the window is missing, else 0."""
     values: Array
-    """(P,) Lower bounds of the least priced cost, infinite where no plan keeps the limit."""
+    """(P,) Lower bounds of the least priced cost, infinite where no plan keeps the latency limit."""
 
 
 class _Rows(NamedTuple):
-    """Options with their cost at the prices and their latency in the additive form."""
+    """The options with their priced cost (N,) and their latency in the additive form (N,); `start` as in `Options`."""
 
     start: Counts
     priced: Array
@@ -94,10 +96,10 @@ class _Rows(NamedTuple):
 
 
 class _Fronts(NamedTuple):
-    """For each stage the least cost of the stages from it to the last, over their latency.
+    """For each stage, the least priced cost of the stages from it to the last, as a function of their latency.
 
-    `front[2·i]` are latencies, rising, `front[2·i + 1]` costs, falling, `front_size[i]` their number. `kept` are the
-    options that a plan of interest may have, by rising latency; `lists` (5, ·) is scratch space.
+    For stage i, `front[2·i]` has rising latencies, `front[2·i + 1]` falling costs, and `front_size[i]` is their number.
+    `kept` has the options that a plan of interest may have, by rising latency; `lists` (5, ·) is scratch space.
     """
 
     kept: Counts
@@ -108,10 +110,11 @@ class _Fronts(NamedTuple):
 
 
 class _Partial(NamedTuple):
-    """Partial plans before and after a stage, one row each, with the row each came from and its option of the stage.
+    """Partial plans before (`old`) and after a stage (`new`), one row each.
 
-    Columns: the least priced cost it can end with, latency in the additive form, priced cost, mean and squared excess
-    of each path, cost, use of each charged resource.
+    `parent` is the row in `old` from which a row of `new` came, `occupied` its option of the stage. The columns of
+    `old` and `new`: the least priced cost of a complete plan, latency in the additive form, priced cost, mean and
+    squared excess of each path, cost, use of each charged resource.
     """
 
     old: Array
@@ -123,9 +126,9 @@ class _Partial(NamedTuple):
 class _Stage(NamedTuple):
     """How partial plans are judged after a stage.
 
-    `paths` are 1 for the paths, of the first `on`, that the stage is on. `rest` is the front of the later stages, with
-    `rest_size` entries. `limit` is that of the latency, `most` that of the priced cost at the end. `judged` columns
-    are compared. `ends` is true after the last stage.
+    The pipeline has `on` paths; `paths` is 1 for those that the stage is on. `rest` is the front of the later stages,
+    of which the first `rest_size` points are set. `limit` is the latency limit, `most` the limit of the priced cost of
+    a complete plan. `judged` says how many columns are compared. `ends` is True after the last stage.
     """
 
     paths: Counts
@@ -142,11 +145,12 @@ class _Stage(NamedTuple):
 def _hull(
     first: int, last: int, rows: _Rows, limit: float, best: Counts, other: Counts
 ) -> tuple[float, float, float, int]:
-    """Return a lower and an upper bound of the cost of the stages `first` to `last` - 1 within the latency `limit`.
+    """Return a lower and an upper bound of the priced cost of the stages `first` to `last` - 1, within `limit`.
 
-    Also the price of latency, and the work. The lower bound is that of the Lagrangian relaxation of the latency,
-    infinite where nothing keeps the limit. The upper one is the cost of the options written to `best`, which keep it.
-    The next price is where the lines of the last two solutions meet. `other` is scratch space.
+    The third result is the price of latency, the fourth the work. The lower bound comes from the Lagrangian relaxation
+    of the latency limit; it is infinite where no options keep the limit. The upper bound is the priced cost of the
+    options written to `best`, which keep the limit. Each step takes the price of latency at which the lines of the last
+    two solutions meet. `other` is scratch space.
     """
     start, priced, latency = rows.start, rows.priced, rows.latency
     cost_a, lat_a, cost_b, lat_b, work = 0.0, 0.0, 0.0, 0.0, 0
@@ -209,10 +213,10 @@ def _hull(
 
 @inlined
 def _fronts(first: int, last: int, rows: _Rows, limit: float, theta: float, spread: float, fronts: _Fronts) -> int:
-    """Fill `fronts` with the least cost of the stages from each one to the last, over the latency they may take.
+    """Fill `fronts` with the least priced cost of the stages from each one to the last, as a function of their latency.
 
-    Complete for all plans within `spread` of the bound at the latency price `theta`. Returns the work;
-    `front_size[0]` is 0 where the fronts were too large.
+    The fronts are complete for all plans within `spread` of the bound at the latency price `theta`. Return the work.
+    `front_size[0]` is 0 if the fronts were too large.
     """
     start, priced, latency = rows.start, rows.priced, rows.latency
     kept, kept_size = fronts.kept, fronts.kept_size
@@ -282,12 +286,13 @@ def _fronts(first: int, last: int, rows: _Rows, limit: float, theta: float, spre
 def _extended(
     kept: Counts, size: int, partial: _Partial, options: Options, rows: _Rows, charged: Counts, stage: _Stage
 ) -> tuple[int, float, int]:
-    """Extend `size` partial plans by each of the options `kept` of a stage.
+    """Extend each of `size` partial plans by each of the options `kept` of a stage.
 
-    A plan is dropped where it cannot end within `stage.most`, and where another is no worse in all of the
-    `stage.judged` columns from the third on. In the last stage every path must keep the limit.
+    A plan is dropped if it cannot end within `stage.most`, or if another is no worse in all of the `stage.judged`
+    columns from the third on. In the last stage every path must keep the latency limit.
 
-    Returns the number of plans, the least cost of those left out for want of space (infinite: none), and the work.
+    Return the number of plans, the least priced cost of the plans left out for lack of space (infinite if there are
+    none), and the work.
     """
     old, new, parent, occupied = partial.old, partial.new, partial.parent, partial.occupied
     priced, latency = rows.priced, rows.latency
@@ -365,16 +370,16 @@ def _extended(
 
 @compiled
 def list_columns(options: Options, form: Form, query: Query, found: Found) -> int:
-    """Write to `found` for each pipeline the plans whose priced cost is within `query.window` of its best.
+    """Write to `found`, for each pipeline, the plans whose priced cost is within `query.window` of the pipeline's best.
 
-    The plan of least priced cost comes first. With `query.listing` a plan is left out where another costs no more and
-    uses no more of any resource, without it where another is no dearer at the prices.
+    The plan with the least priced cost comes first. With `query.listing` a plan is left out if another costs no more
+    and uses no more of any charged resource; without it, if the priced cost of another is no higher.
 
-    With more than `query.labels` partial plans those nearest to the best are kept and `complete` is 0. So it is for
-    all pipelines after the one where the work reached `query.allowed`; their plan is that of `_hull`. Where no plan
-    that keeps the limit was found, the one listed keeps that of the additive form.
+    If there are more than `query.labels` partial plans, those nearest to the best are kept and `complete` is 0. When
+    the work has exceeded `query.allowed`, each further pipeline gets only the plan of `_hull`, and its `complete` is 0.
+    If no plan was found that keeps the latency limit, the plan listed keeps it in the additive form only.
 
-    Returns the work done, in partial plans.
+    Return the work done, in partial plans.
     """
     cost, mean, excess, use = options.cost, options.mean, options.excess, options.use
     start, bounds, limits = options.start, options.bounds, options.limits

@@ -1,4 +1,4 @@
-"""Split a fleet into components that share neither pools nor a budget, and join their plans."""
+"""Split a fleet into components that share neither pools nor a budget with each other, and join their plans."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ from optimizer.plan import Plan
 
 
 def components_of(problem: Problem) -> Sequence[Problem]:
-    """Return the smallest problems that can be solved independently; together they are `problem`.
+    """Return the components of `problem`: the smallest problems that can be solved independently of each other.
 
-    With a budget for all pipelines there is one component. The search effort is split by the number of pipelines.
-    Pools that no pipeline uses are in the first component.
+    With a budget for all pipelines there is only one component. The search effort is divided in proportion to the
+    number of pipelines. Pools that no pipeline uses are in the first component.
     """
     if problem.budget_per_hour is not None or len(problem.pipelines) < 2:
         return [problem]
@@ -43,7 +43,7 @@ def components_of(problem: Problem) -> Sequence[Problem]:
 
 
 def joined(problem: Problem, plans: Sequence[Plan]) -> Plan:
-    """Return the plan for `problem` from those of its components, without the fields that reports fill."""
+    """Return the plan for `problem`, joined from `plans` of its components, without the fields that reports fill."""
     if len(plans) == 1:
         return plans[0]
     by_key = {pipeline.key: pipeline for plan in plans for pipeline in plan.pipelines}

@@ -1,4 +1,4 @@
-"""Serve one pipeline at least cost, or several together within the pools and budgets they share."""
+"""Serve one pipeline at least cost, or several together within the pools and budgets that they share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +21,18 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 MIXED_PAIRS = 48
-"""The most pairs of placements of a pipeline with which mixes of any two pools are tried: each has many rows."""
+"""The most pairs of placements of a pipeline for which mixes of any two pools are tried: each pair adds many rows."""
 
 _FEW = 4
-"""Up to this many pipelines, the gap that prices leave is closed by an exact merge."""
+"""Fleets of up to this many pipelines are solved one by one first; their lower bound comes from searches with proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """How a pipeline is served: the subproblem that was solved, and the walk of the search to its choice."""
+    """How a pipeline is served: the subproblem that was solved, and the search's walk to the chosen rows.
+
+    `mixing` says how stages were allowed to use several pools.
+    """
 
     subproblem: Subproblem
     walk: Walk
@@ -47,7 +50,7 @@ class Answer:
 
     @property
     def use(self) -> Counts:
-        """Return the units used of each pool."""
+        """Return the units of each pool that the replicas use, shape (pools,)."""
         return self.subproblem.use(self.choice)
 
     @property
@@ -68,16 +71,17 @@ Answers = Mapping[PipelineKey, Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a pipeline is planned for instead of its SLA, because its replay was slower than predicted."""
+    """The latency that a pipeline is planned for instead of its SLA, because its replay missed the SLA."""
 
     latency_s: float
     composition: Composition
 
 
 def serve(subproblem: Subproblem, budget_per_hour: float, *, exact: bool = True) -> Walk | None:
-    """Return the walk to a choice that meets the latency within the capacity and budget, or None when none exists.
+    """Return the walk to a choice that meets the latency within the capacity and the budget, or None if none was found.
 
-    The choice is the cheapest when `exact` and branches share no stages, otherwise the cheapest that was found.
+    With `exact` it is the cheapest choice unless branches share stages or the proof takes too long. Otherwise it is the
+    cheapest that was found.
     """
     costs = tuple(table.cost_per_hour for table in subproblem.tables)
     prices_are_costs = all(np.array_equal(prices, cost) for prices, cost in zip(subproblem.prices, costs, strict=True))
@@ -96,11 +100,12 @@ _SUBPROBLEMS: BoundedCache[Subproblem] = BoundedCache(512)
 
 
 class Fleet:
-    """The search for plans of a problem's pipelines, for any shares of their demand. Its only state is what it solved.
+    """The search for plans of a problem's pipelines, for any shares of their demand. Its state is a cache of results.
 
-    `pool_prices` is the value of a unit of each pool, in the order of `Supply.pools`: where the search starts, and
-    what it found when all were served in full (None: not searched yet). `targets` replace the SLAs of the pipelines
-    they name. `shares_before` are the shares served of a similar demand, where the search for a share starts.
+    `pool_prices` are the prices of a unit of each pool from which searches start, in the order of `Supply.pools`; after
+    a search that served all pipelines in full they are the prices that it found (None: no search yet). `targets`
+    replace the SLAs of the pipelines that they name. `shares_before` are the shares served of a similar demand, from
+    which searches for a share start.
     """
 
     def __init__(
@@ -122,7 +127,7 @@ class Fleet:
         self.pool_prices: Array | None = pool_prices
 
     def subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Subproblem:
-        """Return the subproblem of serving `share` of the demand with all the pools; without load no SLA applies."""
+        """Return the subproblem of serving `share` of the demand with all pools; without load no latency is limited."""
         key = (pipeline.key, share, mixing)
         if key not in self._subproblems:
             problem, supply = self.problem, self.supply
@@ -162,9 +167,9 @@ class Fleet:
         )
 
     def alone(self, pipeline: Pipeline, share: float, capacity: Counts, *, exact: bool = True) -> Answer | None:
-        """Return how `share` of the pipeline's demand is served within `capacity` and its own budget, or None.
+        """Return how `share` of the pipeline's demand is served as if it were the only pipeline, or None.
 
-        As if it were the only pipeline.
+        The limits are `capacity` (units of the supply) and the pipeline's own budget.
         """
         key = (pipeline.key, share, capacity.tobytes(), exact)
         if key not in self._answers:
@@ -174,11 +179,12 @@ class Fleet:
     def together(
         self, shares: Mapping[PipelineKey, float], capacity: Counts, budget_per_hour: float, *, exact: bool = True
     ) -> Answers | None:
-        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None when none was found.
+        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None if no way was found.
 
-        `Problem.search_effort` limits the sharing by prices, to within a hundred evaluations of each option. It does
-        not limit the searches of single pipelines: one for each, without proof, where no prices lead to a plan, and
-        one with proof (two million partial choices at most) for each of up to four pipelines.
+        `Problem.search_effort` limits the search for pool prices, and may be exceeded by a hundred evaluations of each
+        option. It does not limit searches of single pipelines. There is one with proof (at most two million partial
+        choices) for each pipeline of a fleet of up to four, and one without proof for each where no prices lead to a
+        plan.
         """
         pipelines = [pipeline for pipeline in by_priority(self.problem.pipelines) if pipeline.key in shares]
         answers: Answers | None = None
@@ -197,7 +203,10 @@ class Fleet:
         return answers
 
     def lower_bound_per_hour(self, answers: Answers) -> float | None:
-        """Return a proven lower bound of the cost of serving everything in full, given `answers` that do so."""
+        """Return a proven lower bound of the cost of serving all demands in full, in USD per hour; None if unknown.
+
+        `answers` serve all demands in full; the bound is never above their cost.
+        """
         pipelines = by_priority(self.problem.pipelines)
         mixing = Mixing.ANY if any(answer.mixing is Mixing.ANY for answer in answers.values()) else Mixing.OVERFLOW
         bound = self._bound(pipelines, answers, mixing)
@@ -207,7 +216,7 @@ class Fleet:
         return bound * (1 - max(coarse, default=0.0))
 
     def _bound(self, pipelines: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
-        """Return a lower bound of the cost of plans over the rows of the tables."""
+        """Return a lower bound of the cost of plans that consist of rows of the tables; None if unknown."""
         known = self._bounds.get((*(pipeline.key for pipeline in pipelines),))
         if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
             return known
@@ -245,7 +254,7 @@ class Fleet:
         budget_per_hour: float,
         exact: bool,
     ) -> Answers | None:
-        """Return answers found by prices on the pools, or None."""
+        """Return answers found by prices on the pools, or None if no prices led to a plan."""
         subproblems = [self.subproblem(pipeline, shares[pipeline.key]).within(capacity) for pipeline in pipelines]
         shared = share_pools(
             subproblems,
@@ -271,7 +280,7 @@ class Fleet:
     def _each(
         self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
-        """Return how each is served as if it were alone, None where one cannot be served."""
+        """Return how each pipeline is served as if it were alone; None if one of them cannot be served."""
         answers: dict[PipelineKey, Answer] = {}
         for pipeline in pipelines:
             answer = self.alone(pipeline, shares[pipeline.key], capacity, exact=exact)
@@ -283,7 +292,11 @@ class Fleet:
     def _one_by_one(
         self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
     ) -> Answers | None:
-        """Return answers in which stages may mix pools: each pipeline alone, or one after the other."""
+        """Return answers in which stages may mix pools, or None.
+
+        Each pipeline is served as if it were alone. If these answers exceed the capacity together, pipelines are served
+        one after the other.
+        """
         answers = self._each(pipelines, shares, capacity, exact)
         if answers is None or _within(answers, capacity):
             return answers
@@ -319,7 +332,11 @@ class Fleet:
     def _by_need(
         self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> Sequence[Pipeline]:
-        """Return the pipelines, first the one that pays most for each unit of the contended pools it does without."""
+        """Return the pipelines by their need of the contended pools, the greatest first.
+
+        The need is the rise of the pipeline's price when it uses as little of these pools as it can, divided by the
+        units of them that it would use alone.
+        """
         unshared = {p.key: self._unshared(p, shares[p.key]) for p in pipelines}
         contended = np.sum([use for _, use in unshared.values()], axis=0) > capacity
 
@@ -336,7 +353,7 @@ class Fleet:
         return sorted(pipelines, key=lambda pipeline: -needs[pipeline.key])
 
     def _unshared(self, pipeline: Pipeline, share: float) -> tuple[float, Counts]:
-        """Return price and use of the pipeline's choice if it were alone."""
+        """Return the price and the use of the pools of the pipeline's choice as if it were alone."""
         subproblem = self.subproblem(pipeline, share)
         walk = search(subproblem)
         if walk is None:
@@ -346,7 +363,7 @@ class Fleet:
     def _in_turn(
         self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts
     ) -> dict[PipelineKey, Answer] | None:
-        """Serve one after the other; each leaves the later ones the least that they can use."""
+        """Return answers for the pipelines one after the other; each leaves the later ones their least use of pools."""
         least = {p.key: _least(self.subproblem(p, shares[p.key])) for p in pipelines}
         answers: dict[PipelineKey, Answer] = {}
         for position, pipeline in enumerate(pipelines):
@@ -359,7 +376,7 @@ class Fleet:
 
 
 def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:
-    """Return by what share a plan with allocations left out of the tables may be cheaper than one over their rows."""
+    """Return the share by which a plan with allocations that the tables leave out may be cheaper than one without."""
     least = [float(table.cost_per_hour.min(initial=np.inf)) for table in subproblem.tables]
     return max(
         (
@@ -372,12 +389,12 @@ def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:
 
 
 def by_priority(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
-    """Return the pipelines by falling priority, equals by name."""
+    """Return the pipelines by falling priority; those of equal priority by name."""
     return sorted(pipelines, key=lambda pipeline: (-pipeline.priority, pipeline.key))
 
 
 def own_budget(pipeline: Pipeline) -> float:
-    """Return the pipeline's own budget, in USD per hour (infinite: none)."""
+    """Return the pipeline's own budget, in USD per hour; infinite if it has none."""
     return np.inf if pipeline.budget_per_hour is None else pipeline.budget_per_hour
 
 
@@ -400,7 +417,7 @@ def _cost(answers: Answers) -> float:
 
 
 def _way(subproblem: Subproblem, choice: Choice) -> Walk:
-    """Return the walk from the cheapest allocation to `choice`: the most latency saved per dollar comes first."""
+    """Return the walk from the cheapest allocation to `choice`; steps that save most latency per dollar come first."""
     start = cheapest(subproblem) or choice
 
     def rate(stage: int) -> tuple[float, str]:

@@ -1,15 +1,16 @@
 """Share pools among many pipelines by prices on the pools: the Lagrangian relaxation, and plans combined from it.
 
-At prices on the pools, and on the fleet's money, the pipelines no longer depend on each other, and each is solved
-exactly in microseconds. The best prices give the lower bound. The plans found on the way, and those nearly as good at
-the best prices, are combined into one that fits: a dynamic programme over the deviations from a first solution, so
-that many pipelines may change at once. Where it has seen every plan that could take part in a better solution, the
-bound is the cost itself, and the fleet's plan is proven optimal.
+With prices on the pools, and on the fleet's money, the pipelines no longer depend on each other, and each is solved
+exactly in microseconds. The best prices give the lower bound. The search has found plans on the way, and lists plans
+that are nearly as good at the best prices. It combines them into plans for all pipelines that fit together: a dynamic
+programme over the deviations from a first solution, so that many pipelines may change in one step. If it has seen every
+plan that could be part of a better solution, the bound is the cost itself, and the fleet's plan is proven optimal.
 
-Latencies add up in `Composition.SUM` in series. Otherwise an additive form that no plan is slower than (Cauchy–Schwarz
-for `RSS`, a mean of the paths for joins, both equal to the true latency at the plan they are formed at) guides the
-search, and the plans it admits are checked against the latency itself. Where branches join, the bound holds for plans
-that keep the limit on every path; the plans returned keep the true latency besides.
+In series, latencies add up with `Composition.SUM`. Otherwise an additive form of the latency guides the search: a
+weighted sum over stages that never exceeds the latency (Cauchy–Schwarz for `RSS`, a mean over the paths for joins). For
+joins it refers to the latency of the slowest path. It equals that latency at the plan for which its weights were
+chosen. The plans that the form admits are checked against the latency itself. Where branches join, the bound holds for
+all plans that keep the limit on every path; the plans returned also keep the composed latency.
 
 Geoffrion 1974; Fisher 1981 (Lagrangian relaxation); Grötschel, Lovász, Schrijver 1988 (ellipsoid method).
 """
@@ -57,7 +58,10 @@ _SOLVED: BoundedCache[Solution] = BoundedCache(2_048)
 
 @compiled
 def _worth(column_cost: Array, column_use: Array, count: Counts, capacity: Array, prices: Array, slope: Array) -> float:
-    """Return the bound at `prices` over the columns alone; `slope` (R,) becomes its derivative."""
+    """Return the Lagrangian bound at `prices` if the pipelines had only the plans in the columns.
+
+    `slope` (R,) becomes its derivative by the prices.
+    """
     value = 0.0
     for resource in range(len(prices)):
         slope[resource] = -capacity[resource]
@@ -88,13 +92,15 @@ def _combine(
     value: Array,
     back: Numbers,
 ) -> int:
-    """Combine one column of each pipeline at least cost, for every deviation in a box.
+    """Combine one column of each pipeline at least cost, for every total deviation in a box of A axes.
 
-    `rated` (P, C) is the cost of a column, `moved` (P, C, A) how far it deviates on each axis, `offset` (P, C) the same
-    in states. A state of the box is a deviation so far, counted from the middle; `half` (A,) are the half-widths. The
-    last axis runs along `value` (rows, W), the others are those of a row in `place` (rows, A - 1). `value` becomes the
-    least sums; `back` (P, states) are the columns they took last. Sums above `most` are dropped. Returns the work done,
-    below zero if a sum left the box.
+    An axis is a charged resource. `rated` (P, C) is the cost of a column, `moved` (P, C, A) its deviation on each axis,
+    `offset` (P, C) the same as a distance between states. A state is a point of the box: the sum of the deviations so
+    far, counted from the middle. `half` (A,) are the half-widths of the box. `value` (rows, W) has one element per
+    state: the last axis runs along W, and `place` (rows, A - 1) has the deviations of a row on the other axes.
+
+    `value` becomes the least cost of each state, `back` (P, states) the column of each pipeline that led there. Sums
+    above `most` are dropped. Return the work done, below zero if a sum left the box.
     """
     rows, width, work, left_box = len(place), value.shape[1], 0, False
     now, following, last = np.empty((rows, width)), np.empty((rows, width)), len(half) - 1
@@ -146,10 +152,11 @@ def _combine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """How pipelines share the pools: a choice for each pipeline, None where none was found that fits.
+    """How pipelines share the pools: a choice for each pipeline; None if no choices were found that fit together.
 
-    `bound` is proven: no choices cost less (in the search's prices); infinite when none exist. `unit_prices` (K,) are
-    the value of one more unit of each pool.
+    `bound` is proven: no choices have a lower price (objective of the subproblems, USD per hour); it is infinite if no
+    choices fit. `unit_prices` (K,) are the value of one more unit of each pool in USD per hour. `work` is the work
+    done, in partial plans.
     """
 
     choices: tuple[Choice, ...] | None
@@ -170,9 +177,10 @@ def share_pools(
 ) -> Shared:
     """Return how `subproblems` share the `capacity` at least price.
 
-    `start` (K,) are unit prices to begin with: those of a similar fleet save most of the work. The work is counted in
-    partial plans; once `search_effort` is spent the best so far is returned. Without `prove` the first choices that
-    fit are returned, after one round of exchanges.
+    `own_budgets` are the budgets of each pipeline, `budget_per_hour` that of all together, in USD. `start` (K,) are
+    unit prices from which the search starts; the prices of a similar fleet save most of the work. When the work,
+    counted in partial plans, exceeds `search_effort` (None: `WORK_LIMIT`), the best so far is returned. Without `prove`
+    the first choices that fit are returned, after changes of one pipeline at a time that lower the price.
     """
     nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(capacity)), work=0)
     if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
@@ -185,11 +193,12 @@ def share_pools(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipelines:
-    """The subproblems, and their options side by side (`optimizer.fleet.columns`).
+    """The subproblems of P pipelines with T stages together, and their options in sequence (`optimizer.fleet.columns`).
 
-    Of P pipelines and T stages: `offset` (P + 1,) is where the options of each begin, `pipeline_of` and `position_of`
-    (T,) are the pipeline of a stage and its position there. `composed` have latencies that do not add up, `joined`
-    have branches that join, `additive` are the others.
+    `limited` says whether money is limited. `offset` (P + 1,) is where the options of each pipeline begin.
+    `pipeline_of` and `position_of` (T,) are the pipeline of a stage and its position in the pipeline. `longest` is the
+    most stages of a pipeline. `composed` (P,) marks pipelines with `Composition.RSS`, whose latencies do not add up,
+    `joined` (P,) those whose branches join, and `additive` (P,) the others.
     """
 
     subproblems: Sequence[Subproblem]
@@ -207,7 +216,7 @@ class _Pipelines:
 
     @staticmethod
     def of(subproblems: Sequence[Subproblem], own_budgets: Array, budget_per_hour: float) -> "_Pipelines":
-        """Return `subproblems` side by side. Money is a resource of its own where there is a budget."""
+        """Return `subproblems` with their options in sequence. With a budget, the money used is the replicas' cost."""
         flats = [subproblem.flat for subproblem in subproblems]
         sizes = np.array([flat.offsets[-1] for flat in flats], dtype=np.int64)
         offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
@@ -262,7 +271,7 @@ class _Pipelines:
         return flat.choice(plan[: len(flat.stages)] - self.offset[number])
 
     def keeps_latency(self, number: int, plan: Counts) -> bool:
-        """Return whether the options `plan` keep the latency of pipeline `number`, by the composition itself."""
+        """Return whether the options `plan` keep the latency limit of pipeline `number`, by its composition itself."""
         if self.joined[number]:
             subproblem = self.subproblems[number]
             return subproblem.latency(self.choice(number, plan)) <= subproblem.latency_s
@@ -272,7 +281,7 @@ class _Pipelines:
 
 
 class _Oracle:
-    """The best plan of each pipeline at given prices, by an additive form of the latency; counts the work."""
+    """Finds the best plans of each pipeline at given prices, by an additive form of the latency; counts the work."""
 
     def __init__(self, pipelines: _Pipelines, limit: int) -> None:
         self.work, self.limit = 0, limit
@@ -284,7 +293,10 @@ class _Oracle:
     def list(
         self, prices: Array, window: float, *, listed: int = 1, labels: int = _LABELS[0], cost: Array | None = None
     ) -> Found:
-        """Return up to `listed` plans of each pipeline within `window` of its best; `cost` replaces the options'."""
+        """Return up to `listed` plans of each pipeline whose priced cost is within `window` of the pipeline's best.
+
+        `labels` is the most partial plans at a time; `cost` (N,) replaces the cost of the options.
+        """
         count, options = len(self._pipelines), self._pipelines.options
         found = Found(
             option=np.full((count, listed, self._pipelines.longest), -1, dtype=np.int64),
@@ -304,14 +316,17 @@ class _Oracle:
         return found
 
     def fit_form(self, plans: Counts) -> None:
-        """Change the form so that it is the true latency at `plans` (P, longest), where there is one."""
+        """Change the form so that it equals the latency at `plans` (P, longest); -1 at the beginning marks no plan.
+
+        Where branches join, it equals the latency of the slowest path.
+        """
         options, wanted = self._pipelines.options, ~self._pipelines.additive & (plans[:, 0] >= 0)
         if wanted.any():
             chosen = plans[self._pipelines.pipeline_of, self._pipelines.position_of]
             self._weigh(options.mean[chosen], np.abs(options.excess[chosen]), wanted)
 
     def _weigh(self, mean: Array, excess: Array, wanted: Mask) -> None:
-        """Set the weights of the pipelines `wanted` so that the form touches where stages have `mean` and `excess`."""
+        """Set the weights of the pipelines `wanted` so that the form equals the latency at `mean` and `excess` (T,)."""
         if not wanted.any():
             return
         paths, pipeline_of = self._pipelines.options.paths, self._pipelines.pipeline_of
@@ -333,7 +348,10 @@ class _Oracle:
 
 
 class _Columns:
-    """The plans known of each pipeline: cost (P, C), use (P, C, R), options (P, C, longest), and their number (P,)."""
+    """The plans known for each pipeline: `cost` (P, C), `use` (P, C, R), `option` (P, C, longest), `count` (P,).
+
+    `count` is the number of a pipeline's plans; `rows` (P,) are the positions of the pipelines.
+    """
 
     def __init__(self, pipelines: _Pipelines) -> None:
         count, resources = len(pipelines), pipelines.options.use.shape[1]
@@ -345,7 +363,7 @@ class _Columns:
         self.count = np.zeros(count, dtype=np.int64)
 
     def add(self, plans: Counts, wanted: Mask) -> None:
-        """Add a column for each pipeline where it is `wanted`, is new, keeps the latency and the own budget."""
+        """Add the plan of each pipeline that is `wanted`, if it is new and keeps the latency and the own budget."""
         pipelines, filled, most = self._pipelines, plans >= 0, int(self.count.max()) + 1
         cost = np.where(filled, pipelines.options.cost[plans], 0.0).sum(axis=1)
         use = np.where(filled[:, :, None], pipelines.options.use[plans], 0.0).sum(axis=1)
@@ -362,17 +380,17 @@ class _Columns:
         self.count[rows] += 1
 
     def replace_last(self, cost: Array, use: Array, plans: Counts) -> Counts:
-        """Put one plan for each pipeline into the last place, whatever is there; return its number."""
+        """Put one plan of each pipeline into its last column, over whatever is there; return that column's number."""
         self.cost[:, -1], self.use[:, -1], self.option[:, -1] = cost, use, plans
         return np.full(len(self.rows), _CAPACITY - 1, dtype=np.int64)
 
     def priced(self, prices: Array) -> Array:
-        """Return the cost of each column at `prices`."""
+        """Return the priced cost of each column at `prices`, shape (P, C)."""
         return np.asarray(self.cost + self.use @ prices)
 
 
 class _Search:
-    """The search for one fleet: the best prices, the bound they prove, and the present choice of a column for each."""
+    """The search for one fleet: the best prices, the bound that they prove, and each pipeline's present column."""
 
     def __init__(self, pipelines: _Pipelines, capacity: Array, limit: int) -> None:
         self.pipelines = pipelines
@@ -387,7 +405,7 @@ class _Search:
         self.digests: dict[int, bytes] = {}  # of the subproblems that were solved exactly
 
     def _evaluate(self, prices: Array, *, labels: int | None = None) -> float:
-        """Return the bound at `prices`; the best plans become columns."""
+        """Return the Lagrangian bound at `prices`; the best plan of each pipeline becomes a column."""
         if labels is None:
             labels = _LABELS[0] if self.pipelines.additive.all() else _LABELS[2]
         found = self.oracle.list(prices, 0.0, labels=labels)
@@ -398,9 +416,9 @@ class _Search:
         return self._bound_at(prices)
 
     def _evaluate_exactly(self, prices: Array) -> float:
-        """Return the bound at `prices`, those of the last evaluation, with exact solutions where branches join.
+        """Return the bound at `prices`, with exact solutions where branches join or a pipeline has no column.
 
-        The solutions become columns. Pipelines without a column, for which no additive form found one, are included.
+        The solutions become columns. `prices` must be those of the last `_evaluate`.
         """
         for number in np.nonzero(self.pipelines.joined | (self.columns.count == 0))[0].tolist():
             solution = self._solved(number, prices)
@@ -445,7 +463,7 @@ class _Search:
         return np.asarray(self._used() > self.capacity + 1e-9 * np.maximum(1.0, np.abs(self.capacity)))
 
     def run(self, start: Array | None, prove: bool) -> Shared:
-        """Return the best sharing found, from the unit prices `start`."""
+        """Return the best sharing found, starting from the unit prices `start`; `prove` as in `share_pools`."""
         additive = self.pipelines.additive
         if not additive.all():
             for _ in range(3):
@@ -483,7 +501,7 @@ class _Search:
         return self._result(self.bound)
 
     def _maximise(self, active: Mask, start: Array | None) -> bool:
-        """Raise the bound by prices on the `active` resources; False where it proves that nothing fits."""
+        """Raise the bound by prices on the `active` resources; return False if that proves that nothing fits."""
         charged = np.nonzero(active)[0]
         used = np.maximum(self._used()[charged], 1.0)
         scale = 4 * max(self._price(), 1e-6) / used
@@ -519,7 +537,10 @@ class _Search:
             self.bound, self.prices = bound, at
 
     def _fit(self, active: Mask) -> bool:
-        """Choose columns that fit the `active` resources together; raise the prices while none do."""
+        """Choose columns that fit the `active` resources together; return whether they do.
+
+        As long as they do not, evaluations at higher prices add columns that use less of these resources.
+        """
         charged = np.nonzero(active)[0]
         if not self.pipelines.additive.all():
             self.bound = max(self.bound, self._evaluate(self.prices))
@@ -536,7 +557,10 @@ class _Search:
         return False
 
     def _polish(self, active: Mask) -> None:
-        """Combine the plans that are nearly the best at the prices into one that fits at least price."""
+        """Combine plans that are nearly the best at the prices into the choice of least price that fits.
+
+        The bound becomes the price of this choice if it is proven that no better choice exists.
+        """
         charged = np.nonzero(active)[0]
         most_rows = int(np.clip(20_000 // len(self.pipelines), _COLUMNS, 400))
         for _ in range(_POLISHES):
@@ -554,7 +578,10 @@ class _Search:
                 return
 
     def _near(self, charged: Counts, window: float, most_rows: int) -> tuple[Array, Array, Counts, Counts, Counts]:
-        """Return the columns within `window` of each pipeline's best, the present choice first."""
+        """Return the columns whose priced cost is within `window` of their pipeline's best, the present choice first.
+
+        The results are cost, use, options, number of columns, and 1 for each pipeline with no column missing.
+        """
         prices = np.zeros(self.pools + 1)
         prices[charged] = self.prices[charged]
         found = self.oracle.list(prices, window, listed=most_rows, labels=most_rows)
@@ -581,7 +608,10 @@ class _Search:
         return cost, use, plans, count, complete
 
     def _combined(self, cost: Array, use: Array, count: Counts, charged: Counts, gap: float) -> tuple[Counts, bool]:
-        """Return the best combination of columns, and whether all were tried. The first column is the present one."""
+        """Return the best column of each pipeline in combination, and whether all combinations were covered.
+
+        The first column of a pipeline is the present one.
+        """
         steps = use[:, :, charged] - use[:, :1, charged]
         steps[np.arange(cost.shape[1]) >= count[:, None]] = 0
         left, prices = (self.capacity - self._used())[charged], self.prices[charged]
@@ -624,9 +654,9 @@ class _Search:
         return chosen, work >= 0 and not (charged == self.pools).any()
 
     def _best_prices(self, charged: Counts, centre: Array, radius: Array, tolerance: float) -> tuple[Array, float]:
-        """Return the prices ≥ 0 that maximise the bound over the columns alone, and that bound.
+        """Return the prices ≥ 0 that maximise the bound over the columns (see `_worth`), and that bound.
 
-        The ellipsoid method with deep cuts, from half-axes `radius` around `centre`.
+        This is the ellipsoid method with deep cuts, started with half-axes `radius` around `centre`.
         """
         count = len(charged)
         use = np.ascontiguousarray(self.columns.use[:, :, charged])
@@ -662,7 +692,10 @@ class _Search:
         return best_at, best
 
     def _repair(self, charged: Counts) -> bool:
-        """Change columns one by one: at the least cost per unit of violation until all fit, then to save cost."""
+        """Change columns one by one until all fit, then to save cost; return whether they fit.
+
+        Until they fit, each change is the one with the least added price per unit of violation removed.
+        """
         assert self.current is not None
         rows, cost, priced = self.columns.rows, self.columns.cost, self.columns.priced(self.prices)
         listed = np.arange(_CAPACITY) < self.columns.count[:, None]
@@ -688,7 +721,7 @@ class _Search:
         return not (self._used()[charged] > capacity + TOLERANCE).any()
 
     def _outside(self, active: Mask) -> Mask:
-        """Return the resources without a price that the present choice exceeds."""
+        """Return a mask of the resources without a price, not `active`, whose capacity the present choice exceeds."""
         return np.asarray(self._over() & ~active)
 
     def _result(self, bound: float) -> Shared:
@@ -706,7 +739,7 @@ class _Search:
 
 
 def _digest(subproblem: Subproblem) -> bytes:
-    """Return a digest of everything that the solution of `subproblem` follows from."""
+    """Return a digest of everything that the solution of `subproblem` depends on."""
     digest = blake2b(digest_size=16)
     for table, prices in zip(subproblem.tables, subproblem.prices, strict=True):
         digest.update(repr((table.stage.name, sorted(table.stage.after))).encode())
@@ -720,7 +753,7 @@ def _digest(subproblem: Subproblem) -> bytes:
 def _paths_of(
     subproblems: Sequence[Subproblem], flats: Sequence[Flat], joined: Mask, bounds: Counts
 ) -> tuple[Counts, Counts]:
-    """Return which stage is on which path (T, L), and how many paths each pipeline has (P,)."""
+    """Return which stage is on which path, 0 or 1 (T, L), and the number of paths of each pipeline (P,)."""
     found = [
         _paths(subproblem, flat.stages) if joins else [np.arange(len(flat.stages))]
         for subproblem, flat, joins in zip(subproblems, flats, joined.tolist(), strict=True)
@@ -734,7 +767,7 @@ def _paths_of(
 
 
 def _rows(flat: Flat) -> list[tuple[int, Counts]]:
-    """Return the stages in the order of the arrays, each with the rows of its table in that order."""
+    """Return the stages in the order of the arrays of `flat`, each with the rows of its table in that order."""
     return [
         (stage, flat.rows[flat.offsets[number] : flat.offsets[number + 1]])
         for number, stage in enumerate(flat.stages.tolist())

@@ -1,1 +1,1 @@
-"""How long an item stays in a stage and in a pipeline: queueing formulas, the batching table, composition."""
+"""The time of an item in a stage and in a pipeline: queueing formulas, the batching table, composition."""

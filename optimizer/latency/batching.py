@@ -1,8 +1,8 @@
 """Time in a stage whose servers batch, interpolated in a simulated table.
 
 A free server takes the waiting items up to its batch limit, and never waits for more; a limit of 1 is a plain queue.
-The probability of waiting and the distribution of the time of items that wait are interpolated, because both are
-smooth. Items that do not wait take one service time. The percentile of all items follows from the two.
+The probability of waiting and the distribution of the time of items that wait are interpolated, because they are
+smooth. Items that do not wait take one service time. The percentile over all items follows from both groups.
 """
 
 import math
@@ -23,7 +23,8 @@ Counts = NDArray[np.int64]
 UTILIZATION_CEILING = batching_table.UTILIZATION_CEILING
 
 PULL, LEAST_LOADED, ROUND_ROBIN = 0, 1, 2
-"""How servers share queues: one queue for all; or one each, and items go to the shortest, or to each in turn."""
+"""How servers share queues: one queue for all servers (PULL); or one queue for each, where an item goes to the shortest
+(LEAST_LOADED) or to each in turn (ROUND_ROBIN)."""
 
 _LIMITS: Array = np.log2(np.array(batching_table.LIMITS, dtype=np.float64))
 _SHARES: Array = np.sqrt(np.array(batching_table.SHARES))
@@ -46,10 +47,10 @@ _CLOSE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The law of a server: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
+    """A kind of server: a batch of b ≤ `limit` items takes 1 − f + f·b on average, with f = `per_item_share`.
 
-    The unit is the mean time of a batch of one; `cv` is the coefficient of variation of a batch's time. `sharing` is
-    `PULL`, `LEAST_LOADED` or `ROUND_ROBIN`.
+    The unit of time is the mean service time of a batch of one item. `cv` is the coefficient of variation of the
+    service time of a batch. `sharing` is `PULL`, `LEAST_LOADED` or `ROUND_ROBIN`.
     """
 
     sharing: int
@@ -67,11 +68,12 @@ def time_in_stage(
     *,
     percentile: float,
 ) -> tuple[Array, Array]:
-    """Return mean and percentile of the time in the stage, in units of the mean time of a batch of one.
+    """Return mean and percentile of the time in the stage, shape (n,) each.
 
-    The arrays have the shape of the results, (n,): the kind of server (a position in `kinds`), the number of servers
-    (at least 1), load over capacity at full batches (0 to `UTILIZATION_CEILING`) and coefficient of variation of the
-    time between arrivals. Parameters outside the table's axes are taken at its edge.
+    The unit is the mean service time of a batch of one item at the point's kind of server. The arrays describe n
+    points, shape (n,) each: `kind` is a position in `kinds`, `servers` the number of servers (at least 1),
+    `utilization` load / capacity at full batches (0 to `UTILIZATION_CEILING`), `arrival_cv` the coefficient of
+    variation of the time between arrivals. A value outside an axis of the table counts as the nearest value on it.
     """
     mean, quantile = np.empty(len(servers)), np.empty(len(servers))
     if len(servers) == 0:
@@ -107,9 +109,10 @@ def time_in_stage(
 
 @lru_cache(maxsize=1024)
 def own_distribution(cv: float) -> tuple[float, float, Array]:
-    """Return the distribution function of service times of mean 1, tabulated over the logarithm of time.
+    """Return the distribution function of gamma distributed service times of mean 1, tabulated over log time.
 
-    The logarithm of the first time, the step, and the shares below. With a `cv` of 0 the shares are zeros.
+    The result is the logarithm of the first time, the step of the logarithm, and for each of the times the share of
+    service times below it. With a `cv` of 0 the shares are zeros.
     """
     if cv <= 0:
         return 0.0, 1.0, np.zeros(_POINTS)
@@ -126,7 +129,7 @@ def own_distribution(cv: float) -> tuple[float, float, Array]:
 
 @lru_cache(maxsize=1)
 def _gamma_table() -> Array:
-    """Return gamma distribution functions, shape (cv, points), on times scaled with the cv: smooth in it."""
+    """Return gamma distribution functions of mean 1, shape (cv, points), at times that depend smoothly on the cv."""
     cv = np.linspace(0, _MOST_CV, _CVS)
     table = np.empty((_CVS, _POINTS))
     steps = np.arange(_POINTS) / (_POINTS - 1)
@@ -150,7 +153,10 @@ def _gamma_table() -> Array:
 
 
 def erlang_c(servers: Array, load: Array) -> Array:
-    """Return the probability that an arrival finds all `servers` busy at offered `load` (Erlang's second formula)."""
+    """Return the probability that an arrival finds all `servers` busy (Erlang's second formula), elementwise.
+
+    `load` is the offered load: arrival rate × mean service time. The result is 1 where `load` ≥ `servers`.
+    """
     blocking = np.ones_like(load)
     for k in range(1, int(servers.max(initial=0)) + 1):
         blocking = np.where(k <= servers, load * blocking / (k + load * blocking), blocking)
@@ -160,7 +166,7 @@ def erlang_c(servers: Array, load: Array) -> Array:
 
 @compiled
 def _place(axis: Array, value: float) -> tuple[int, float]:
-    """Return the node below `value` and the fraction of the way to the next node, within the axis."""
+    """Return the node below `value` and the position of `value` between it and the next node (0–1)."""
     last = len(axis) - 2
     k = 0
     while k < last and value >= axis[k + 1]:
@@ -171,7 +177,7 @@ def _place(axis: Array, value: float) -> tuple[int, float]:
 
 @compiled
 def _share(own: Array, g: int, position: float) -> float:
-    """Return the distribution function in row `g` of `own` at a position between its points."""
+    """Return the distribution function in row `g` of `own` (0–1) at `position`, interpolated between its points."""
     if position <= 0.0:
         return 0.0
     if position >= own.shape[1] - 1:
@@ -195,10 +201,10 @@ def _reached(own: Array, g: int, below: float) -> float:
 
 @compiled
 def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, servers: float, load: float) -> float:
-    """Return roughly the logarithm of the time of items that wait.
+    """Return a rough estimate of the logarithm of the time of items that wait.
 
-    The service time of a batch of the size that keeps up with the load, plus the queue in heavy traffic. `load` is on
-    the axis `LOADS`.
+    It is the service time of a batch just large enough to keep up with the load, plus the queue in heavy traffic.
+    `load` is a value on the axis `LOADS`.
     """
     gain = limit / (1 - share + share * limit)
     rho = UTILIZATION_CEILING * load / (gain - (gain - 1) * load)
@@ -208,7 +214,11 @@ def _rough(limit: float, share: float, service_cv: float, arrival_cv: float, ser
 
 
 class _Kinds(NamedTuple):
-    """Kinds of servers (G,): `sharing`; `law` (G, 5): limit, share, cv, first time and step of `own` (G, points)."""
+    """G kinds of servers: `sharing` (G,), `law` (G, 5), and the distribution functions of service times `own`.
+
+    The columns of `law` are batch limit, per-item share, cv, and the first log time and the step of the row of `own`
+    (G, points).
+    """
 
     sharing: Counts
     law: Array
@@ -225,7 +235,7 @@ class _Points(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """The percentile as a share, and lengths of loops: nodes of the arrivals' cv in use, corners, iterations."""
+    """The percentile as a share, and lengths of loops: nodes used of the axis of arrival cv, corners, iterations."""
 
     below: float
     layers: int
@@ -244,10 +254,10 @@ def _look_up(
     mean: Array,
     quantile: Array,
 ) -> None:
-    """Fill `mean` and `quantile`.
+    """Write the mean and the percentile of the time in the stage at each of `points` to `mean` and `quantile`.
 
-    For each kind the table is first reduced to the axes on which its points differ: servers and load, and the
-    arrivals' cv where `sizes.layers` is more than 1.
+    For each kind of server the table is first reduced to the axes on which its points differ: servers and load, and the
+    arrival cv where `sizes.layers` is more than 1.
     """
     sharing, kinds, own = servers_of
     kind, servers, utilization, arrival_cv = points
@@ -389,7 +399,7 @@ def _look_up(
 
 @compiled
 def _extrapolated(axis: Array, value: float) -> tuple[int, float]:
-    """Return what `_place` does, but extrapolate beyond the last node."""
+    """Return the same as `_place`, but a position above 1 for values beyond the last node."""
     k = 0
     while k < len(axis) - 2 and value >= axis[k + 1]:
         k += 1

@@ -1,20 +1,20 @@
-"""Compose latencies of stages into that of the pipeline: series add up, joins wait for the slowest branch.
+"""Compose the latencies of stages into the latency of the pipeline: series add up, joins wait for the slowest branch.
 
-A time is given by its mean m and its excess e, the percentile less the mean. In series means add up, and excesses like
-deviations (`Composition.RSS`: e² adds) or plainly (`Composition.SUM`).
+A time is given by its mean m and its excess e = percentile − mean. In series means add up. Excesses add up like
+standard deviations (`Composition.RSS`: e² adds up) or plainly (`Composition.SUM`).
 
-At a join the branches are taken as independent: the distribution functions multiply, in both modes. Each branch is
-m + e·Z, where Z is an Erlang variable shifted and scaled to mean 0 and to 1 at the percentile. The time after a join
-is no longer of that family. It is given by three numbers: mean, excess, and the spread s of its tail beyond the
-percentile (s = e where there was no join), so that the time is Q + s·(Z − 1) where Z ≥ 1, with Q = m + e, and
-Q + b·(Z − 1) below, with the b that keeps the mean. A join keeps the larger s of its branches. That overstates a tail,
-which only a further join reads, and has this benefit: the latency of the whole never falls when m, e or s of any part
-grows and the others stay. Outside joins it never falls when m or m + e grows and the other stays.
+At a join the branches are assumed to be independent, in both modes: the distribution functions multiply. Each branch is
+m + e·Z, where Z is an Erlang variable, shifted to mean 0 and scaled to 1 at the percentile. The time after a join has
+another distribution. It is given by three numbers: mean, excess, and the spread s of the tail beyond the percentile
+(s = e where there was no join). With Q = m + e, the time is Q + s·(Z − 1) where Z ≥ 1, and Q + b·(Z − 1) below, with
+the b that keeps the mean. A join keeps the larger s of its branches. This overstates the tail, which matters at a
+further join only. In return the latency of the pipeline never falls when m, e or s of one part grows and its other two
+numbers stay. Without joins it never falls when m or m + e grows and the other of these two stays.
 
-A percentile below the mean (p50 of a skewed time) gives no spread. Such a stage counts as constant, at its mean less
-its shortfall divided by the root of the number of stages: exact for one stage and for equal ones in series, otherwise
-too high, and at a join of such branches too low. Below p75 a join uses the excesses as if they were those at p75,
-where Z is scaled well.
+A percentile below the mean (p50 of a skewed time) gives no spread. Such a stage counts as a constant time: its mean
+minus its shortfall / √(number of stages). That is exact for one stage and for equal stages in series. Otherwise it is
+too high, at a join of such branches too low. Below p75 a join treats the excesses as if they were those at p75: at
+lower percentiles Z cannot be scaled well.
 """
 
 import math
@@ -45,7 +45,7 @@ _SURE_S = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Mean and percentile of a time, in seconds; the arrays broadcast against each other."""
+    """Mean and percentile of a time, in seconds, as arrays that broadcast against each other."""
 
     mean_s: Array
     percentile_s: Array
@@ -60,7 +60,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """Branches of a join, which all must end; composed pairwise from the left, in the order of their stages' names."""
+    """Branches of a join, which waits for all of them.
+
+    They are composed pairwise from the left, in the order of their stages' names.
+    """
 
     branches: tuple["Tree", ...]
 
@@ -71,14 +74,16 @@ Tree = int | Series | Parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The graph of the stages, split at the joins.
+    """The graph of the stages, split at the joins. Stages are numbers: their positions in the pipeline.
 
-    `gates[v]` are the branches that stage v waits for, from their nearest common dominator on: each a chain of stages.
-    A stage that is no join has one empty chain. `spine` leads from the entry through the dominators to the last stage,
-    or to the `exits`, the branches that end the pipeline together.
+    `gates[v]` are the branches that stage v waits for. Each is a chain: the stages that all paths of the branch pass,
+    from the fork of the branches to stage v, both excluded. A stage that is no join has one empty chain. `spine` has
+    the stages that all paths of the pipeline pass, in order. Where several branches end the pipeline together, `exits`
+    are these branches, from their fork on.
 
-    `program` (operations, 3) evaluates the latency on registers, of which the first are the stages' own: one row
-    (operation, target, source) each, with `COPY`, `ADD` or `JOIN`; the target of the last row holds the whole.
+    `program` (operations, 3) computes the latency of the pipeline on registers; the first registers are the stages'
+    own. A row is (operation, target, source), with the operation `COPY`, `ADD` or `JOIN`. The target of the last row
+    holds the result.
     """
 
     gates: tuple[tuple[Chain, ...], ...]
@@ -98,7 +103,7 @@ COPY, ADD, JOIN = 0, 1, 2
 
 
 def shape_of(stages: Sequence[tuple[StageName, Sequence[StageName]]]) -> Shape:
-    """Return the shape of `stages`: names with the names of their inputs, inputs first."""
+    """Return the shape of a pipeline: `stages` are (name, names of its inputs), and inputs come first."""
     index = {name: position for position, (name, _) in enumerate(stages)}
     above: list[Chain] = []  # the dominators of each stage, from the entry down, itself included
     gates: list[tuple[Chain, ...]] = []
@@ -120,16 +125,20 @@ def shape_of(stages: Sequence[tuple[StageName, Sequence[StageName]]]) -> Shape:
 
 
 def mean_and_excess(mean_s: Array, percentile_s: Array, stages: int) -> tuple[Array, Array]:
-    """Return m and e ≥ 0 of a stage in a pipeline of `stages` stages, in seconds, as composed (see the module)."""
+    """Return m and e ≥ 0, in seconds, with which a stage enters the composition in a pipeline of `stages` stages.
+
+    They differ from `mean_s` and `percentile_s` − `mean_s` where the percentile is below the mean: see the module.
+    """
     with np.errstate(invalid="ignore"):
         excess = percentile_s - mean_s  # NaN where both are infinite: then the mean is infinite, too
     return mean_s + np.fmin(excess, 0.0) / math.sqrt(stages), np.fmax(excess, 0.0)
 
 
 def end_to_end(shape: Shape, stages: Sequence[Latency], *, composition: Composition, percentile: float) -> Latency:
-    """Return the latency from the entry to the last stage; not finite where that of a stage is not.
+    """Return the latency from the entry to the last stage; not finite where the latency of a stage is not.
 
-    `mean_s` is the composed mean: below the true one where a stage's percentile is below its mean.
+    `stages` has the latency of each stage. `mean_s` of the result is the composed mean, which is below the true mean
+    where a stage's percentile is below its mean.
     """
     pairs = [mean_and_excess(stage.mean_s, stage.percentile_s, len(stages)) for stage in stages]
     if shape.serial:
@@ -149,11 +158,11 @@ def end_to_end(shape: Shape, stages: Sequence[Latency], *, composition: Composit
 
 @lru_cache(maxsize=64)
 def join_law(percentile: float) -> Array:
-    """Return the parameters of joins at `percentile` (0–100, exclusive) for the compiled functions.
+    """Return the parameters that `join` needs at `percentile` (0–100, exclusive), as one array for compiled functions.
 
-    The logarithm of the level, the unit of Z, the mean of Z (0), E max(Z − 1, 0), the number of nodes; then the nodes
-    of a quadrature over Z, and their weights. A node is the mean of Z over its part, and no part extends across Z = 1,
-    so that the quadrature keeps the mean of a variable whose spread differs on the two sides.
+    They are: the logarithm of the level, the unit of Z, the mean of Z (0), E max(Z − 1, 0), the number of nodes n; then
+    the n nodes of a quadrature over Z, and their n weights. A node is the mean of Z over its part of the distribution.
+    No part extends across Z = 1, so that the quadrature keeps the mean although the spread differs on the two sides.
     """
     level = max(percentile / 100, _LOWEST_LEVEL)
     unit = _erlang_quantile(level) - _ORDER
@@ -183,8 +192,8 @@ def join(
 ) -> tuple[float, float, float]:
     """Return mean, excess and spread of the later of two independent branches, in seconds.
 
-    A branch without a join has `spread_s` equal to `excess_s`. `law` is `join_law(percentile)`. Monotone: none of mean,
-    mean + excess and spread falls when one of those of a branch grows.
+    A branch without a join has `spread_s` equal to `excess_s`. `law` is `join_law(percentile)`. The result is monotone:
+    when mean, mean + excess or spread of a branch grows, none of these three falls in the result.
     """
     m, q, s, other_m, other_q, other_s = (
         mean_s,
@@ -222,9 +231,9 @@ def join(
 
 @compiled
 def _quantile_of_later(first: float, spread: float, second: float, other_spread: float, law: Array) -> float:
-    """Return the time at which the product of the distribution functions reaches the level.
+    """Return the time at which the product of the branches' distribution functions reaches the level.
 
-    Its logarithm is concave, so that Newton's steps from the left stay left of the solution.
+    The logarithm of the product is concave, so that Newton's steps from the left stay left of the solution.
     """
     level, unit = law[0], law[1]
     x = max(first, second)
@@ -252,9 +261,10 @@ def _quantile_of_later(first: float, spread: float, second: float, other_spread:
 
 @compiled
 def compose(program: Counts, mean_s: Array, excess_s: Array, rss: bool, law: Array) -> tuple[float, float]:
-    """Return mean and percentile of the whole, in seconds, from the stages' `mean_s` and `excess_s`, shape (stages,).
+    """Return mean and percentile of the latency of the pipeline, in seconds; infinite where a stage's is.
 
-    `program` is that of the `Shape`, `law` is `join_law(percentile)`.
+    `program` is `Shape.program`, `law` is `join_law(percentile)`. `mean_s` and `excess_s` (stages,) are as returned by
+    `mean_and_excess`. `rss`: squared excesses add up in series.
     """
     stages = len(mean_s)
     registers = stages
@@ -320,7 +330,10 @@ def _erlang_quantile(level: float) -> float:
 
 
 def _program(gates: Sequence[tuple[Chain, ...]], spine: Chain, exits: Sequence[Chain]) -> Counts:
-    """Return the rows (operation, target, source); a stage's register becomes its latency since its branches forked."""
+    """Return the rows (operation, target, source) of `Shape.program`.
+
+    The register of a join becomes the latency since its branches forked, its own included.
+    """
     rows: list[tuple[int, int, int]] = []
     scratch = len(gates)
 
@@ -390,7 +403,10 @@ def _in_series(parts: Sequence[Tree]) -> Tree:
 def _meet(
     paths: Sequence[Chain], stages: Sequence[tuple[StageName, Sequence[StageName]]]
 ) -> tuple[Chain, tuple[Chain, ...]]:
-    """Return the common prefix of all `paths` and the distinct rests, in an order independent of the input's."""
+    """Return the common prefix of all `paths`, and what follows it in each, without repetitions.
+
+    The order of the second value depends on the stages' names only.
+    """
     if not paths:
         return (), ((),)
     shared = 0

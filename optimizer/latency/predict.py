@@ -12,10 +12,9 @@ from optimizer.model import Composition, Pipeline, PoolName, Stage, StageName
 Placed = tuple[StageName, PoolName]
 
 KEPT_DISPERSION = 0.7
-"""Share of the entry's deviation from Poisson dispersion that reaches the later stages, by simulation of tandems.
+"""The share of `arrival_cv2` − 1 at the entry that is left at later stages, from simulations of tandems.
 
-At high load queues pass on the dispersion of their arrivals, at low load they smooth it. See
-tests/bench/bench_end_to_end.py.
+It is an average: the dispersion that a queue passes on depends on its load. See tests/bench/bench_end_to_end.py.
 """
 
 
@@ -28,8 +27,8 @@ def predicted_latency_s(
 ) -> float | None:
     """Return the end-to-end latency at the SLA's percentile when `replicas` serve the pipeline's demand, in seconds.
 
-    None where a stage has no replica, is overloaded or lacks session slots. `replicas` default to 0, `batches` to the
-    placement's largest batch size.
+    None where a stage has no replica, is overloaded or lacks session slots. A placement missing in `replicas` has none;
+    one missing in `batches` (batch limits) has its largest batch size.
     """
     parts: list[Latency] = []
     for stage in pipeline.stages:
@@ -59,11 +58,12 @@ def _in_stage(
 
 
 def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
-    """Return the load of `stage`. Streams are periodic until an earlier stage drops some of their items.
+    """Return the load of `stage` under the pipeline's demand.
 
-    The options of a stage are tabulated before the allocations of earlier stages are known. Their effect on the
-    dispersion of arrivals is therefore the same for all: see `KEPT_DISPERSION`. The wait of an item behind others of
-    the batch in which it arrives is not modelled here; the replay has it.
+    Streams are periodic until an earlier stage drops some of their items. The options of a stage are tabulated before
+    the allocations of earlier stages are known. Therefore one factor, `KEPT_DISPERSION`, gives the effect of earlier
+    stages on the dispersion of arrivals. An item may also wait behind others that leave the earlier stage in the same
+    batch; that is not part of this model, only of the replay.
     """
     visits = pipeline.visit_ratios[stage.name]
     demand = pipeline.demand

@@ -1,4 +1,4 @@
-"""Percentiles of gamma variables, and of mixtures of lognormal variables known by mean and percentile."""
+"""Percentiles of normal and gamma variables, and of mixtures of lognormal variables."""
 
 import math
 from statistics import NormalDist
@@ -24,17 +24,20 @@ def normal_quantile(percentile: float) -> float:
 
 
 def gamma_quantile(mean: Array, variance: Array, percentile: float) -> Array:
-    """Return the percentile of gamma variables with these moments (Wilson and Hilferty 1931)."""
+    """Return a percentile (0–100, exclusive) of gamma variables, in the unit of `mean`, elementwise.
+
+    An approximation by Wilson and Hilferty (1931).
+    """
     inverse_shape = variance / np.maximum(mean, _FLOOR) ** 2
     root = 1 - inverse_shape / 9 + normal_quantile(percentile) * np.sqrt(inverse_shape) / 3
     return np.asarray(mean * np.maximum(root, 0.0) ** 3)
 
 
 def mixture_percentile(shares: Array, percentiles: Array, means: Array, percentile: float) -> Array:
-    """Return the percentile of the mixture of sources k with probabilities `shares[k]`, shape (rows,).
+    """Return a percentile (0–100, exclusive) of mixtures of lognormal variables, one mixture per row, shape (rows,).
 
-    All three arrays have the shape (sources, rows); sources with share 0 do not count. Each source is lognormal with
-    its mean and percentile.
+    The arrays have the shape (sources, rows): the probability of each source of a mixture, and the source's own
+    percentile (at the same `percentile`) and mean. Sources with share 0 do not count.
     """
     quantile = np.empty(shares.shape[1])
     _mixtures(
@@ -50,9 +53,10 @@ def mixture_percentile(shares: Array, percentiles: Array, means: Array, percenti
 
 @compiled
 def _mixtures(shares: Array, percentiles: Array, means: Array, z: float, below: float, quantile: Array) -> None:
-    """Write to `quantile` where the weighted sum of the lognormal distribution functions reaches `below`.
+    """Write to `quantile` the time at which the weighted sum of the sources' distribution functions reaches `below`.
 
-    It lies between the least and the largest percentile of the sources.
+    `z` is the standard normal quantile at `below` (0–1). The time lies between the least and the largest percentile of
+    the sources.
     """
     sources = shares.shape[0]
     mu, sigma = np.empty(sources), np.empty(sources)

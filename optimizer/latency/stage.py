@@ -1,8 +1,8 @@
-"""Predict the time of items in a stage, given the replicas that serve it.
+"""Predict the time of items in a stage, given its load and its replicas.
 
 Times come from the simulated table (`optimizer.latency.batching`), with or without batching; the routing determines
 which servers share a queue. Periodic streams on fixed replicas without batching follow a Brownian bridge. For servers
-that wait for a batch to fill, the larger of the table's time and the time of filling counts.
+that wait for a batch to fill, the result is the larger of the table's time and the time of a batch that fills.
 """
 
 from collections.abc import Sequence
@@ -112,8 +112,9 @@ _ERRORS: dict[str, Array] = {
         ]
     ),
 }
-"""The 90th percentile of the relative error of the p95 against simulations of random points, by number of servers
-(rows, up to and including) and utilisation (columns); `bench_latency.py --calibrate` prints this map."""
+"""Error bars by kind of queue: nine of ten predictions of the p95 err by at most this share, against simulations of
+random points. Rows are numbers of servers (up to and including `_ERROR_SERVERS`, then more), columns utilisations.
+`bench_latency.py --calibrate` prints this map."""
 
 _SLOT_CONFIDENCE = 1.645
 """The number of requests in a stage is nearly Poisson: with slots for this many deviations above the mean, 95 % of
@@ -127,7 +128,7 @@ _KNOWN_CV = 1.5
 """The largest coefficient of variation for which the distribution of service times is tabulated."""
 
 UNKNOWN_ERROR = 1.0
-"""The relative error of a prediction outside the measured region."""
+"""The relative error given for a prediction under conditions for which no error was measured."""
 
 _MEASURED_CV = 2.0
 _MEASURED_ARRIVALS = (0.25, 4.0)
@@ -138,16 +139,16 @@ _WHOLE = 1e-9
 _LEAST_OF_A_STREAM = 0.5  # replicas with a smaller share of the streams count as without streams
 
 _ROOM = 0.2
-"""Share of idle capacity above which slots that batch hardly affect one another."""
+"""Share of idle capacity above which the slots of a replica that batches hardly affect one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageLoad:
-    """The load of a stage.
+    """The load of a stage, `rate_rps` items per second.
 
-    `sessions` hold a slot each (None: requests hold one while they are in the stage). `periodic`: the sessions send
-    items at a fixed interval, and no earlier stage drops any. `latency_factor` multiplies the model's latencies
-    (`Stage.latency_factor`).
+    `sessions` is the number of sessions, which hold a slot each; None for requests, which hold one while they are in
+    the stage. `arrival_cv2` is as in `Demand`. `periodic` is True if the sessions send items at a fixed interval and no
+    earlier stage drops any. `latency_factor` multiplies the model's latencies (`Stage.latency_factor`).
     """
 
     rate_rps: float
@@ -159,9 +160,9 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Time in the stage, mean and percentile, and the utilisation of the capacity at full batches.
+    """Mean and percentile of the time in the stage, and utilisation: load / capacity at full batches.
 
-    `error` is the 90th percentile of the relative error against simulations in this region.
+    `error` is the error bar: nine of ten predictions under similar conditions have at most this relative error.
     """
 
     mean_s: float
@@ -172,7 +173,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """Predictions of many allocations, one entry each; infinite where an allocation cannot carry the load."""
+    """The predictions for n allocations, shape (n,) each; times are infinite where one cannot carry the load."""
 
     mean_s: Array
     percentile_s: Array
@@ -181,7 +182,7 @@ class Predictions:
 
 
 def capacity_rps(placement: Placement, batch: int) -> float:
-    """Return the items per second that one replica completes with full batches of `batch`."""
+    """Return the items per second that one replica completes with full batches of `batch` items."""
     rate = placement.concurrency * batch / placement.service.mean_s(batch)
     return rate if placement.saturation_rps is None else min(rate, placement.saturation_rps)
 
@@ -195,7 +196,10 @@ def predict(
     routing: Routing,
     percentile: float,
 ) -> Prediction | None:
-    """Return the prediction for one placement; None where it is overloaded or its slots do not suffice."""
+    """Return the prediction for `replicas` of one placement; None where they cannot carry the load.
+
+    They cannot above `UTILIZATION_CEILING`, or if their slots do not hold the load's sessions.
+    """
     answer = predict_all(
         load,
         (placement,),
@@ -223,11 +227,11 @@ def predict_all(
     routing: Routing,
     percentile: float,
 ) -> Predictions:
-    """Return the predictions for allocations of several placements, which share the load by capacity.
+    """Return the predictions for allocations of several placements, which share the load in proportion to capacity.
 
-    `replicas` has one row per allocation and one column per placement; so has `batches`, the batch limits, or it is
-    one row for all. The latency is infinite above `UTILIZATION_CEILING`, and where the slots of the replicas do not
-    hold the load's sessions.
+    `replicas` has one row per allocation and one column per placement. `batches` has the batch limits in the same
+    shape, or one row for all allocations. `percentile` is 0–100, exclusive. Times are infinite above
+    `UTILIZATION_CEILING`, and where the slots of the replicas do not hold the load's sessions.
     """
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
     kinds, kind = _kinds(placements, limits)
@@ -268,14 +272,15 @@ def predict_all(
 def _spread(
     replicas: Counts, offered: Array, rate_rps: float, streams_pinned: float, below: float
 ) -> tuple[Array, NDArray[np.bool_], Array, Array, Array]:
-    """Spread the load over the `offered` capacities, shape (allocations, placements) as that of `replicas`.
+    """Spread the load over the capacities `offered`, which has the shape of `replicas`: (allocations, placements).
 
-    Return for each allocation the utilization, and whether it carries the load; for each placement its share of the
-    load (0 where the allocation does not carry it), the utilization of the replicas that determine the percentile, and
-    the streams of each of those.
+    The five results are, for each allocation, its utilization and whether it carries the load; and for each of its
+    placements the share of the load (0 where the allocation does not carry the load), then the utilization and the
+    number of streams of the replicas that determine the percentile.
 
-    Streams that stay with their replica are spread as evenly as whole streams can be. The fullest replicas bound the
-    load that is carried; they determine the percentile, too, unless they get too few of the items.
+    `streams_pinned` streams that stay with their replica are spread as evenly as whole streams can be. An allocation
+    carries the load if its fullest replicas do. The fullest replicas also determine the percentile, unless they get
+    less than the share 1 - `below` of the items.
     """
     count, placements = replicas.shape
     utilization, carried = np.full(count, np.inf), np.zeros(count, np.bool_)
@@ -313,7 +318,7 @@ def _spread(
 def _gather(
     row: Counts, share: Array, means: Array, quantiles: Array, errors: Array, mean: Array, quantile: Array, error: Array
 ) -> None:
-    """Add the means to `mean` by `share`; write the largest percentile and error of each row."""
+    """Write to each row the mean weighted by `share`, the largest percentile and the largest error of its parts."""
     for part in range(len(row)):
         mean[row[part]] += share[part] * means[part]
         quantile[row[part]] = max(quantile[row[part]], quantiles[part])
@@ -321,7 +326,7 @@ def _gather(
 
 
 def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[Placement, int]], Counts]:
-    """Return the possible pairs of placement and batch limit, and the position in them of each entry of `limits`."""
+    """Return the possible pairs of placement and batch limit, and the position of each of `limits` among the pairs."""
     kinds: list[tuple[Placement, int]] = []
     kind = np.empty(limits.shape, dtype=np.int64)
     for k, placement in enumerate(placements):
@@ -350,7 +355,10 @@ def _slots_suffice(
 
 
 def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
-    """Return P(Bin(streams − 1, share) ≥ servers), with the share of the time of a server that one stream uses."""
+    """Return the probability that the other streams keep all `servers` busy: P(Bin(streams − 1, share) ≥ servers).
+
+    `share` is the share of a server's time that one stream uses.
+    """
     share = np.minimum(utilization * servers / streams, 1 - 1e-9)
     term = np.exp((streams - 1) * np.log1p(-share))
     below = term.copy()
@@ -362,7 +370,11 @@ def _found_busy(streams: Array, utilization: Array, servers: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
-    """Replicas with their share of the load: n entries, each with one of `kinds` (a placement and its batch limit)."""
+    """The parts of which the allocations consist: n groups of equal replicas, each with its share of the load.
+
+    A part is of one of `kinds`, pairs of a placement and a batch limit. `kind` (position in `kinds`), `replicas`,
+    `utilization` and `streams` (per replica) have the shape (n,).
+    """
 
     load: StageLoad
     routing: Routing
@@ -374,7 +386,7 @@ class _Parts:
     streams: Array
 
     def latency(self) -> tuple[Array, Array]:
-        """Return mean and percentile of each entry, in seconds."""
+        """Return mean and percentile of the time in each part, in seconds, shape (n,) each."""
         mean, quantile = self._queued()
         for number, (placement, batch) in enumerate(self.kinds):
             if batch == 1 and self._pinned:
@@ -386,7 +398,11 @@ class _Parts:
         return mean, quantile
 
     def error(self) -> Array:
-        """Return the 90th percentile of the relative error in the region of each entry."""
+        """Return the error bar of each of the n latencies: the relative error that nine of ten predictions stay within.
+
+        It was measured by kind of queue, number of servers and utilization. Outside the measured conditions it is
+        `UNKNOWN_ERROR`.
+        """
         slots = np.array([placement.concurrency for placement, _ in self.kinds])
         maps = np.stack([_ERRORS[self._region(*kind)] for kind in self.kinds])
         outside = np.array([self._outside(*kind) for kind in self.kinds])
@@ -395,7 +411,7 @@ class _Parts:
         return np.where(outside[self.kind], UNKNOWN_ERROR, maps[self.kind, rows, columns])
 
     def _outside(self, placement: Placement, batch: int) -> bool:
-        """Return whether the prediction is outside the region in which errors were measured."""
+        """Return whether the prediction is outside the conditions for which errors were measured."""
         low, high = _MEASURED_ARRIVALS
         return (
             placement.service.cv > _MEASURED_CV
@@ -426,7 +442,7 @@ class _Parts:
         return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
 
     def _queued(self) -> tuple[Array, Array]:
-        """Return mean and percentile where servers take the waiting items without waiting for more."""
+        """Return mean and percentile, in seconds, for servers that take the waiting items without waiting for more."""
         cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
         slots = np.array([float(placement.concurrency) for placement, _ in self.kinds])[self.kind]
         alone_s = np.array([placement.service.mean_s(1) for placement, _ in self.kinds])[self.kind]
@@ -472,10 +488,10 @@ class _Parts:
                 return at(slots, 1 + (cv2 - 1) / count, PULL)
 
     def _erratic(self, mean: Array, quantile: Array, arrival_cv2: Array) -> tuple[Array, Array]:
-        """Return times, in those of a batch of one, for service that varies more than what is tabulated.
+        """Return mean and percentile, corrected where service times vary more than in the table (cv > `_TABLED_CV`).
 
-        Waits grow with ca² + cs² (Allen and Cunneen 1990), from those of the largest cv tabulated. The service time is
-        that of the batch that forms at servers that are always busy.
+        Both are in units of the time of a batch of one. Waits grow in proportion to ca² + cs² (Allen and Cunneen 1990)
+        from the waits at `_TABLED_CV`. The service time is that of a batch as it forms at servers that are always busy.
         """
         mean, quantile = mean.copy(), quantile.copy()
         below = self.percentile / 100
@@ -505,17 +521,21 @@ class _Parts:
         return mean, quantile
 
     def _apart(self) -> Array:
-        """Return how far slots that batch differ from one queue per replica, in high percentiles (0–1).
+        """Return how much the slots of a replica behave like separate queues (1) or one queue (0), in high percentiles.
 
         Measured, not derived: with idle capacity the slowest items of several slots are as fast as if each slot had a
-        queue of its own. One queue for all slots forms batches only when all are busy, and then large ones at once.
+        queue of its own. One queue for all slots forms batches only when all slots are busy, and then large batches.
         """
         batches = np.array([batch > 1 for _, batch in self.kinds])[self.kind]
         high = min(max((self.percentile - 50) / 45, 0.0), 1.0)
         return np.where(batches, high * np.clip((1 - self.utilization) / _ROOM, 0.0, 1.0), 0.0)
 
     def _periodic(self, placement: Placement, at: Counts, poisson_mean: Array, poisson: Array) -> tuple[Array, Array]:
-        """Return mean and percentile of N·D/D/c: streams pinned to a replica meet the same streams in every period."""
+        """Return mean and percentile of N·D/D/c, in seconds: streams that share a replica meet again in every period.
+
+        `at` are the parts of `placement`. The results never exceed `poisson_mean` and `poisson`, the times with Poisson
+        arrivals.
+        """
         assert self.load.sessions is not None
         utilization, service_s = self.utilization[at], placement.service.mean_s(1)
         # Varying service times queue even with regular arrivals; the wait due to the phases comes on top.
@@ -534,7 +554,7 @@ class _Parts:
         )
 
     def _regular(self, placement: Placement, utilization: Array) -> tuple[Array, Array]:
-        """Return mean and percentile of D/G/c at one replica (Kraemer and Langenbach-Belz 1976)."""
+        """Return mean and percentile of D/G/c at one replica, in seconds (Kraemer and Langenbach-Belz 1976)."""
         servers, service_s = placement.concurrency, placement.service.mean_s(1)
         cv2 = placement.service.cv**2
         if cv2 == 0:
@@ -551,7 +571,10 @@ class _Parts:
     def _patient(
         self, placement: Placement, batch: int, at: Counts, mean: Array, quantile: Array
     ) -> tuple[Array, Array]:
-        """Return mean and percentile where servers wait for a batch to fill: the larger of table and filling time."""
+        """Return mean and percentile, in seconds, for servers that wait for a batch to fill.
+
+        They are the larger of `mean` and `quantile`, from the table, and the times of a batch that fills.
+        """
         replicas, law, wait_s = self.replicas[at], placement.service, placement.batch_wait_s
         rate = self.utilization[at] * replicas * capacity_rps(placement, batch)
         joins = rate if self.routing is Routing.PULL else rate / replicas
@@ -565,7 +588,7 @@ class _Parts:
 
 
 def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
-    """Return mean and variance of the time of items whose batch waits to fill and then starts at once."""
+    """Return mean (s) and variance (s²) of the time of items whose batch waits to fill and then starts immediately."""
     law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
     _fill(joins_rps, placement.batch_wait_s, batch, law.fixed_s, law.per_item_s, law.cv, mean, variance)
     return mean, variance

@@ -1,1 +1,1 @@
-"""What is served when not everything can be: what-if subproblems, shares by priority, and the knapsack."""
+"""Overload: which share of each demand is served when not everything fits, by priority and by a knapsack search."""

@@ -1,8 +1,8 @@
 """Multi-dimensional knapsack: serve as many owners as possible within several limited resources.
 
-An owner can be served in several ways (columns), each with its need of every resource. Prices of the resources come
-from the Lagrangian dual. The columns that need least at these prices are taken first; exchanges and a bounded tree
-search improve on that. Owners are pipelines served in full, and resources are pools and money.
+An owner is a pipeline that is served in full; the resources are pools and money. An owner can be served in several
+ways, the columns; each column needs an amount of every resource. The Lagrangian dual gives prices of the resources.
+Columns with the least need at these prices are taken first. Exchanges and a bounded tree search improve the result.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ _CANDIDATES = 64  # columns tried in pairs to replace one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """N columns: their owners (`owner[N]`, increasing) and what each needs (`need[N, R]`) of `available[R]`.
+    """N columns and R resources: the owner of each column, its needs, and the amounts available.
 
-    A negative need gives something back. `available` is never below 0; all values are finite.
+    `owner` (N,) is in ascending order. `need` (N, R) and `available` (R,) are in the units of the resources, all
+    finite, `available` at least 0. A negative need frees some of a resource.
     """
 
     owner: Counts
@@ -34,10 +35,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The `columns` chosen, at most one of each owner, and the dual.
+    """The chosen columns, at most one of each owner, and the solution of the dual.
 
-    `at_most` is an upper bound of the owners that could be served with these columns. `prices[R]` are per unit of each
-    resource, in owners served.
+    `columns` are positions in `Columns`. `at_most` is an upper bound of the number of owners that any selection of
+    columns serves. `prices` (R,) are the price of a unit of each resource, in owners served.
     """
 
     columns: tuple[int, ...]
@@ -46,7 +47,7 @@ class Selection:
 
 
 def select(columns: Columns) -> Selection:
-    """Return columns that serve as many owners as were found, those that need least at the prices first."""
+    """Return the largest selection of columns that the search finds: at most one of each owner, within `available`."""
     count = len(columns.available)
     scarce = np.nonzero(columns.available > _SLACK)[0]
     exhausted = np.setdiff1d(np.arange(count), scarce)
@@ -70,20 +71,23 @@ def select(columns: Columns) -> Selection:
 
 
 def floor_of(bound: float) -> int:
-    """Return the whole number of owners that `bound` allows."""
+    """Return the largest whole number of owners within `bound`, an upper bound with rounding errors."""
     return int(np.floor(bound + 1e-6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Normal:
-    """The columns, with needs as shares of what is available; those of owner p begin at `starts[p]`."""
+    """The columns, with needs as shares of the available amounts; the columns of owner p begin at `starts[p]`."""
 
     owner: Counts
     starts: Counts
     need: Array
 
     def descend(self) -> tuple[list[int], Array, float]:
-        """Return the best filling found while minimising the dual, the prices at its least value, and that value."""
+        """Minimise the dual; return the largest selection found meanwhile, the best prices, and the least value.
+
+        The least value of the dual is an upper bound of the number of owners served.
+        """
         count = len(self.starts)
         prices = np.full(self.need.shape[1], 1.0 / max(1, self.need.shape[1]))
         first = self.need[self.starts].sum(axis=0)
@@ -115,7 +119,7 @@ class _Normal:
         return (filled if len(filled) >= len(best) else best), at, least
 
     def fill(self, prices: Array) -> list[int]:
-        """Return the columns that fit one after the other, those that need least at `prices` first."""
+        """Return a selection: columns by rising need at `prices`, each taken if it still fits."""
         cost = self.need @ prices
         left = np.ones(self.need.shape[1])
         chosen: list[int] = []
@@ -129,7 +133,10 @@ class _Normal:
         return chosen
 
     def improve(self, chosen: list[int], prices: Array) -> list[int]:
-        """Return the columns after exchanges: two replace one, or one replaces another that needs more at `prices`."""
+        """Return the selection `chosen` after additions and exchanges.
+
+        A column is added where one fits. Two replace one, or one replaces another that needs more at `prices`.
+        """
         cost = self.need @ prices
         order = np.array(self._ordered(cost), dtype=np.int64)
         for _ in range(4 * len(self.starts)):

@@ -1,7 +1,7 @@
-"""Share capacity and budget when not everything can be served, and name the constraint that binds.
+"""Share capacity and budget when not everything can be served, and name the binding constraint of each pipeline.
 
-Minimums come first, then pipelines by priority. Within one priority as many pipelines as possible are served in full,
-and the others get equal shares of what is left. The number of searches per pipeline is bounded.
+The minimum replicas of all pipelines come first, then pipelines by priority. Within one priority as many pipelines as
+possible are served in full; the shares of the others are raised together. The searches per pipeline are limited.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,38 +26,42 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 RESOLUTION = 256
-"""Shares are raised in steps of 1 / RESOLUTION or finer, shares below that in steps of its powers."""
+"""Shares are raised in steps of 1 / RESOLUTION or finer; shares below 1 / RESOLUTION in steps of its powers."""
 
 BUDGET = Limit(kind=LimitKind.BUDGET)
 
 _SEARCHES = 100
-"""Searches per pipeline while shares are raised, half of them together with others; then its share stays."""
+"""The most searches for one pipeline while shares are raised, half of them while shares rise together; then its share
+stays."""
 
 FINE = 16
-"""A single short pipeline with few placements gets its share in steps down to 1 / (RESOLUTION · FINE)."""
+"""If only one pipeline with few placements is short, its share rises in steps down to 1 / (RESOLUTION · FINE)."""
 
 _FRACTION = 0.1
-"""The finest step, as a share of the load of one replica."""
+"""The finest step of a share, as a share of the load of one replica."""
 
 _FEW_PLACEMENTS = 12
-"""The most placements, of all stages together, with which a share is raised in fine steps: with more it takes long."""
+"""The most placements of a pipeline for which a share is raised in fine steps: with more it takes long."""
 
 _WHOLE = 1e-6
 """A share this near to a multiple of a step is that multiple."""
 
 _PASSES = 3
-"""How often each share is raised on its own, within what the others leave."""
+"""How often each share is raised alone, within what the other pipelines leave."""
 
 _ROUNDS = 4
-"""How often plans at other prices of pools and money are added, to choose which pipelines are served in full."""
+"""How often plans made at new prices of pools and money are added to those from which `_selection` chooses."""
 
 _SMALL = 5
-"""In groups up to this size every larger set of pipelines is tried together."""
+"""In groups of up to this many pipelines, every larger set to serve in full is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The share of its demand that a pipeline is served, and how; `answer` is None without room for its minimums."""
+    """The share of a pipeline's demand that is served (0–1), how it is served, and the constraint that binds.
+
+    `answer` is None where not even the minimum replicas fit. `limit` is None where the whole demand is served.
+    """
 
     served: float
     answer: Answer | None
@@ -65,10 +69,11 @@ class Share:
 
 
 def share_out(fleet: Fleet, capacity: Counts, budget_per_hour: float) -> Mapping[PipelineKey, Share]:
-    """Return the share of each pipeline within `capacity` (units of the supply) and budget, and what limits it.
+    """Return how much of each pipeline's demand is served within `capacity` and `budget_per_hour`, and how.
 
-    The minimums of all pipelines come before any SLA, by priority. Within one priority as many pipelines as possible
-    are served in full; the others get equal shares first, and what one cannot use goes to the rest.
+    `capacity` is in units of `fleet.supply`, the budget in USD. The minimum replicas of all pipelines come before any
+    SLA, by priority. Within one priority as many pipelines as possible are served in full. The shares of the others
+    rise together; when one cannot rise further, the rest continue.
     """
     pipelines = by_priority(fleet.problem.pipelines)
     state = _State(fleet=fleet, capacity=capacity, budget_per_hour=budget_per_hour)
@@ -92,7 +97,7 @@ def share_out(fleet: Fleet, capacity: Counts, budget_per_hour: float) -> Mapping
             limit = None
             if served < 1:
                 step = min(_step(pipeline), _reach(fleet, pipeline))
-                # A multiple of the step, whose tables are known. Less than half a step more is not worth naming.
+                # A multiple of the step, because tables for it are cached; at least half a step above `served`.
                 more = (floor(served / step + 0.5) + 1) * step
                 left, money = state.left(pipeline.key)
                 limit = blame(state.what_if(pipeline), more, left, money, mixing=answer.mixing)
@@ -105,9 +110,10 @@ def blame(
 ) -> Limit:
     """Return the constraint that keeps `share` of the demand from being served within `capacity` and `budget_per_hour`.
 
-    The first whose lifting alone would help, in the order: budgets, pools by name, bounds of the stages by name, SLA.
-    Where none helps alone, all but the SLA are lifted and put back one by one in the same order; the first that cannot
-    be put back is returned. It is the SLA where lifting all the others does not help.
+    It is the first constraint without which the share could be served, in the order: budgets, pools by name, bounds of
+    the stages by name, SLA. Where lifting no single constraint helps, all but the SLA are lifted and put back one by
+    one in the same order; the first that cannot be put back is returned. The SLA is returned where the share cannot be
+    served even then.
     """
     pipeline, share = what_if.pipeline, min(share, 1.0)
     money = max(0.0, min(budget_per_hour, own_budget(pipeline)))
@@ -117,7 +123,7 @@ def blame(
         return what_if.answer(share, capacity, at_most, lifted=lifted, mixing=mixing, exact=False) is not None
 
     def first_that_helps(limits: Sequence[Limit]) -> Limit | None:
-        """Return the first of `limits` that helps alone; none does where all of them together do not."""
+        """Return the first of `limits` whose lifting alone helps; None at once if lifting all of them does not."""
         if not limits or not servable(limits):
             return None
         if len(limits) == 1:
@@ -148,7 +154,7 @@ def blame(
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    """The share and answer of each pipeline so far. Together they keep to `capacity` and `budget_per_hour`."""
+    """The share and answer of each pipeline so far. All answers together keep `capacity` and `budget_per_hour`."""
 
     fleet: Fleet
     capacity: Counts
@@ -163,7 +169,7 @@ class _State:
         return self.what_ifs[pipeline.key]
 
     def left(self, *keys: PipelineKey) -> tuple[Counts, float]:
-        """Return the capacity and money that all pipelines but `keys` leave."""
+        """Return the capacity and the money (USD per hour) that all pipelines except `keys` leave."""
         others = [answer for key, answer in self.answers.items() if key not in keys]
         use = sum((answer.use for answer in others), np.zeros_like(self.capacity))
         return self.capacity - use, self.budget_per_hour - sum(answer.cost_per_hour for answer in others)
@@ -177,9 +183,9 @@ class _State:
         mixing: Mixing = Mixing.OVERFLOW,
         exact: bool = False,
     ) -> Answer | None:
-        """Return how `share` of the pipeline is served in what the others leave, or None.
+        """Return how `share` of the pipeline's demand is served within what the other pipelines leave, or None.
 
-        `prices` are those of a unit of each pool, and of money.
+        `prices` are the price of a unit of each pool and the price of money. None also after `_SEARCHES` searches.
         """
         what_if = self.what_if(pipeline)
         if what_if.searches > _SEARCHES:
@@ -201,7 +207,7 @@ class _State:
         self.served[pipeline.key] = share
 
     def tighten(self, pipeline: Pipeline) -> None:
-        """Serve the pipeline's share at least cost in what the others leave, where that saves something."""
+        """Serve the pipeline's present share at least cost within what the other pipelines leave."""
         if self.answers[pipeline.key].mixing is Mixing.ANY or self.served[pipeline.key] == 0:
             return
         capacity, money = self.left(pipeline.key)
@@ -213,7 +219,7 @@ class _State:
 
 
 def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
-    """Serve as many of `group` in full as possible, within what minimums and higher priorities leave."""
+    """Serve as many pipelines of `group` in full as possible, within what minimums and higher priorities leave."""
     if len(group) == 1:
         answer = state.answer(group[0], 1.0, mixing=Mixing.ANY, exact=True)
         if answer is not None:
@@ -249,7 +255,7 @@ def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
 
 
 def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
-    """Return minimums that leave more of the contended pools, for the pipelines that have such."""
+    """Return minimum replicas that use less of the contended pools, for the pipelines that can have such."""
     in_full = [(p, state.answer(p, 1.0)) for p in group]
     capacity, money = state.left()
     occupied = np.zeros_like(capacity)
@@ -281,7 +287,10 @@ def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
 
 
 def _selection(state: _State, group: Sequence[Pipeline]) -> dict[int, Answer]:
-    """Return which of `group` are served in full and how, by position: the most of plans made at several prices."""
+    """Return which pipelines of `group` are served in full, by position, and how.
+
+    The knapsack chooses as many as possible, from plans made at several prices of pools and money.
+    """
     capacity, money = state.left()
     minimums = [state.answers[p.key] for p in group]
     paid = isfinite(money)
@@ -330,7 +339,7 @@ def _selection(state: _State, group: Sequence[Pipeline]) -> dict[int, Answer]:
 
 
 def _one_more(state: _State, group: Sequence[Pipeline], minimums: Mapping[PipelineKey, Answer]) -> None:
-    """Try every set with one more pipeline of a small group together, as long as one is found."""
+    """Serve one more pipeline of a small group in full, again and again, as long as any larger set can be served."""
     count = sum(state.served[p.key] >= 1 for p in group)
     keys = [p.key for p in group]
     for size in range(count + 1, len(group) + 1):
@@ -347,7 +356,10 @@ def _one_more(state: _State, group: Sequence[Pipeline], minimums: Mapping[Pipeli
 def _in_full_together(
     state: _State, chosen: Sequence[PipelineKey], others: Mapping[PipelineKey, Answer], keys: Sequence[PipelineKey]
 ) -> Mapping[PipelineKey, Answer] | None:
-    """Return how `chosen` are served in full beside the minimums of `others`, which may move to other pools."""
+    """Return how `chosen` are served in full beside the minimums of `others`, or None.
+
+    The minimums may move to other pools.
+    """
     capacity, money = state.left(*keys)
     left = capacity - sum((answer.use for answer in others.values()), np.zeros_like(capacity))
     rest = money - sum(answer.cost_per_hour for answer in others.values())
@@ -361,7 +373,7 @@ def _in_full_together(
 
 
 def _level(state: _State, rest: Sequence[Pipeline]) -> None:
-    """Raise the shares of `rest` together as far as possible, then those that can still rise."""
+    """Raise the shares of `rest` together as far as possible, then one by one the shares that can still rise."""
     active, level = list(rest), 0
     while len(active) > 1:
         level, raised = _raise_together(state, active, level)
@@ -393,9 +405,10 @@ def _level(state: _State, rest: Sequence[Pipeline]) -> None:
 
 
 def _step(pipeline: Pipeline) -> float:
-    """Return the step of a pipeline's share, from half of 1 / RESOLUTION up: a power of 2 items per second.
+    """Return the step in which a pipeline's share rises, between 0.5 / RESOLUTION and 1 / RESOLUTION.
 
-    Subproblems of the same loads are then reused when the demand changes.
+    A step is a power of 2 in items per second, so that the same loads occur again, and their subproblems are reused,
+    when the demand changes.
     """
     mantissa, _ = frexp(pipeline.demand.entry_rate_rps)
     return 0.5 / (mantissa or 0.5) / RESOLUTION
@@ -406,7 +419,7 @@ def _few_placements(pipeline: Pipeline) -> bool:
 
 
 def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tuple[int, bool]:
-    """Raise all of `active` from `low` to the highest common level; return it, and whether it rose."""
+    """Raise all of `active` from level `low` to the highest common level; return that level, and whether it rose."""
     found: dict[PipelineKey, Answer] = {}
     capacity, money = state.left(*(p.key for p in active))
 
@@ -426,7 +439,7 @@ def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tupl
 def _together_at(
     state: _State, active: Sequence[Pipeline], share: float, capacity: Counts, money: float
 ) -> Mapping[PipelineKey, Answer] | None:
-    """Return how all of `active` get `share`, each as if alone; None where that does not fit together."""
+    """Return how each of `active` gets `share` as if it were alone; None where these answers do not fit together."""
     answers: dict[PipelineKey, Answer] = {}
     for pipeline in active:
         what_if = state.what_if(pipeline)
@@ -445,9 +458,10 @@ def _together_at(
 
 
 def _raise(state: _State, pipeline: Pipeline, unit: float, *, below: int, mix: bool = True) -> None:
-    """Raise the share of one pipeline as far as possible within what the others leave, in steps of `unit`.
+    """Raise the share of one pipeline as far as possible within what the other pipelines leave, in steps of `unit`.
 
-    Level `below` is known not to be reached, except by a mix of pools other than overflow. No share is more than 1.
+    A level is a number of steps. The caller knows that level `below` is not reached, except perhaps by a mix of pools
+    other than overflow, which is tried with `mix`. No share exceeds 1.
     """
     found: list[Answer] = []
 
@@ -479,7 +493,10 @@ def _raise(state: _State, pipeline: Pipeline, unit: float, *, below: int, mix: b
 
 
 def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tuple[int, int]:
-    """Return a level that is reached, or `low`, and one that is not, or `high`, in growing steps from `guess`."""
+    """Return narrower limits of the highest level reached, found in growing steps from `guess`.
+
+    The first is `low` or a level that is reached, the second `high` or a level that is not.
+    """
     step = 1
     if reaches(guess):
         low = guess
@@ -497,10 +514,10 @@ def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tu
 
 
 def _highest(low: int, high: int, reaches: Callable[[int], bool]) -> int:
-    """Return the highest level from `low` to below `high` that is reached; `low` itself is not tried.
+    """Return the highest level from `low` to `high` - 1 that is reached; `low` itself is not tried.
 
-    The level above `low` comes first: where it is not reached, no load may be, and one search shows it. The last
-    level that was reached is the one returned.
+    Level `low` + 1 is tried first: often no load can be served at all, and then one search shows that. The last call
+    of `reaches` that returned True was for the level returned.
     """
     middle = low + 1
     while high - low > 1:
@@ -513,7 +530,7 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool]) -> int:
 
 
 def _raise_a_little(state: _State, pipeline: Pipeline) -> None:
-    """Raise a share that is smaller than one step, because the demand is many times the capacity."""
+    """Raise the share of a pipeline that serves nothing yet, in steps small enough for a demand far above capacity."""
     power = max(2, 1 + floor(-log(_reach(state.fleet, pipeline), RESOLUTION)))
     if state.answer(pipeline, float(RESOLUTION) ** -(power + 1)) is None:
         return  # no load can be served
@@ -523,9 +540,10 @@ def _raise_a_little(state: _State, pipeline: Pipeline) -> None:
 
 
 def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
-    """Return a share above which the most replicas allowed cannot serve; of one item per second without replicas.
+    """Return a share (at most 1) of the demand above which even the most replicas allowed cannot serve.
 
-    It keeps the tables for an absurd demand small.
+    For a stage without replicas it is the share of one item per second. It keeps tables small where the demand is far
+    above all capacity.
     """
     demand, share = pipeline.demand, 1.0
     for stage in pipeline.stages:
@@ -539,7 +557,10 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
 
 
 def _minimum(state: _State, pipeline: Pipeline) -> tuple[Answer | None, Limit | None]:
-    """Return the cheapest answer with the stages that fit at their minimum; or None, and the constraint that binds."""
+    """Return the cheapest answer with minimum replicas, of as many stages as fit, and None.
+
+    Where nothing fits, return None and the binding constraint.
+    """
     capacity, money = state.left()
     subproblem = state.what_if(pipeline).minimum(capacity)
     choice = cheapest(subproblem)
@@ -555,7 +576,7 @@ def _minimum(state: _State, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
 
 
 def _with_all_options(state: _State, pipeline: Pipeline) -> None:
-    """Find the minimums of a pipeline again over the whole tables, so that its plan has a next step."""
+    """Replace the minimum replicas of a pipeline by a choice of its whole tables, so that its plan has a next step."""
     answer = state.answers[pipeline.key]
     if not answer.complete:
         return
@@ -568,7 +589,7 @@ def _with_all_options(state: _State, pipeline: Pipeline) -> None:
 
 
 def _those_with_room(subproblem: Subproblem) -> Subproblem:
-    """Return the subproblem with as many stages as fit, those near the entry first; the others have no replicas."""
+    """Return the subproblem with as many stages as fit, nearest to the entry first; other stages have no replicas."""
     depth: dict[StageName, int] = {}
     for table in subproblem.tables:
         depth[table.stage.name] = 1 + max((depth[name] for name in table.stage.after), default=0)

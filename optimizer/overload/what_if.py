@@ -1,6 +1,6 @@
 """Serve one pipeline under changed conditions: another share, latency, budget, bound or pool.
 
-Tables and search are those of the plan, so that an answer is what a plan under these conditions would be.
+Tables and search are the same as for a plan, so that an answer is the plan that these conditions would lead to.
 """
 
 from collections.abc import Collection
@@ -29,7 +29,7 @@ _SLACK = 1e-9
 """Relative tolerance of latencies, for rounding."""
 
 _PAIRS = 12
-"""The most pairs of placements in one search; `MIXED_PAIRS` is for all searches together."""
+"""The most pairs of placements for which a search mixes pools; `MIXED_PAIRS` limits all such searches together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class _Infeasible:
     mixing: Mixing
 
     def covers(self, share: float, capacity: Counts, budget_per_hour: float, mixing: Mixing) -> bool:
-        """Return whether this request is infeasible too."""
+        """Return whether the request of the arguments is infeasible because this one is."""
         return (
             share >= self.share
             and budget_per_hour <= self.budget_per_hour
@@ -53,7 +53,7 @@ class _Infeasible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """A request in which lifted limits are replaced."""
+    """A request in which lifted limits are replaced by values that do not limit."""
 
     share: float
     stages: tuple[Stage, ...]
@@ -63,9 +63,10 @@ class _Request:
 
 
 class WhatIf:
-    """Searches for one pipeline of a fleet under changed conditions. Keeps tables, subproblems and infeasible requests.
+    """Searches for one pipeline of a fleet under changed conditions.
 
-    `searches` counts the searches, so that callers can bound their work.
+    It keeps tables, subproblems and infeasible requests for later searches. `searches` counts the searches, so that
+    callers can limit their work.
     """
 
     def __init__(self, fleet: Fleet, pipeline: Pipeline) -> None:
@@ -95,11 +96,11 @@ class WhatIf:
     ) -> Answer | None:
         """Return the cheapest way to serve `share` of the demand within `capacity` and `budget_per_hour`, or None.
 
-        `capacity` is in units of the fleet's supply. `latency_s` replaces that of the SLA. `lifted` are limits of
-        pools, stages and the SLA that do not apply. Without `pool_prices` the least cost with switching is searched
-        for; with them (per unit) the least of `money_price` times the cost plus the price of what is used. `mixing`
-        says how stages may run on several pools where overflow alone is infeasible. Without `exact` the result is the
-        cheapest that the search found.
+        `capacity` is in units of the fleet's supply. `latency_s` replaces the latency of the SLA. `lifted` are limits
+        (of pools, of stage bounds, or the SLA) that do not apply. Without `pool_prices` cost plus switching cost is
+        minimised; with them (price of a unit of each pool) `money_price` · cost + the price of the units used.
+        `mixing` says how stages may run on several pools where overflow alone is infeasible. Without `exact` the
+        greedy search's result is enough if it finds one.
         """
         plain = not lifted and latency_s is None
         if plain and any(refusal.covers(share, capacity, budget_per_hour, mixing) for refusal in self._infeasible):
@@ -118,7 +119,7 @@ class WhatIf:
         return answer
 
     def minimum(self, capacity: Counts) -> Subproblem:
-        """Return the subproblem of the minimum replicas, without load."""
+        """Return the subproblem of running the minimum replicas within `capacity`, without load."""
         pipeline, fleet = self.pipeline, self._fleet
         stages = tuple(
             replace(
@@ -140,7 +141,10 @@ class WhatIf:
         return subproblem.within(capacity).priced([table.cost_per_hour for table in subproblem.tables])
 
     def short_alone(self, share: float, capacity: Counts, budget_per_hour: float) -> list[int]:
-        """Return the positions of the stages that cannot be served even alone, the one that carries least first."""
+        """Return the positions of the stages that cannot carry `share` even with all of `capacity` and budget alone.
+
+        The stage that carries the least comes first.
+        """
         request = self._request(share, frozenset(), capacity, None)
         short = [k for k in range(len(request.stages)) if self._first_row(request, k, budget_per_hour) is None]
         return sorted(short, key=lambda k: self._carried(request, k))
@@ -208,9 +212,9 @@ class WhatIf:
         return _Request(share=share, stages=stages, supply=supply, capacity=capacity, latency_s=latency_s)
 
     def _stuck(self, request: _Request, budget_per_hour: float) -> bool:
-        """Return whether a stage alone, or the least needs of all stages, exceed the limits.
+        """Return whether one stage alone, or the least needs of all stages together, exceed the limits.
 
-        The stage that was infeasible last time is tried first: where it is again, no other table is needed.
+        The stage at which the last request failed is tried first: if it fails again, no other table is needed.
         """
         use, cost = np.zeros_like(request.capacity), 0.0
         for position, index in enumerate(self._order):
@@ -223,14 +227,14 @@ class WhatIf:
         return False
 
     def _first_row(self, request: _Request, index: int, budget_per_hour: float) -> tuple[Counts, float] | None:
-        """Return the least use of each pool and the least cost of a stage; None where it cannot be served alone."""
+        """Return the least use of each pool and the least cost of a stage; None where the stage fails even alone."""
         table = self._table(request, index, Mixing.OVERFLOW)
         use = np.empty_like(request.capacity)
         cost = _least(
             table.use,
             table.cost_per_hour,
             table.percentile_s,
-            # With joins only the mean is known to be at most the latency of the whole.
+            # With joins only the mean of a stage is known not to exceed the latency of the pipeline.
             table.percentile_s if self._serial else table.mean_s,
             request.capacity,
             budget_per_hour + TOLERANCE,
@@ -288,7 +292,7 @@ class WhatIf:
 
     @staticmethod
     def _highest(stage: Stage, supply: Supply) -> tuple[int, ...]:
-        """Return the most replicas of each placement: all that a table depends on of the limits of the pools."""
+        """Return the most replicas of each placement. A table depends on the limits of the pools only through them."""
         return tuple(min(p.max_replicas, supply.most(p)) for p in stage.placements)
 
 
@@ -303,10 +307,10 @@ def _least(
     most_latency: float,
     least_use: Counts,
 ) -> float:
-    """Return the least cost of the rows within all limits, infinite where there are none.
+    """Return the least cost of the rows within all limits, infinite if there are none.
 
-    The least use of each pool by these rows is written to `least_use`. One of the two latencies within the limit is
-    enough.
+    The least use of each pool by these rows is written to `least_use`. A row keeps `most_latency` if one of its two
+    latencies does.
     """
     least = np.inf
     for row in range(len(cost)):
@@ -336,6 +340,6 @@ def _unbounded(placement: Placement, stage: Stage, rate_rps: float, sessions: fl
 
 
 def _ample(stages: Collection[Stage], supply: Supply) -> int:
-    """Return the units that hold every replica of `stages` on one pool."""
+    """Return a number of units large enough for every replica of `stages` on one pool."""
     replicas = sum(p.max_replicas for stage in stages for p in stage.placements)
     return int(replicas * supply.units_per_instance.max(initial=1))

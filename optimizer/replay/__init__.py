@@ -1,1 +1,1 @@
-"""A plan checked by simulating its queues with the planned load."""
+"""Check a plan by a simulation of its queues with the planned load."""

@@ -1,8 +1,8 @@
-"""Simulate the queues of one stage in compiled code: when each item leaves, given when it arrives.
+"""Simulate the queues of one stage in compiled code: departure times of items from their arrival times.
 
-A pipeline is simulated stage by stage; departures from one stage are arrivals at the next, so that no event calendar
-over the whole pipeline is needed. Each queue is first come, first served. A free server takes the waiting items up to
-its batch limit; with a batch wait it starts as soon as the batch is full or its oldest item has waited that long.
+A pipeline is simulated stage by stage. Departures from one stage are arrivals at the next, so that no event calendar
+for the whole pipeline is needed. Each queue is first come, first served. A free server takes the waiting items up to
+its batch limit. With a batch wait it starts when the batch is full or its oldest item has waited that long.
 
 Service times are gamma distributed. They are a function of the seed and of the first item of the batch, so that two
 allocations are compared under the same random numbers.
@@ -28,15 +28,17 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _TO_UNIT = 2.0**-53
 _SPREAD = (5**0.5 - 1) / 2
-"""Multiples of the golden ratio fill the unit interval evenly: turns by weight without a state per replica."""
+"""Multiples of the golden ratio, modulo 1, fill the unit interval evenly. They give groups turns in proportion to their
+weight without a state per group."""
 _DRAWS_KEPT = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerGroup:
-    """Equal replicas; each serves `concurrency` batches at a time.
+    """A group of equal replicas; each serves `concurrency` batches at a time, of up to `batch` items.
 
-    A batch of b takes `fixed_s + b · per_item_s` on average, with coefficient of variation `cv`.
+    A batch of b items takes `fixed_s + b · per_item_s` on average, with coefficient of variation `cv`. A batch waits at
+    most `batch_wait_s` to fill.
     """
 
     replicas: int
@@ -54,14 +56,14 @@ class ServerGroup:
 
     @property
     def capacity_rps(self) -> float:
-        """Return the items per second that one replica completes with full batches."""
+        """Return the items per second that one replica of the group completes with full batches."""
         return self.concurrency * self.batch / (self.fixed_s + self.batch * self.per_item_s)
 
 
 class _Items(NamedTuple):
-    """Times of the items, shape (items,): arrivals (ascending); departures and starts, which kernels write.
+    """Times of the items, shape (items,): arrivals, ascending; departures and starts of service, written by kernels.
 
-    `starts` may be empty; then it is not written.
+    `starts` is not written if it is empty.
     """
 
     arrivals: Array
@@ -70,7 +72,10 @@ class _Items(NamedTuple):
 
 
 class _Servers(NamedTuple):
-    """One entry per server or replica: its group (a row of `draws`), batch limit, and wait, fixed, per item, cv."""
+    """The n servers or replicas: their `group` (n,), which is a row of `draws`, and their batch limits `batch` (n,).
+
+    The columns of `times` (n, 4) are batch wait, fixed time, time per item (all in seconds) and cv.
+    """
 
     group: Counts
     batch: Counts
@@ -79,7 +84,11 @@ class _Servers(NamedTuple):
 
 
 class _Queues(NamedTuple):
-    """Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers from `first_slot[q]` on."""
+    """The items and servers of each queue.
+
+    Queue q has the items `order[first_item[q] : first_item[q + 1]]` and the servers `first_slot[q]` to
+    `first_slot[q + 1]` - 1.
+    """
 
     order: Counts
     first_item: Counts
@@ -95,13 +104,15 @@ def serve(
     seed: int,
     starts_s: Array | None = None,
 ) -> Array:
-    """Return when each item leaves a stage, in seconds, in the order of `arrivals_s` (ascending, shape (n,)).
+    """Return the time at which each item leaves the stage, in seconds, in the order of `arrivals_s` (n,), ascending.
 
-    `sessions` (n,) is the stream of each item; only Sticky uses it: streams take turns in the order of their first
-    items. Turns go to groups in proportion to their capacity, then to the replicas of the group. LeastLoaded picks the
-    replica with the fewest items, queued and in service, for its capacity; replicas with equal loads take turns. With
-    Pull the server that has been idle longest takes the next items. The times at which services begin are written to
-    `starts_s` (n,) if it is given.
+    `sessions` (n,) is the stream of each item. With RoundRobin each item has a turn. With Sticky each stream has one,
+    in the order of first items, and keeps its replica. Turns go to groups in proportion to capacity, and within a group
+    to its replicas in sequence. With Random each item goes to a random replica, in proportion to capacity. LeastLoaded
+    picks the replica with the fewest items, queued and in service, in relation to its capacity; replicas with equal
+    loads take turns. With Pull the server that has been idle longest takes the next items.
+
+    The times at which service begins are written to `starts_s` (n,), if given.
     """
     n = len(arrivals_s)
     if n == 0:
@@ -147,14 +158,14 @@ def serve(
 
 
 def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
-    """Return batch limits, shape (groups,), and wait, fixed, per item in seconds and cv, shape (groups, 4)."""
+    """Return `batch` and `times` as in `_Servers`, one row per group."""
     batch = np.array([group.batch for group in groups], dtype=np.int64)
     times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
     return batch, times
 
 
 def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routing: Routing, seed: int) -> Counts:
-    """Return the replica of each item, for routings that do not look at the state of the queues."""
+    """Return the position of each item's replica, for routings that do not depend on the state of the queues."""
     turn = np.arange(n, dtype=np.int64)
     if routing is Routing.STICKY:
         turn = _rank_of_first(sessions)
@@ -179,7 +190,7 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
 
 
 def _rank_of_first(sessions: Counts) -> Counts:
-    """Return for each item the number of sessions that appeared before its own."""
+    """Return for each item the number of sessions that appeared before the item's own session did."""
     if sessions.min() < 0 or sessions.max() > 4 * len(sessions) + 1024:
         _, sessions = np.unique(sessions, return_inverse=True)
     ranks = np.empty(len(sessions), dtype=np.int64)
@@ -189,7 +200,7 @@ def _rank_of_first(sessions: Counts) -> Counts:
 
 @compiled
 def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
-    """Write the rank of each item's session to `ranks`; `known` has -1 for each session."""
+    """Write the rank of each item's session to `ranks`; `known` has -1 for each session and becomes the ranks."""
     count = 0
     for item in range(len(sessions)):
         session = sessions[item]
@@ -200,7 +211,7 @@ def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
 
 
 def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
-    """Return `_unit(_mix(...))` of each counter."""
+    """Return a random number in [0, 1) for each counter: `_mix` of the counter and the seed, as an array."""
     z = counter * _GOLDEN + np.uint64((seed ^ 0x5DEECE66D) & _MASK)
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
@@ -209,7 +220,7 @@ def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
 
 @compiled
 def _mix(z: np.uint64) -> np.uint64:
-    """Return the finaliser of splitmix64 (Steele, Lea and Flood 2014): a good hash of 64 bits."""
+    """Return a hash of `z`: the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return z ^ (z >> np.uint64(31))
@@ -217,7 +228,10 @@ def _mix(z: np.uint64) -> np.uint64:
 
 @compiled
 def _gamma(cv: float, seed: np.uint64, item: int) -> float:
-    """Return a gamma variable of mean 1 (Marsaglia and Tsang 2000), a function of `seed` and `item`."""
+    """Return a gamma variable with mean 1 and coefficient of variation `cv` (Marsaglia and Tsang 2000).
+
+    It is a function of `seed` and `item`.
+    """
     shape = 1.0 / (cv * cv)
     boosted = shape < 1.0
     d = (shape + 1.0 if boosted else shape) - 1.0 / 3.0
@@ -247,16 +261,16 @@ def _gamma(cv: float, seed: np.uint64, item: int) -> float:
 
 @lru_cache(maxsize=32)
 def _draws(cvs: tuple[float, ...], seed: int) -> Array:  # noqa: ARG001 - part of the cache key
-    """Return a table for the first gamma variables of a seed, one row for each of `cvs`; NaN: not drawn yet.
+    """Return a table for the first gamma variables of a seed, one row for each of `cvs`; NaN where not drawn yet.
 
-    Plans are compared under the same random numbers, so that replays share these draws.
+    Cached: plans are compared under the same random numbers, so that replays share these draws.
     """
     return np.full((len(cvs), _DRAWS_KEPT), np.nan)
 
 
 @compiled
 def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
-    """Return `_gamma`, kept in `draws` for the first items."""
+    """Return the same as `_gamma`; the values of the first items are kept in `draws`."""
     if item >= len(draws):
         return _gamma(cv, seed, item)
     known = draws[item]
@@ -268,7 +282,7 @@ def _drawn(draws: Array, cv: float, seed: np.uint64, item: int) -> float:
 
 @compiled
 def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.uint64) -> None:
-    """Serve queues that are independent of one another; write `items.departures` and `items.starts`."""
+    """Serve queues that are independent of one another; write `items.departures`, and `items.starts` if not empty."""
     arrivals, departures, starts = items
     order, first_item, first_slot = queues
     group, batch, times, draws = servers
@@ -340,9 +354,9 @@ def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.ui
 
 @compiled
 def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relative: Array, seed: np.uint64) -> None:
-    """Serve replicas among which each item goes to the one with the least load; see `_serve_queues`.
+    """Serve items that each go to the replica with the least load; write `items` as `_serve_queues` does.
 
-    One entry of `servers`, `slots` (batches at a time) and `relative` (inverse of the weight) per replica.
+    `servers`, `slots` (batches at a time) and `relative` (inverse of the weight) have one element per replica.
     """
     arrivals, departures, starts = items
     group, batch, times, draws = servers

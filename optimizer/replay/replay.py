@@ -1,8 +1,9 @@
-"""Simulate the demand of a pipeline on a plan: its items pass the queues of one stage after the other.
+"""Simulate the demand of a pipeline on a plan: the items pass the queues of one stage after the other.
 
-Latencies of consecutive stages depend on one another, which no composition of per-stage distributions sees: batches
-arrive together, and an item that is late at one stage is late at the next. A replay is a function of its arguments: its
-random numbers are hashes of a seed, so that two plans are compared under the same random numbers.
+Latencies of consecutive stages depend on one another: the items of a batch arrive together at the next stage, and an
+item that is late at one stage is late at the next. A composition of the stages' distributions cannot show that. The
+result of a replay depends only on its arguments. Its random numbers are hashes of a seed, so that two plans are
+compared under the same random numbers.
 """
 
 import math
@@ -21,21 +22,22 @@ Placed = tuple[StageName, PoolName]
 
 _WORK_NS, _MOST_WORK_NS = 3e6, 25e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
-"""Time per item and stage, and per replica where the least loaded one is sought: they set the number of items."""
+"""Computing time per item and stage, and per replica where the least loaded one is searched for. The number of items of
+a replay follows from them."""
 _PRECISION = 0.02
 _DECIDED = 4.0
-"""A short replay decides only if it is this many half-widths from the SLA. It starts with empty queues and its
-half-width comes from few segments: at one half-width it passes plans that miss the SLA by a tenth three times as often
-as a long replay does, at four no more often."""
+"""A short replay decides only if its latency is this many half-widths from the SLA. It starts with empty queues, and
+its half-width comes from few segments: if one half-width were enough, it would pass plans that miss the SLA by a tenth
+three times as often as a long replay does; with four it does so no more often."""
 _FEWEST, _MOST = 2_000, 60_000
 _MOST_DROPPED = 60_000
-"""Items that enter at most where stages drop most of them, so that enough reach the end."""
+"""The most items that enter where stages drop most of them, so that enough reach the end."""
 _WARM_UP = 0.1
 _SEGMENTS = 16
 _INTERVAL = 1.753
 """Quantile of Student's distribution with 15 degrees of freedom for a two-sided interval of 90 %."""
 _APART_S = 1_000.0
-"""Items further apart than this, and than the drain time, never meet in a queue."""
+"""Items further apart in time than this, and than the drain time, never meet in a queue."""
 _BLOCK, _BLOCK_WARM_UP = 480, 160
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -47,8 +49,9 @@ _MASK = 2**64 - 1
 class Replayed:
     """The result of a replay, in seconds.
 
-    `latency_s` is the end-to-end latency at the SLA's percentile over the `items` that arrived after the warm-up and
-    were not dropped on the way; nine of ten replays with another seed differ from it by at most `half_width_s`.
+    `latency_s` is the end-to-end latency at the SLA's percentile, `mean_s` its mean, over the `items` that arrived
+    after the warm-up and were not dropped on the way. `half_width_s` is half the 90 % confidence interval of
+    `latency_s`.
     """
 
     latency_s: float
@@ -67,7 +70,10 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entering:
-    """Items at the entry by arrival time: session, and whether they arrive after the warm-up; shape (items,) each."""
+    """The items at the entry, in the order of arrival: time, session, and whether it is after the warm-up.
+
+    The arrays have the shape (items,).
+    """
 
     arrivals_s: Array
     sessions: Counts
@@ -85,12 +91,13 @@ def replay(
 ) -> Replayed | None:
     """Return the latency that the pipeline's demand experiences on `replicas` with the batch limits `batches`.
 
-    None where no latency can be measured: a stage has no replica, or load at or above its capacity, or all items are
-    dropped. `replicas` default to 0, `batches` to the placement's largest. Requests arrive as a renewal process with
-    the demand's rate and dispersion, the items of streams at even intervals from random phases. `items` is how many
-    arrive; the default is what a few milliseconds of work allow, and more where the half-width is too large. With
-    `decides_s` more items are used only where that latency is within the uncertainty. Limits of session slots are not
-    simulated.
+    None where no latency can be measured: a stage has no replica, or its load is at least its capacity, or all items
+    are dropped. A placement missing in `replicas` has none; one missing in `batches` has its largest batch size.
+
+    Requests arrive as a renewal process with the demand's rate and dispersion. Each stream sends items at even
+    intervals, from a random phase. `items` is the number of arrivals. By default it is what a few milliseconds of
+    computing allow, and more where the half-width is too large. With `decides_s`, a latency in seconds such as the SLA,
+    more items are used only where the result is too near to it. Limits of session slots are not simulated.
     """
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
     demand, visits = pipeline.demand, pipeline.visit_ratios
@@ -138,10 +145,11 @@ def _replay(
 def _groups(
     stage: Stage, replicas: Mapping[Placed, int], batches: Mapping[Placed, int]
 ) -> list[tuple[ServerGroup, float]]:
-    """Return the server groups of a stage, each with the factor for its simulated times.
+    """Return the server groups of a stage, each with the factor by which its simulated times are multiplied.
 
-    A replica with a saturation rate below the capacity of its service law is simulated slower, so that its utilisation
-    is the model's; the factor converts its times back to those of the law.
+    A replica with a saturation rate below the capacity of its service law is simulated with longer service times, so
+    that its utilisation is the same as in the model. The factor converts times back to those of the law, and applies
+    the stage's `latency_factor`.
     """
     found = []
     for placement in stage.placements:
@@ -171,12 +179,12 @@ def _last(pipeline: Pipeline) -> list[Stage]:
 
 
 def _leaving(pipeline: Pipeline) -> float:
-    """Return the share of the items that reach the last stage."""
+    """Return the share of the items at the entry that reach all last stages."""
     return min(pipeline.visit_ratios[stage.name] for stage in _last(pipeline))
 
 
 def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], work_ns: float) -> int:
-    """Return how many items enter: as many as `work_ns` allows, more where few of them reach the end."""
+    """Return the number of items that enter: what `work_ns` of computing allows, more where few reach the end."""
     cost = 0.0
     for stage, own in zip(pipeline.stages, groups, strict=True):
         replicas = sum(group.replicas for group, _ in own)
@@ -187,7 +195,7 @@ def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]
 
 
 def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
-    """Return a time, in seconds, after which all items of one block of arrivals have left."""
+    """Return a time, in seconds, after which all items of a block of arrivals have left: 100 batches at each stage."""
     return sum(
         100 * max(group.fixed_s + group.batch * group.per_item_s + group.batch_wait_s for group, _ in own)
         for own in groups
@@ -195,7 +203,7 @@ def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
 
 
 def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> _Entering:
-    """Return about `count` items that arrive as the demand says."""
+    """Return about `count` items that arrive at the demand's rate, as requests or from its streams."""
     rate = max(demand.entry_rate_rps, 1 / max(_APART_S, drain_s))
     streams = 0 if demand.sessions is None else math.ceil(demand.sessions)
     if streams == 0 or streams > count // 2:
@@ -221,8 +229,10 @@ def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> _Enterin
 
 
 def _gaps(count: int, cv2: float, seed: int) -> Array:
-    """Return times between arrivals of mean 1: exponential, hyperexponential (cv2 > 1), or an exponential after a
-    constant (cv2 < 1)."""
+    """Return times between arrivals with mean 1 and squared coefficient of variation `cv2`.
+
+    They are exponential (cv2 = 1), hyperexponential (cv2 > 1), or a constant plus an exponential (cv2 < 1).
+    """
     gaps = -np.log1p(-_units(count, seed, 1))
     if cv2 > 1:
         often = (1 + math.sqrt((cv2 - 1) / (cv2 + 1))) / 2
@@ -238,7 +248,10 @@ def _through(
     draw: Array,
     seed: int,
 ) -> Array:
-    """Return when each item has left the last stages, NaN where it was dropped before."""
+    """Return the time at which each item has left all last stages, NaN if it was dropped before.
+
+    `draw` (items,) is a random number of each item; it reaches the stages whose visit ratio is greater.
+    """
     arrivals, sessions = entering.arrivals_s, entering.sessions
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
     left: dict[StageName, Array] = {}
@@ -273,7 +286,10 @@ def _percentile(times: Array, percentile: float) -> float:
 
 
 def _half_width(times: Array, percentile: float) -> float:
-    """Return half the 90 % interval of the percentile, from its values in the segments of the replay."""
+    """Return half the 90 % confidence interval of the percentile, from its values in the segments of the replay.
+
+    It is infinite with fewer times than segments.
+    """
     size = len(times) // _SEGMENTS
     if size == 0:
         return math.inf
@@ -283,12 +299,12 @@ def _half_width(times: Array, percentile: float) -> float:
 
 
 def _seed(seed: int, stream: int) -> int:
-    """Return the seed of an independent stream of random numbers."""
+    """Return the seed of the random numbers with the number `stream`, independent of those of other streams."""
     return (seed * 0xD1342543DE82EF95 + (stream + 1) * 0x2545F4914F6CDD1D) & _MASK
 
 
 def _units(count: int, seed: int, stream: int) -> Array:
-    """Return `count` numbers in [0, 1), by splitmix64 (Steele, Lea and Flood 2014)."""
+    """Return `count` random numbers in [0, 1), by splitmix64 (Steele, Lea and Flood 2014)."""
     z = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + np.uint64(_seed(seed, stream))
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND

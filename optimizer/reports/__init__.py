@@ -1,1 +1,1 @@
-"""What only people read of a plan: certificate, advice, packing and curves."""
+"""Reports about a plan, for people only: certificate, advice, packing and curves."""

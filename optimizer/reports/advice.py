@@ -1,4 +1,4 @@
-"""What would serve a pipeline in full: the budget it requires, and the best latency within the budget it has."""
+"""Advice for pipelines that are not served in full: the required budget, and the best latency within the limits."""
 
 from collections.abc import Mapping
 from math import inf
@@ -18,11 +18,11 @@ PRECISION = 1e-6
 """Relative precision of the least latency."""
 
 _HALVINGS = 50
-"""The most steps of the bisection: it ends there however small the least latency is."""
+"""The most steps of the bisection, for latencies so small that the relative precision would need more."""
 
 
 def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
-    """Return the advice for each pipeline that is not served in full, within what the others leave."""
+    """Return the advice for each pipeline that is not served in full, within what the other pipelines' plans leave."""
     fleet, shares = component.fleet, component.shares
     left = fleet.supply.limits - np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     money = fleet_budget(fleet.problem) - component.plan.cost_per_hour
@@ -36,7 +36,11 @@ def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
 
 
 def advise(fleet: Fleet, pipeline: Pipeline, capacity: Counts, budget_per_hour: float = inf) -> Advice:
-    """Return the advice for `pipeline` within `capacity` (units of the supply) and `budget_per_hour`."""
+    """Return the advice for `pipeline` within `capacity` and `budget_per_hour`.
+
+    `capacity` is in units of `fleet.supply`. The required budget is computed without `budget_per_hour`; the best
+    latency is within it and the pipeline's own budget.
+    """
     what_if = WhatIf(fleet, pipeline)
     cheapest = what_if.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
     quickest = fastest(what_if, capacity, min(budget_per_hour, own_budget(pipeline)))
@@ -47,10 +51,11 @@ def advise(fleet: Fleet, pipeline: Pipeline, capacity: Counts, budget_per_hour: 
 
 
 def fastest(what_if: WhatIf, capacity: Counts, budget_per_hour: float = inf) -> Answer | None:
-    """Return the quickest way to serve the whole demand within `capacity` and `budget_per_hour`, or None.
+    """Return the answer with the least end-to-end latency that serves the whole demand within the limits.
 
-    A bisection between a latency that is reached and one that is proven unreachable, to a relative `PRECISION`; about
-    thirty searches at most.
+    The limits are `capacity` (units of the supply) and `budget_per_hour` (USD). None if the whole demand cannot be
+    served within them at any latency. A bisection to a relative `PRECISION`: mostly 20 to 30 searches, never more than
+    `_HALVINGS` + 1.
     """
     free = np.zeros(len(capacity))
     best = what_if.answer(1.0, capacity, budget_per_hour, latency_s=inf, pool_prices=free)

@@ -1,6 +1,6 @@
-"""Add to a plan what only people read: its lower bound, a cheaper packing, shadow prices and advice.
+"""Add to a plan what only people need: its lower bound, a packing that is billed less, shadow prices and advice.
 
-Each is computed only when the caller asks for it. A plan's decisions do not depend on any of them.
+Each is computed only if an option requests it. The planned replicas do not depend on any of them.
 """
 
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ def certified_plan(
     shadow_prices: bool = False,
     advice: bool = False,
 ) -> Plan:
-    """Return the plan of `optimizer.allocate` with the fields that the options name; the others are None.
+    """Return the plan of `optimizer.allocate` with the fields that the options name; the other fields stay empty.
 
-    `shadow_prices` takes one more search for each pool, `advice` some thirty for each pipeline that is not served in
-    full.
+    `shares_before` is as in `allocate`. `shadow_prices` takes one more search for each pool, `advice` some thirty for
+    each pipeline that is not served in full.
     """
     allocation = allocation_of(problem, shares_before=shares_before)
     plan = allocation.plan
@@ -46,9 +46,10 @@ def certified_plan(
 
 
 def _lower_bound_per_hour(allocation: Allocation) -> float | None:
-    """Return a proven lower bound of the cost of serving everything; None where not all is served or none is known.
+    """Return a proven lower bound of the cost of serving everything, in USD per hour.
 
-    It is that of the targets that replays have tightened: a cheaper plan that would pass its replay is not excluded.
+    None where the plan does not serve everything, or no bound is known. Where replays have tightened targets, the bound
+    is for those targets: a cheaper plan that would pass its replay is not excluded.
     """
     bounds = []
     for component in allocation.components:
@@ -63,7 +64,7 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
 
 
 def _shadow_prices(allocation: Allocation) -> Mapping[PoolName, float]:
-    """Return what one more instance of each pool would save, for pools of components that are served in full."""
+    """Return the saving by one more instance of each pool, in USD per hour, where its component is served in full."""
     return {
         pool.name: _shadow_price(component, pool.name)
         for component in allocation.components

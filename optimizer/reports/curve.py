@@ -1,4 +1,4 @@
-"""Curves for capacity planning: the cost of each latency, and the cost of a unit of load over the load."""
+"""Curves for capacity planning: the least cost of each latency, and the cost per unit of load at different loads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,9 +27,9 @@ _STEP = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corner:
-    """A point of the frontier: no plan within pools and bounds is both cheaper and faster.
+    """One plan of the frontier: within pools and bounds no other is both cheaper and faster.
 
-    `placements` are those of each stage, in the order of the pipeline's stages, those without replicas included.
+    `placements` has each stage, in the order of the pipeline, with all its placements, also those without replicas.
     """
 
     latency_s: float
@@ -39,7 +39,7 @@ class Corner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The corners, from the cheapest to the fastest. `thinned` is true where some between them are left out."""
+    """The frontier: its corners from the cheapest plan to the fastest. `thinned` is True if some are left out."""
 
     corners: tuple[Corner, ...]
     thinned: bool
@@ -47,9 +47,9 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPoint:
-    """The plan at one demand, and its cost per item per second and per session.
+    """The plan at one demand, and the pipeline's cost per hour for each item per second and for each session, in USD.
 
-    The costs are None where there is no such load or not all of it is served.
+    A cost is None where the demand has no such load, or not all of the demand is served.
     """
 
     demand: Demand
@@ -59,11 +59,11 @@ class LoadPoint:
 
 
 def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_CORNERS) -> Frontier:
-    """Return the least cost of each end-to-end latency of the pipeline `key`, as if it were alone on the pools.
+    """Return the cost and latency of the best plans of the pipeline `key`, as if it were alone on the pools.
 
-    The curve goes from the cheapest allocation that carries the load to the fastest. Budgets and the SLA's latency do
-    not apply; its percentile does. It is empty when the load cannot be carried. Each corner is the cheapest plan found
-    below the latency of the one before.
+    The corners lead from the cheapest allocation that carries the load to the fastest; each one is the cheapest plan
+    found with a lower latency than the one before. Budgets and the SLA's latency do not apply, but its percentile does.
+    There is no corner if the load cannot be carried. With more than `most_corners` the frontier is thinned.
 
     Raises:
         KeyError: no pipeline has this key.
@@ -86,9 +86,10 @@ def frontier(problem: Problem, key: PipelineKey, *, most_corners: int = MOST_COR
 def _corners(
     what_if: WhatIf, capacity: Counts, cheapest: Answer, quickest: Answer, most: int, *, cells: int
 ) -> list[Corner]:
-    """Return the corners from `cheapest` to `quickest`; `most` + 1 of them where there are more.
+    """Return the corners from `cheapest` to `quickest`; the first `most` + 1 of them where there are more.
 
-    With `cells`, that many equal intervals on a logarithmic scale of latency, with at most two corners in each.
+    `cells` above 0 thins them: latency is divided into that many intervals, equal on a logarithmic scale, with at most
+    two corners in each.
     """
     slow, quick = _latency(cheapest), _latency(quickest)
     corners: list[Corner] = []
@@ -116,7 +117,9 @@ def _corners(
 
 
 def load_sweep(problem: Problem, key: PipelineKey, demands: Sequence[Demand]) -> tuple[LoadPoint, ...]:
-    """Return the certified plan of the whole problem at each of `demands` on the pipeline `key`, in the order given.
+    """Return the plan of the whole problem for each of `demands` as demand of the pipeline `key`, in the order given.
+
+    The plans have their lower bounds.
 
     Raises:
         KeyError: no pipeline has this key.

@@ -1,8 +1,8 @@
-"""Find a plan that is billed less: the search counts shares of instances, the provider bills whole ones.
+"""Find a plan that is billed less: the search counts shares of instances, the provider bills whole instances.
 
-A replica that takes a quarter of an instance costs a quarter in a plan and a whole instance on the bill, unless others
-fill the rest. Where that makes a difference, dearer replicas that fit into instances already paid for may be billed
-less. The packing does not change the plan; it is shown beside it.
+A replica that takes a quarter of an instance costs a quarter of its price in a plan. It is billed as a whole instance,
+unless other replicas fill the rest. More expensive replicas may therefore be billed less, if they fit into instances
+that are already paid for. The packing does not change the plan; it is shown beside it.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ _NOTHING = 1e-9
 
 
 class Table(Protocol):
-    """The options of a stage, one row each; `use` is in units of the pools, as in `optimizer.search.tables`."""
+    """The options of a stage, one row each; a part of `optimizer.search.tables.StageOptions`."""
 
     @property
     def stage(self) -> Stage:
@@ -44,25 +44,25 @@ class Table(Protocol):
 
     @property
     def replicas(self) -> Counts:
-        """Return the replicas, shape (rows, placements)."""
+        """Return the number of replicas, shape (rows, placements)."""
         ...
 
     @property
     def cost_per_hour(self) -> Array:
-        """Return the cost of the replicas, in USD per hour."""
+        """Return the cost of the replicas of each row, in USD per hour, shape (rows,)."""
         ...
 
     @property
     def use(self) -> Counts:
-        """Return the units taken, shape (rows, pools)."""
+        """Return the units of each pool that a row takes, as in `optimizer.search.tables`, shape (rows, pools)."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packable:
-    """A pipeline: its tables and the planned row of each.
+    """A pipeline to pack: a table for each stage, and the planned row of each table.
 
-    `keeps` takes one row per table and returns whether they keep the pipeline's SLA and its own budget.
+    `keeps` takes one row of each table and returns whether these rows keep the pipeline's SLA and its own budget.
     """
 
     key: PipelineKey
@@ -73,20 +73,23 @@ class Packable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """Prices and limits of the pools, as in `optimizer.search.tables.Supply`: arrays of one entry per pool."""
+    """Prices, units and limits of the pools, as in `optimizer.search.tables.Supply`: arrays of shape (pools,)."""
 
     prices_per_hour: Array
     units_per_instance: Counts
     limits: Counts
 
     def billed_per_hour(self, units: Counts) -> Array:
-        """Return the price of the whole instances that hold `units`, shape (…, pools), in USD per hour."""
+        """Return the price of the whole instances that hold `units`, in USD per hour.
+
+        `units` has the shape (…, pools), the result the shape (…).
+        """
         instances = -(-units // self.units_per_instance)
         return np.asarray(instances @ self.prices_per_hour, dtype=np.float64)
 
 
 def packing_for(allocation: Allocation) -> Packing | None:
-    """Return a plan for all pipelines that is billed less than `allocation`, or None where none was found."""
+    """Return a plan for all pipelines that is billed less than `allocation`, or None if none was found."""
     packings = [_of_component(component) for component in allocation.components]
     if len(packings) == 1 or all(packing is None for packing in packings):
         return packings[0]
@@ -139,12 +142,14 @@ def _packable(pipeline: Pipeline, subproblem: Subproblem, choice: Choice) -> Pac
 def cheaper_packing(
     pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, search_effort: int = _WORK
 ) -> Packing | None:
-    """Return a plan that keeps every SLA and budget and is billed less; None when none was found.
+    """Return a plan that keeps every SLA and budget and is billed less than the planned rows, or None.
 
-    None also when the bill is at most `EXCESS` above the cost. The pools' limits and `budget_per_hour`, which applies
-    to the cost of all pipelines, are kept. With few combinations of rows all are tried, and the result is billed least
-    of all; otherwise no change of one or two stages would be billed less. When `search_effort` (combinations tried) is
-    spent, the result is the best so far. Among equal bills the least cost wins, then the first rows, stages by name.
+    None if no such plan was found, or if the bill of the planned rows is at most `EXCESS` above their cost. The plan
+    also keeps the pools' limits and `budget_per_hour`, which applies to the cost of all pipelines.
+
+    Up to `_WHOLE_LIMIT` combinations of rows are all tried, and the result has the least bill of all. With more, the
+    search ends where no change of one or two stages lowers the bill, or when `search_effort` combinations were tried.
+    Among equal bills the least cost wins, then the first rows, in the order of pipelines and stages by name.
     """
     start = _State.of(pipelines, pools)
     if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
@@ -170,7 +175,7 @@ class _State:
 
     @staticmethod
     def of(pipelines: Sequence[Packable], pools: Pools, rows: Sequence[Rows] | None = None) -> "_State":
-        """Return the sums over `rows`, one of each table of each pipeline; by default the planned ones."""
+        """Return the sums of use, cost and bill over `rows`, one for each table of each pipeline; default: planned."""
         chosen = tuple(p.rows for p in pipelines) if rows is None else tuple(rows)
         occupied = [
             (t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)
@@ -202,7 +207,7 @@ class _Search:
         )
 
     def descend(self, state: _State) -> _State:
-        """Return the best state that is reached from `state`."""
+        """Return the state with the lowest bill that the search reaches from `state`."""
         if prod(len(self._table(place).use) for place in self._places) <= _WHOLE_LIMIT:
             return self._best(state, [self._places]) or state
         pairs = sorted(combinations(self._places, 2), key=lambda pair: pair[0][0] != pair[1][0])
@@ -225,7 +230,10 @@ class _Search:
         return best
 
     def _changed(self, state: _State, places: Sequence[_Place], better_than: _State) -> _State | None:
-        """Return the best change of `state` in `places` with a lower bill than `better_than`, or equal and cheaper."""
+        """Return the best change of `state` in `places` that improves on `better_than`, or None.
+
+        It improves with a lower bill, or with an equal bill and a lower cost.
+        """
         tables = [self._table(place) for place in places]
         sizes = [len(table.use) for table in tables]
         self._left -= prod(sizes)

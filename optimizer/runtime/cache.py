@@ -28,10 +28,10 @@ class _Key:
 
 
 class BoundedCache(Generic[V]):
-    """Values by the arguments of a pure function; the least recently used are dropped.
+    """A cache for the values of a pure function; when it is full, the least recently used values are dropped.
 
-    `most` bounds the sum of the sizes of the values; `size` returns that of one (1 each by default). A value larger
-    than `most` is not kept.
+    The key of a value is the function's arguments. `size` returns the size of a value (default: 1 for each), `most` is
+    the largest sum of sizes that is kept. A value larger than `most` is not kept.
     """
 
     def __init__(self, most: int, *, size: Callable[[V], int] = lambda _: 1) -> None:
@@ -49,7 +49,7 @@ class BoundedCache(Generic[V]):
         return entry[1]
 
     def put(self, key: Hashable, value: V) -> V:
-        """Keep `value` for `key` and return it; drop the least recently used values above the bound."""
+        """Keep `value` for `key` and return it; drop the least recently used values where the cache is too full."""
         hashed, size = _Key(key), self._size(value)
         old = self._values.pop(hashed, None)
         if old is not None:

@@ -1,10 +1,12 @@
 """Compile inner loops to machine code: numba compiles a function marked `@compiled` at its first call.
 
-Compiled code is cached on disk: beside the source, else in the user's cache directory. Where neither can be written (a
-read-only file system, a full disk) each process compiles anew. A cache that fails costs time only, never a result.
+Compiled code is cached on disk: in the directory that NUMBA_CACHE_DIR names, else beside the source, else in the user's
+cache directory. Where none can be written (a read-only file system, a full disk) each process compiles anew. A failure
+of the cache costs time, never a result.
 
-numba keys an entry by the one source file of the function, so that a caller would keep the old code of functions that
-it calls. Here the key also covers all sources of its own package and of this one.
+numba's own cache notices changes of the function's source file only: the function would keep calling old code of
+functions in other files. Here compiled code is valid only as long as no source of the function's folder or of the
+package `optimizer` has changed.
 """
 
 import contextlib
@@ -29,9 +31,9 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` compiled, with IEEE arithmetic (no reordering: the same result on every machine).
+    """Return `function` compiled, with IEEE arithmetic: no reordering, so that every machine has the same result.
 
-    It runs without the interpreter's lock. It may call other compiled functions, and must not do I/O.
+    The result runs without the interpreter's lock. `function` may call other compiled functions; it must not do I/O.
     """
     dispatcher: Any = numba.njit(nogil=True, error_model="numpy")(function)
     with contextlib.suppress(RuntimeError, OSError):  # no directory can be written
@@ -40,15 +42,15 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` for inlining into the compiled functions that call it: for large ones with one caller.
+    """Return `function` for inlining into the compiled function that calls it. Use it for large ones with one caller.
 
-    With `compiled` it would be compiled twice: by itself and as a copy in its caller.
+    With `compiled` such a function would be compiled twice: as a function and as a copy in its caller.
     """
     return cast(Callable[P, R], numba.njit(inline="always", nogil=True, error_model="numpy")(function))
 
 
 class _Stamped:
-    """A cache location whose entries are valid for one state of the sources of the whole package."""
+    """A cache location whose compiled code is valid as long as no source of the whole package changes."""
 
     _py_file: str
 
@@ -62,7 +64,7 @@ class _Provided(_Stamped, caching.UserProvidedCacheLocator):  # type: ignore[mis
 
 
 class _InTree(_Stamped, caching.InTreeCacheLocator):  # type: ignore[misc]
-    """`__pycache__`, also a read-only one, for images that contain compiled code."""
+    """`__pycache__` beside the source; a read-only one too, for images that contain compiled code."""
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:

@@ -1,1 +1,1 @@
-"""The search for one pipeline: option tables, the greedy search, and the exact search that bounds its cost."""
+"""The search for one pipeline: tables of options, the greedy search, and the exact search, which bounds the cost."""

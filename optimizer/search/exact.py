@@ -1,11 +1,11 @@
-"""The exact search: merge the stages' rows into undominated partial choices, bounded by the greedy search's result.
+"""The exact search: find the cheapest choice and prove that none is cheaper, starting from the greedy search's result.
 
-It returns the cheapest choice and proves it. Exact over the rows of the tables for pipelines whose branches nest
-(`optimizer.search.exact_joins` where there are joins). Where branches share stages it only bounds the cost from below:
-each path alone must keep the latency.
+It adds stage by stage to partial choices, and drops those that are dominated or cannot lead to a cheaper choice. It is
+exact over the rows of the tables for pipelines whose branches nest (with joins: `optimizer.search.exact_joins`). Where
+branches share stages it gives only a lower bound of the cost, because each path alone must keep the latency.
 
-It is long because it is the proof behind every optimality gap: dual prices, the elimination of rows, and a compiled
-merge that a cycle can afford.
+This module is long because it has the whole proof behind an optimality gap: dual prices, the elimination of rows, and a
+compiled merge that is fast enough for every cycle.
 """
 
 from collections.abc import Sequence
@@ -37,15 +37,15 @@ _COMPARED = 256  # partial choices to compare with for domination
 _ROUNDS = 100
 _RELATIVE = 1e-9
 _SLACK = 1e-12
-"""Relative: a sum in another order must not exclude the greedy search's result."""
+"""Relative slack: a sum in another order must not exclude the greedy search's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """The walk to the best choice found (None: none found), and a lower bound on the price of every feasible choice.
+    """The walk to the best choice found (None if none was), and a lower bound on the price of every feasible choice.
 
-    `bound` is infinite where it is proven that no choice meets the limits. Where it equals the price of the result,
-    the result is proven to be the cheapest.
+    `bound` is infinite if it is proven that no choice meets the limits, including the limit on the price. If it equals
+    the price of the choice found, that choice is proven to be the cheapest.
     """
 
     walk: Walk | None
@@ -53,10 +53,11 @@ class Solution:
 
 
 def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int = _PROOF_LIMIT) -> Solution:
-    """Return the cheapest choice within the latency limit and the capacity for at most `at_most`, and its lower bound.
+    """Return the cheapest choice within the latency limit and the capacity for at most `at_most`, and a lower bound.
 
-    Among equal prices it is the greedy search's result, otherwise the first by stage name and row. Bound and price may
-    differ where more than `search_effort` partial choices are needed, or where branches share stages.
+    Of choices with equal prices the greedy search's result is returned, or else the first by stage name and row. The
+    choice may not be the cheapest, and its price be above the bound, where the proof needs more than `search_effort`
+    partial choices or branches share stages.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
@@ -105,7 +106,7 @@ def _solved(subproblem: Subproblem, at_most: float, search_effort: int, *, any_f
 
 
 def _improved(subproblem: Subproblem, start: Choice | None, feasible: Choice, at_most: float) -> Walk | None:
-    """Return a walk to `feasible`, made cheaper, or None where its price is still above `at_most`."""
+    """Return a walk to the choice `feasible`, made cheaper; None if its price is still above `at_most`."""
     if subproblem.shape.serial:
         at = subproblem.flat.position(feasible)
         descended(subproblem, at, subproblem.flat.price, MOST)
@@ -116,7 +117,7 @@ def _improved(subproblem: Subproblem, start: Choice | None, feasible: Choice, at
 
 
 class _Proof:
-    """The state of a proof: the best choice found, the dual prices and their bound."""
+    """The state of a proof: the best choice found, the dual prices, and the lower bound that these give."""
 
     def __init__(self, subproblem: Subproblem, incumbent: Counts | None, at_most: float) -> None:
         flat = subproblem.flat
@@ -145,7 +146,10 @@ class _Proof:
         self.bound = float(np.minimum.reduceat(flat.price, self.starts).sum())
 
     def bound_by_prices(self) -> float:
-        """Find the dual prices, and perhaps a better choice by them; return their bound, infinite if infeasible."""
+        """Find the dual prices and return the lower bound that they give; infinite if no choice is feasible.
+
+        A better choice that the prices lead to becomes `found`.
+        """
         flat, subproblem = self.flat, self.subproblem
         least = np.minimum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
         if np.any(least > subproblem.capacity):
@@ -174,7 +178,7 @@ class _Proof:
         return self.bound
 
     def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
-        """Return the result of `merged` for a pipeline with joins."""
+        """Return the same as `merged`, for a pipeline with joins whose branches nest."""
         flat, subproblem = self.flat, self.subproblem
         slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.capacity).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
@@ -213,7 +217,10 @@ class _Proof:
             pools = np.union1d(pools, over)
 
     def merged(self, work: int) -> tuple[Counts | None, float]:
-        """Return a choice better than the best so far, or None, and a lower bound on the price of all better ones."""
+        """Return a choice cheaper than the best so far, or None; and a lower bound on the price of all cheaper choices.
+
+        At most `work` partial choices are made. The bound is infinite if it is proven that no choice is cheaper.
+        """
         flat, subproblem = self.flat, self.subproblem
         # A pool is part of the merge once it is seen to bind; without a known choice all scarce pools are.
         sure = self.known_choice or self.found is not None
@@ -268,9 +275,9 @@ class _Proof:
         return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
 
     def _kept(self, use: Counts, capacity: Counts, at_most: float) -> tuple[Counts, Counts]:
-        """Return offsets and positions of the rows that may be in a choice for `at_most`, the stage with fewest first.
+        """Return offsets and positions of the rows that may be in a choice for `at_most`.
 
-        No rows at all where a stage has none.
+        The stage with the fewest rows comes first. If a stage has none, no rows at all are returned.
         """
         keep = self._allowed(use, capacity, at_most)
         counts = np.add.reduceat(keep.astype(np.int64), self.starts)
@@ -280,10 +287,11 @@ class _Proof:
         return np.concatenate(([0], np.cumsum(np.sort(counts)))), np.nonzero(keep)[0][order]
 
     def _allowed(self, use: Counts, capacity: Counts, at_most: float) -> Mask:
-        """Return which rows may be in a choice for `at_most`.
+        """Return a mask of the rows that may be in a choice for `at_most`.
 
-        A row is eliminated where its excess over the cheapest of its stage at the dual prices lifts the bound above
-        `at_most`, or where the least price, latency or use of the other stages leaves too little for it.
+        A row is eliminated if `reduced`, the amount by which it exceeds the cheapest row of its stage at the dual
+        prices, raises the bound above `at_most`. It is also eliminated if the least price, latency or use of the other
+        stages leaves too little for it.
         """
         keep = self.reduced <= at_most - self.bound
         columns = [self.flat.price, *self.latencies, *use.T]
@@ -298,14 +306,17 @@ class _Proof:
         return keep
 
     def _along(self, path: Sequence[int], excess: Array) -> Array:
-        """Return a lower bound of what each row adds to the latency along `path` (numbers of stages by name)."""
+        """Return for each row a latency (N,) whose sum along `path` never exceeds the latency of the path.
+
+        `path` has positions of stages in the order of names. Rows of other stages have 0.
+        """
         weights, others = np.zeros(len(self.sizes)), np.ones(len(self.sizes), dtype=bool)
         weights[path], others[path] = latency_weights(excess[path]), False
         latency = self.flat.mean_s + np.repeat(weights, self.sizes) * self.flat.excess_s
         return np.where(np.repeat(others, self.sizes), 0.0, latency)
 
     def _mean_and_excess(self) -> tuple[Array, Array]:
-        """Return mean and excess of each row, (N,) each, also with `Composition.SUM`, where `flat` holds their sum."""
+        """Return mean and excess of each row, (N,) each. With `Composition.SUM`, `flat` has only their sum."""
         flat, tables = self.flat, self.subproblem.tables
         rows_by_stage = np.split(flat.rows, flat.offsets[1:-1])
         order = [(tables[stage], rows) for stage, rows in zip(flat.stages.tolist(), rows_by_stage, strict=True)]
@@ -313,7 +324,7 @@ class _Proof:
         return mean_and_excess(mean, np.concatenate([table.percentile_s[rows] for table, rows in order]), len(tables))
 
     def _longest(self) -> int:
-        """Return the path with the largest latency at the cheapest rows."""
+        """Return the position of the path with the largest latency at the cheapest rows."""
         cheapest = self.flat.offsets[:-1]
         return int(np.argmax([latency[cheapest].sum() for latency in self.latencies]))
 
@@ -327,9 +338,10 @@ class _Proof:
 
 
 class _Rows(NamedTuple):
-    """The rows (N,) of S stages that are merged: `offsets` (S + 1,) as in `Flat`; `cost` is at the pool prices.
+    """The N rows of S stages that are merged; `offsets` (S + 1,), `price`, `mean` and `excess` are as in `Flat`.
 
-    `latency` is the additive form (`optimizer.search.multipliers`) with the `weights` (S,); `use` is (N, pools).
+    `cost` (N,) is the price of a row plus the pools' dual prices of its use. `latency` (N,) is the additive latency
+    (`optimizer.search.multipliers`) with the `weights` (S,). `use` is (N, pools).
     """
 
     offsets: Counts
@@ -343,9 +355,9 @@ class _Rows(NamedTuple):
 
 
 class _Fronts(NamedTuple):
-    """The undominated sums of cost and latency over the stages from s on, cheapest first.
+    """For each stage s, the undominated sums of cost and latency over the stages from s to the last, cheapest first.
 
-    `front` is (S + 1, F, 2), of which `sizes[s]` entries are set.
+    `front` (S + 1, F, 2) has pairs of cost and latency; the first `sizes[s]` of stage s are set.
     """
 
     sizes: Counts
@@ -353,7 +365,7 @@ class _Fronts(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """The most that a choice may have of price, cost at the pool prices, latency in seconds, and use of the pools."""
+    """The limits of a choice: its price, its cost at the pools' dual prices, its latency (s), and its use of pools."""
 
     price: float
     cost: float
@@ -365,8 +377,8 @@ class _Limits(NamedTuple):
 def _filled(fronts: _Fronts, rows: _Rows, cost_at_most: float, latency_s: float) -> float:
     """Fill `fronts`; return the least cost of a whole choice within `latency_s`, infinite if there is none.
 
-    Where more than F entries would be needed two neighbours become one that is better than either: sums may then be
-    too low, never too high.
+    If a stage has more than F pairs, each two neighbours become one that is better than either. Costs and latencies may
+    then be too low, never too high.
     """
     sizes, front = fronts
     offsets, cost, latency = rows.offsets, rows.cost, rows.latency
@@ -417,7 +429,10 @@ def _filled(fronts: _Fronts, rows: _Rows, cost_at_most: float, latency_s: float)
 
 @compiled
 def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
-    """Set the first of `order` to the positions of `keys` in ascending order; stable (merge sort)."""
+    """Set the beginning of `order` to the positions of `keys` in ascending order; stable (merge sort).
+
+    `spare` is scratch space.
+    """
     count = len(keys)
     for position in range(count):
         order[position] = position
@@ -440,11 +455,12 @@ def _sorted(keys: Array, order: Counts, spare: Counts) -> None:
 
 @compiled
 def _merged(rows: _Rows, fronts: _Fronts, limits: _Limits, most: int, work: int, at: Counts) -> int:
-    """Set `at` to the cheapest choice within `limits`; return what is left of `work`, negative if it was too little.
+    """Set `at` to the rows of the cheapest choice within `limits`; return the work left.
 
-    Choices are built stage by stage, with at most `most` partial ones. A partial choice is dropped when no completion
-    of it can meet the limits (`fronts` bounds the cost of completions from below), and when another is no worse in
-    price, latency and what it leaves of the pools. `at[0]` is -1 when there is none.
+    `at[0]` is -1 if there is no such choice. The result is negative if `work` or `most`, the most partial choices at a
+    time, was too little. Choices are built stage by stage. A partial choice is dropped if it cannot be completed within
+    the limits (`fronts` bounds the cost of the rest from below), or if another one is no worse in price, latency and
+    use of the pools.
     """
     offsets, price, cost, mean, excess, _, use, weights = rows
     sizes, front = fronts
@@ -558,9 +574,9 @@ def _merged(rows: _Rows, fronts: _Fronts, limits: _Limits, most: int, work: int,
 
 
 def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
-    """Return a lower bound on the price of choices within the latency limit and the capacity.
+    """Return a lower bound on the price of the choices within the latency limit and the capacity.
 
-    Infinite when there is no such choice. `at_most` is the price of a known one.
+    The bound is infinite if no such choice costs at most `at_most`, for example the price of a known choice.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return np.inf
@@ -568,7 +584,7 @@ def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
 
 
 def _bound_by_paths(subproblem: Subproblem, at_most: float) -> float:
-    """Return a lower bound for a pipeline with joins: each path alone must keep the latency."""
+    """Return a lower bound on the price for a pipeline with joins: each path alone must keep the latency limit."""
     floor = float(sum(prices.min() for prices in subproblem.prices))
     return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)[:_PATH_LIMIT]))
 
@@ -589,7 +605,7 @@ def _series(names: Sequence[StageName]) -> Shape:
 
 
 def _paths(shape: Shape) -> Sequence[Chain]:
-    """Return every path from the entry to a last stage."""
+    """Return every path from the entry to a last stage, as chains of stages."""
 
     def through(chain: Chain) -> list[Chain]:
         ways = [[(*before, stage) for branch in shape.gates[stage] for before in through(branch)] for stage in chain]

@@ -1,9 +1,10 @@
-"""The exact search where branches join: undominated partial choices, combined along the tree of series and joins.
+"""The exact search where branches join: partial choices, combined along the tree of series and joins.
 
 A partial choice has a price, a mean, excess and spread (see `optimizer.latency.composition`) and its use of the pools.
-Composed latencies never fall when mean, mean + excess or spread of a part grows. Therefore two things are exact: a
-partial choice that another one equals or beats in all of them is dropped, and the rest of the pipeline at its best
-bounds the latency of the whole. After the last join the spread no longer counts.
+The latency of the pipeline never falls when mean, mean + excess or spread of a part grows. Therefore two rules lose no
+solution. A partial choice is dropped as dominated if another one is no worse in any of these values. And it is dropped
+if the pipeline exceeds the latency limit even with the best rows of all other parts. After the last join the spread no
+longer counts.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,15 @@ _JOIN_WORK = 16  # the work of composing a join, in partial choices
 
 
 class OutOfWork(Exception):
-    """The search needed more partial choices than `work` allows."""
+    """The search would need more partial choices than it may make or keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The rows of a stage that may be chosen, cheapest first, (N,) each.
+    """The N rows of a stage that may be chosen, cheapest first; arrays of shape (N,).
 
-    `reduced` is how much a row lifts the bound of the dual prices; `use` (N, K) is of the pools considered.
+    `reduced` is the amount by which a row raises the bound of the dual prices. `use` (N, K) is the use of the K pools
+    that the search considers.
     """
 
     price: Array
@@ -45,7 +47,7 @@ class Part:
 
 
 class Limits(NamedTuple):
-    """The most that a choice may have of price, of the sum of `Part.reduced`, of latency (s), and of the pools (K,)."""
+    """The limits of a choice: its price, the sum of `Part.reduced`, its latency (s), and its use of the pools (K,)."""
 
     price: float
     reduced: float
@@ -55,10 +57,11 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partial:
-    """Undominated choices for a part of the tree, cheapest first.
+    """N undominated choices for a part of the tree, cheapest first.
 
-    `values` (N, 5) are price, reduced, mean, excess and spread, the last two squared where squares add up. `pair`
-    (N, 2) are the positions in the two `halves` that each was combined from; a stage alone has no halves.
+    The columns of `values` (N, 5) are price, reduced, mean, excess and spread; the last two are squared where squares
+    add up. Each choice was combined from one choice of each of two `halves`, at the positions `pair` (N, 2). A single
+    `stage` has no halves; there the first column of `pair` has the rows of its `Part`.
     """
 
     values: Array
@@ -82,7 +85,7 @@ class _States(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """How two partial choices compose: at a join or in series; as squares; with the join law of the percentile."""
+    """How two partial choices are composed: at a join or in series, with squared excesses or not, and the join law."""
 
     joined: bool
     squares: bool
@@ -92,13 +95,14 @@ class _Rule(NamedTuple):
 def cheapest_in(
     tree: Tree, parts: Sequence[Part], limits: Limits, *, squares: bool, law: Array, work: int
 ) -> tuple[tuple[int, ...] | None, int]:
-    """Return one row of each of `parts` (indexed by the stages of `tree`), the cheapest within `limits`, or None.
+    """Return the cheapest choice within `limits`, one row of each of `parts`; None if none exists. Also the work left.
 
-    The second value is what is left of `work`. `squares` says whether squared excesses add up in series, `law` is
-    `composition.join_law`. Among equal prices it is the first in the order of the tree, rows as given.
+    `parts` are indexed by the stages of `tree`. `squares` says whether squared excesses add up in series, `law` is
+    `composition.join_law`. `work` limits the number of partial choices; the second result is the rest of it. Of choices
+    with equal prices the first in the order of the tree and of the rows is returned.
 
     Raises:
-        OutOfWork: `work` partial choices were too few to find it.
+        OutOfWork: the proof needs more partial choices than `work`, or more at a time than `_MOST_KEPT`.
     """
     search = _Search(parts, limits, squares, law, work)
     found = search.best(tree)
@@ -117,7 +121,7 @@ class _Search:
         self.most_use = np.array([part.use.max(axis=0) for part in parts])
 
     def best(self, tree: Tree) -> _Partial | None:
-        """Return only the cheapest choice for the whole `tree`, or None."""
+        """Return the cheapest choice for the whole `tree` as the only one, or None if none is within the limits."""
         nothing = np.empty((0, 4))
         if isinstance(tree, int):
             alone = self._stage(tree, nothing, inside=False)
@@ -125,10 +129,11 @@ class _Search:
         return self._whole(tree, nothing, inside=False, last=True)
 
     def _whole(self, tree: Tree, around: Array, *, inside: bool, last: bool = False) -> _Partial | None:
-        """Return the undominated choices for `tree`, None if there are none; only the cheapest where `last`.
+        """Return the undominated choices for `tree`, None if there are none; only the cheapest if `last`.
 
-        `around` (A, 4) are the steps from here to the root: `ADD` or `JOIN`, and the best mean, excess and spread of
-        the part that is added or joined. `inside` a branch the spread counts.
+        `around` (A, 4) are the compositions from this part of the tree to the root. A row is `ADD` or `JOIN`, and the
+        best mean, excess and spread of the part that is added or joined. `inside`: the part is inside a branch, where
+        the spread counts.
         """
         if isinstance(tree, int):
             alone = self._stage(tree, around, inside=inside)
@@ -182,7 +187,13 @@ class _Search:
         inside: bool,
         last: bool,
     ) -> _Partial:
-        """Return the undominated combinations of one of `first` and one of `second`."""
+        """Return the undominated combinations of one choice of `first` and one of `second`; if `last` the cheapest.
+
+        `stages` are the stages of both; all other stages count at their best.
+
+        Raises:
+            OutOfWork: there are too many combinations.
+        """
         others = np.ones(len(self.parts), dtype=bool)
         others[list(stages)] = False
         capacity = self.limits.capacity - self.least_use[others].sum(axis=0)
@@ -212,7 +223,11 @@ class _Search:
         return _Partial(values=values[order], use=use[order], pair=pair[order], halves=(first, second))
 
     def _ideal(self, tree: Tree) -> Array:
-        """Return lower bounds of mean, excess and spread of any choice for `tree`, squared where squares add up."""
+        """Return mean, excess and spread of an ideal choice for `tree`, which no choice surpasses.
+
+        Its mean, mean + excess and spread are not above those of any choice. Excess and spread are squared where
+        squares add up.
+        """
         if isinstance(tree, int):
             part = self.parts[tree]
             mean = part.mean_s.min()
@@ -236,7 +251,7 @@ class _Search:
 
 
 def _small_first(tree: Series, parts: Sequence[Part]) -> list[Tree]:
-    """Return the parts of `tree`: plain stages first, by number of rows, then the others."""
+    """Return the parts of `tree`: single stages first, by rising number of rows, then the other parts."""
     alone = [part for part in tree.parts if isinstance(part, int)]
     return [
         *sorted(alone, key=lambda stage: len(parts[stage].price)),
@@ -256,7 +271,7 @@ def _stages(tree: Tree) -> list[int]:
 
 
 def _rows(found: _Partial, at: int, rows: list[int]) -> None:
-    """Write to `rows` the row of each stage in the choice at position `at`."""
+    """Write to `rows` the row of each stage in the choice at position `at` of `found`."""
     if found.halves is None:
         rows[found.stage] = int(found.pair[at, 0])
         return
@@ -275,7 +290,7 @@ def _joined(
     squares: bool,
     law: Array,
 ) -> tuple[float, float, float]:
-    """Return `join` of two branches; with `squares` excess and spread are squared, in the arguments and the result."""
+    """Return `join` of two branches; with `squares`, excess and spread are squared in the arguments and the result."""
     if squares:
         excess, spread = np.sqrt(excess), np.sqrt(spread)
         other_excess, other_spread = np.sqrt(other_excess), np.sqrt(other_spread)
@@ -294,10 +309,10 @@ def _paired(
     work: int,
     into: _States,
 ) -> tuple[int, int]:
-    """Write the pairs within the limits to `into`; return their number and what is left of `work`.
+    """Write the pairs within the limits to `into`; return their number and the work left.
 
-    The number is -1 where there were too many. Only the cheapest is written where `last`. The parts of the pipeline in
-    `around` are taken at their best.
+    The number is -1 if there are too many for `into` or for `work`. With `last` only the cheapest pair is written. The
+    parts of the pipeline in `around` count at their best.
     """
     firsts, first_use, _ = first
     seconds, second_use, _ = second
@@ -360,10 +375,10 @@ def _paired(
 def _undominated(
     values: Array, use: Counts, order: Counts, enough: Counts, inside: bool, squares: bool, work: int
 ) -> tuple[int, int]:
-    """Move the undominated to the front of `order`, cheapest first; return their number and what is left of `work`.
+    """Move the undominated choices to the front of `order`, cheapest first; return their number and the work left.
 
     Free capacity counts only as far as the other stages could use it: uses up to `enough` are equally good. The number
-    is -1 where `work` was too little.
+    is -1 if `work` was too little.
     """
     size = 0
     for position in range(len(order)):

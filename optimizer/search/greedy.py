@@ -1,7 +1,8 @@
 """The greedy search: spend the next dollar on the stage where it saves most latency, then remove what is not needed.
 
-Steepest descent on the cost/latency frontiers, with completion by a single change, a drop pass and exchanges between
-pairs of stages. Its steps explain the plan; `optimizer.search.exact` improves and proves the result.
+It starts from the cheapest allocation that carries the load. Before each step it notes the cheapest single change that
+would meet the latency limit; the cheapest of these is the plan. Then changes of one stage, and of two stages together,
+lower the cost until none does. The steps explain the plan; `optimizer.search.exact` improves and proves the result.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _EXCHANGE_BLOCK = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """The single changes of one choice: per row of each stage the added price, the latency, and whether it fits."""
+    """All changes of one stage of a choice: for each row of each stage the added price, the latency, and if it fits."""
 
     stages: tuple[int, ...]
     added: tuple[Array, ...]
@@ -34,7 +35,8 @@ class _View:
 def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool = True) -> Walk | None:
     """Return the walk to a cheap choice within the latency limit and the capacity, or None if none was found.
 
-    Its price is at most `at_most`. Where branches join, `exchanges=False` leaves out exchanges of two stages.
+    The price of the choice is at most `at_most`. Where branches join, `exchanges=False` leaves out changes of two
+    stages together.
     """
     start = cheapest(subproblem)
     if start is None:
@@ -46,7 +48,7 @@ def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool =
 
 
 def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None:
-    """Return the walk of the search from `start`, for pipelines without joins; see `search`."""
+    """Return the same as `search`, but start from the choice `start`. Only for pipelines without joins."""
     flat = subproblem.flat
     at = flat.position(start)
     found, steps = descended(subproblem, at, flat.price, at_most)
@@ -60,9 +62,10 @@ def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None
 
 
 def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) -> tuple[bool, Counts]:
-    """Set `at`, positions in `Subproblem.flat`, to the result of a descent at the prices `guide`.
+    """Set `at`, positions in `Subproblem.flat`, to the result of a greedy search that starts there.
 
-    Return whether it meets the limits, and the rows of its steps. Only for pipelines without joins.
+    `guide` (N,) are the prices by which steps are chosen. Return whether a choice within the limits and `at_most` was
+    found (else `at` stays), and the rows of the steps. Only for pipelines without joins.
     """
     flat, moves = subproblem.flat, np.empty(len(subproblem.flat.price) + 1, dtype=np.int64)
     latency_s = latency_limit_s(subproblem)
@@ -93,7 +96,7 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
 
 
 def cheapest_fitting(subproblem: Subproblem, guide: Array) -> Counts | None:
-    """Return what `cheapest` does at the prices `guide`, as positions in `Subproblem.flat`."""
+    """Return the same choice as `cheapest`, but at the prices `guide` and as positions in `Subproblem.flat`."""
     flat, capacity = subproblem.flat, subproblem.capacity
     at = np.empty(len(subproblem.tables), dtype=np.int64)
     return at if _cheapest_fitting(flat, guide, capacity, np.empty_like(capacity), at) else None
@@ -102,7 +105,8 @@ def cheapest_fitting(subproblem: Subproblem, guide: Array) -> Counts | None:
 def cheapest(subproblem: Subproblem) -> Choice | None:
     """Return the cheapest choice that carries the load within the capacity at any latency; None if none was found.
 
-    Where the cheapest rows together exceed the capacity, the change with the least price per unit freed comes first.
+    Where the cheapest rows together exceed the capacity, rows are changed until they fit, each time the one with the
+    least price per unit freed. The result may then not be the cheapest.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return None
@@ -111,15 +115,15 @@ def cheapest(subproblem: Subproblem) -> Choice | None:
 
 
 def steepest(subproblem: Subproblem, choice: Choice) -> Choice | None:
-    """Return `choice` with the change of one stage that saves most latency per price, or None if none saves any."""
+    """Return `choice` after the change of one stage that saves most latency per price; None if none saves latency."""
     return _steepest(_view(subproblem, choice), choice, subproblem.latency(choice))
 
 
 @compiled
 def _cheapest_fitting(flat: Flat, guide: Array, capacity: Counts, occupied: Counts, at: Counts) -> bool:
-    """Set `at` to the cheapest rows that fit `capacity`; return whether changes that free capacity led there.
+    """Set `at` to the cheapest rows of each stage, changed until they fit `capacity`; return whether they fit.
 
-    Where the cheapest rows together exceed the capacity, the change with the least price per unit freed comes first.
+    Each change is the one with the least price per unit freed. `occupied` is scratch space.
     """
     offsets, use = flat.offsets, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
@@ -169,9 +173,10 @@ def _descended(
 ) -> int:
     """Descend along the steepest changes from `at`, which becomes the answer; return the number of steps, or -1.
 
-    Before each step the cheapest single change that meets the latency is a candidate: the answer may be one change
-    away from the last of its steps, the rows `moves`. Steepness is latency saved per `guide` price; the answer is
-    compared, also with `at_most`, by `price`. `occupied` and `answer` are working memory.
+    -1 means that no choice within the limits was found. Steepness is latency saved per price in `guide`. `moves`
+    becomes the rows of the steps. Before each step, the cheapest single change that meets the latency is a candidate
+    for the answer, so that the answer may differ from the last step in one stage. Candidates are compared with each
+    other and with `at_most` by `flat.price`. `occupied` and `answer` are scratch space.
     """
     offsets, price, mean, excess, use = flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
@@ -239,7 +244,10 @@ def _descended(
 
 @compiled
 def _trimmed(flat: Flat, capacity: Counts, latency_s: float, exchanges: bool, occupied: Counts, at: Counts) -> None:
-    """Make `at` cheaper within the limits by changes of one stage, then of two, until no change saves anything."""
+    """Make the choice `at` cheaper within the limits by changes of one stage, then of two, until none lowers the price.
+
+    `exchanges` allows changes of two stages together; `occupied` is scratch space.
+    """
     offsets, price, mean, excess, use = flat.offsets, flat.price, flat.mean_s, flat.excess_s, flat.use
     stages, pools = len(offsets) - 1, use.shape[1]
     while True:
@@ -336,7 +344,7 @@ def _steepest(view: _View, choice: Choice, now: float) -> Choice | None:
 
 
 def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
-    """Return the cheapest change of one stage that meets the latency."""
+    """Return `choice` after the cheapest change of one stage that meets the latency limit, or None."""
     best: tuple[float, Choice] | None = None
     for stage, added, latencies, fits in zip(view.stages, view.added, view.latencies, view.fits, strict=True):
         enough = (latencies <= latency_s) & fits
@@ -348,7 +356,10 @@ def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
 
 
 def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
-    """Descend along the steepest changes; the cheapest single change that meets the latency is a candidate at each."""
+    """Return `walk` extended along the steepest changes, or None where it does not meet the latency for `at_most`.
+
+    Before each step, the cheapest single change that meets the latency is a candidate for the result.
+    """
     best: Walk | None = None
     while subproblem.price(walk.answer) <= at_most + TOLERANCE:
         now = subproblem.latency(walk.answer)
@@ -366,7 +377,7 @@ def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
 
 
 def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
-    """Extend `walk` by changes of one stage, then of two, that lower the price within the limits, until none does."""
+    """Return `walk` extended by changes of one stage, then of two, until none lowers the price within the limits."""
     while True:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
@@ -377,7 +388,10 @@ def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
 
 
 def _exchange(subproblem: Subproblem, choice: Choice) -> Choice | None:
-    """Return the cheapest change of two stages that lowers the price; None if there is none, or too many pairs."""
+    """Return `choice` after the change of two stages that lowers the price most within the limits.
+
+    None if there is no such change, or if more than `_EXCHANGE_LIMIT` pairs of rows would have to be tried.
+    """
     sizes = [len(table) for table in subproblem.tables]
     if sum(one * two for one, two in combinations(sizes, 2)) > _EXCHANGE_LIMIT:
         return None

@@ -1,11 +1,12 @@
 """Dual prices of latency and pools (Lagrangian relaxation): they bound the price of every feasible choice from below.
 
-With a price θ per second and μ per unit of a pool, Σ_s min_r (price + θ·latency + μ·use) − θ·latency_s − μ·capacity is
-never above the price of a choice within all limits. Its maximum is as good a bound as linear programming gives. A row
-whose excess over the minimum of its stage lifts the bound above a known price cannot be part of a cheaper choice.
+With prices θ per second and μ per unit of a pool, the bound is
+Σ_stages min_rows (price + θ·latency + μ·use) − θ·latency limit − μ·capacity. It never exceeds the price of a choice
+within all limits. Its maximum is as good a bound as linear programming gives. A row can be left out of the search where
+its amount above the minimum of its stage, added to the bound, exceeds a known price.
 
-Latencies must add up for this. Σ mean + √Σ excess² ≥ Σ (mean + w·excess) for every vector w of length one (Cauchy and
-Schwarz), with equality where w is parallel to the excesses.
+The bound needs latencies that add up. Σ mean + √Σ excess² ≥ Σ (mean + w·excess) for every vector w of length one
+(Cauchy and Schwarz), with equality where w is parallel to the excesses.
 """
 
 import numpy as np
@@ -18,7 +19,10 @@ Counts = NDArray[np.int64]
 
 
 def latency_weights(excess: Array) -> Array:
-    """Return the unit vector w parallel to the excesses (S,) of a choice."""
+    """Return the weights w of an additive latency: the vector of length one parallel to the excesses (S,) of a choice.
+
+    Where all excesses are 0 the weights are equal.
+    """
     length = float(np.sqrt((excess * excess).sum()))
     return excess / length if length > 0 else np.full(len(excess), len(excess) ** -0.5)
 
@@ -29,10 +33,13 @@ def maximised(
 ) -> float:
     """Return the best lower bound found on the price of choices whose `weights` (N, D) sum to at most 1 per column.
 
-    `multipliers` (D,) are the start of the search and become those of the bound, in units of price; `reduced` (N,)
-    becomes the excess of each row over the cheapest of its stage at these. At most `rounds` Polyak steps along the
-    subgradient deflected by the last step (Camerini, Fratta and Maffioli); a bound above `enough` ends them. The target
-    value of a step is the best bound plus what recent steps gained, because `enough` may be far away.
+    A column of `weights` is one constraint: latency or the use of a pool, over its limit. `multipliers` (D,) are dual
+    prices, in units of price: the start of the search, then those of the bound found. `reduced` (N,) becomes the amount
+    by which each row exceeds the cheapest row of its stage at these prices.
+
+    The search makes at most `rounds` Polyak steps along the subgradient deflected by the last step (Camerini, Fratta
+    and Maffioli) and ends when the bound exceeds `enough`. The target value of a step is the best bound plus the gain
+    of recent steps, because `enough` may be far away.
     """
     stages, count = len(offsets) - 1, weights.shape[1]
     here, gradient, direction = np.empty(count), np.empty(count), np.empty(count)
@@ -103,9 +110,10 @@ def maximised(
 
 @compiled
 def single_multiplier(offsets: Counts, price: Array, weight: Array, enough: float, rounds: int) -> float:
-    """Return the multiplier that maximises the bound with one constraint only.
+    """Return the multiplier that maximises the bound for one constraint, a column `weight` of `maximised`.
 
-    The bound is concave and piecewise linear: the next candidate is where the lines on either side cross.
+    The bound is concave and piecewise linear: the next candidate is where the lines on either side cross. A bound above
+    `enough`, or `rounds` evaluations, end the search.
     """
     stages = len(offsets) - 1
     low, high = 0.0, -1.0  # high < 0: no point with a falling bound is known

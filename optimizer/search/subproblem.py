@@ -27,16 +27,17 @@ MOST = 1e15
 NEVER_S = 1e12
 """Replaces an infinite latency, for the same reason."""
 _SLACK = 1e-12
-"""Relative: a sum in another order must not make a choice infeasible."""
+"""Relative slack of latencies: a sum in another order must not make a choice infeasible."""
 
 
 class Flat(NamedTuple):
-    """The tables as plain arrays of N rows, for compiled code: stages by name, the rows of each by price.
+    """The tables as plain arrays, for compiled code: the rows of all S stages in sequence, N rows together.
 
-    `stages` (S,) are positions in `Subproblem.tables`, `offsets` (S + 1,) the first row of each stage, `rows` (N,) the
-    positions of the rows in the table of their stage; `price`, `mean_s`, `excess_s` have the shape (N,), `use` (N,
-    pools). The latency of a choice is Σ `mean_s` + √Σ `excess_s`²; with `Composition.SUM`, `mean_s` holds the
-    percentiles and `excess_s` zeros.
+    Stages are in the order of their names, the rows of a stage by rising price. `stages` (S,) are positions in
+    `Subproblem.tables`, `offsets` (S + 1,) the first row of each stage, `rows` (N,) the positions of the rows in the
+    table of their stage. `price` (USD per hour), `mean_s` and `excess_s` have the shape (N,), `use` (N, pools).
+    Without joins the latency of a choice is Σ `mean_s` + √Σ `excess_s`². With `Composition.SUM`, `mean_s` has the
+    percentiles, and `excess_s` is 0.
     """
 
     stages: Counts
@@ -48,7 +49,7 @@ class Flat(NamedTuple):
     use: Counts
 
     def position(self, choice: Choice) -> Counts:
-        """Return the positions of the rows of `choice` in these arrays, stages by name."""
+        """Return the positions in these arrays of the rows of `choice`, shape (S,), stages in the order of names."""
         position = np.empty(len(self.stages), dtype=np.int64)
         for number, stage in enumerate(self.stages.tolist()):
             block = self.rows[self.offsets[number] : self.offsets[number + 1]]
@@ -67,7 +68,9 @@ class Flat(NamedTuple):
 class Subproblem:
     """One pipeline to serve at least cost: its tables, the latency limit and the capacity of the pools.
 
-    `prices` are the objective of each row in USD per hour, one array per table; `capacity` is in the units of `Supply`.
+    `tables` has one table per stage. `prices` has one array per table: what each row adds to the objective, in USD per
+    hour. `latency_s` is the most that the latency at `percentile` may be. `capacity` has the units of `Supply` that
+    each pool provides.
     """
 
     tables: tuple[StageOptions, ...]
@@ -88,19 +91,19 @@ class Subproblem:
         return self._flat
 
     def within(self, capacity: Counts) -> "Subproblem":
-        """Return the same subproblem with another capacity of the pools."""
+        """Return the same subproblem with `capacity` of the pools, in units of `Supply`."""
         subproblem = replace(self, capacity=capacity)
         object.__setattr__(subproblem, "_flat", self._flat)
         return subproblem
 
     def for_latency(self, latency_s: float) -> "Subproblem":
-        """Return the same subproblem with another latency limit."""
+        """Return the same subproblem with the latency limit `latency_s`."""
         subproblem = replace(self, latency_s=latency_s)
         object.__setattr__(subproblem, "_flat", self._flat)
         return subproblem
 
     def priced(self, prices: Sequence[Array]) -> "Subproblem":
-        """Return the same subproblem with other prices."""
+        """Return the same subproblem with `prices` as objective, one array per table."""
         return replace(self, prices=tuple(prices))
 
     def price(self, choice: Choice) -> float:
@@ -124,20 +127,23 @@ class Subproblem:
         return float(self._latency([np.array(row) for row in choice]))
 
     def latencies(self, choice: Choice, stage: int) -> Array:
-        """Return the latency for every row of `stage`, the other stages as in `choice`."""
+        """Return the latency of the pipeline for every row of `stage`, with the other stages as in `choice`."""
         rows = [np.array([row]) for row in choice]
         rows[stage] = np.arange(len(self.tables[stage]))
         return self._latency(rows)
 
     def exchanged(self, choice: Choice, changed: tuple[int, int], rows: tuple[Counts, Counts]) -> Array:
-        """Return the latency for each pair of `rows` of the two stages `changed`, the other stages as in `choice`."""
+        """Return the latency of the pipeline for each pair of `rows` of the two stages `changed`.
+
+        The two arrays of `rows` have equal lengths; the other stages are as in `choice`.
+        """
         every = [np.array([row]) for row in choice]
         for stage, new in zip(changed, rows, strict=True):
             every[stage] = new
         return self._latency(every)
 
     def fitting(self, choice: Choice, stage: int) -> Mask:
-        """Return for which rows of `stage` the pools have capacity, the other stages as in `choice`."""
+        """Return a mask of the rows of `stage` that fit the pools, with the other stages as in `choice`."""
         others = self.use(choice) - self.tables[stage].use[choice[stage]]
         return np.asarray(np.all(others + self.tables[stage].use <= self.capacity, axis=1))
 
@@ -163,7 +169,7 @@ class Subproblem:
         )
 
     def by_name(self) -> tuple[int, ...]:
-        """Return the stages sorted by name, so that results do not depend on the order given."""
+        """Return the positions of the stages in the order of their names: results do not depend on the given order."""
         return tuple(sorted(range(len(self.tables)), key=lambda stage: self.tables[stage].stage.name))
 
     def _latency(self, rows: Sequence[Counts]) -> Array:
@@ -186,7 +192,7 @@ class Walk:
         return self.visited[-1]
 
     def to(self, choice: Choice) -> "Walk":
-        """Return the walk extended to `choice`, one stage at a time."""
+        """Return the walk extended to `choice` by changes of one stage at a time."""
         visited = list(self.visited)
         for stage, row in enumerate(choice):
             if visited[-1][stage] != row:
@@ -194,7 +200,7 @@ class Walk:
         return Walk(visited=tuple(visited))
 
     def direct(self, subproblem: Subproblem) -> "Walk":
-        """Return the walk without moves that a later move of the same stage undid at no higher price."""
+        """Return the walk without detours: moves of a stage that a later move replaced at the same or a lower price."""
         moves = [
             (stage, new[stage])
             for old, new in pairwise(self.visited)
@@ -211,17 +217,17 @@ class Walk:
 
 
 def with_row(choice: Choice, stage: int, row: int) -> Choice:
-    """Return `choice` with `stage` changed to `row`."""
+    """Return `choice` with row `row` for `stage`."""
     return (*choice[:stage], row, *choice[stage + 1 :])
 
 
 def _cheapest_first(prices: Array) -> Counts:
-    """Return the rows by price; equal prices stay in the order of the table, which is the user's preference."""
+    """Return the rows by rising price; equal prices stay in the order of the table, which is the user's preference."""
     if np.all(prices[1:] >= prices[:-1]):
         return np.arange(len(prices), dtype=np.int64)
     return np.argsort(prices, kind="stable").astype(np.int64)
 
 
 def latency_limit_s(subproblem: Subproblem) -> float:
-    """Return the latency limit, finite and with slack for the rounding of sums."""
+    """Return the latency limit in seconds, at most `MOST`, with slack for the rounding of sums."""
     return min(subproblem.latency_s * (1 + _SLACK), MOST)

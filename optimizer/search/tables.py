@@ -1,4 +1,4 @@
-"""The tables of the search: allocations of a stage over its placements, with cost, latency and use of the pools."""
+"""The tables of the search: the allocations of a stage to its placements, with cost, latency and use of the pools."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,16 +21,16 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 RESOLUTION = 1e-3
-"""Latencies of a stage within this share of its percentile count as equal: the model is less exact."""
+"""Latencies of a stage that differ by at most this share of its percentile count as equal: the model errs by more."""
 
 _ENDLESS = 2**40
 
-_ALONE_LIMIT = 512  # numbers of replicas of one placement; more are thinned out
+_ALONE_LIMIT = 512  # replica counts of one placement alone; more are thinned out
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
 _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
-_MANY_RUNNING = 4  # with more, all get one batch limit: that of a single one hardly matters
+_MANY_RUNNING = 4  # placements in use; with more, only common batch limits are tried: each single one hardly matters
 _CENTS = 9  # decimals at which two costs count as equal
 _TABLES_BYTES = 24 * 2**20
 
@@ -39,17 +39,18 @@ class Mixing(Enum):
     """When a stage may use several pools at once."""
 
     OVERFLOW = "Overflow"
-    """A placement gets replicas only when the one before is at its bound or at its pool's limit."""
+    """A further placement gets more than its minimum only when all before it are at their bounds or pools' limits."""
     ANY = "Any"
-    """Any two placements together: for pools that stages compete for where no stage alone reaches a limit."""
+    """Any two placements may be used together: for stages that compete for pools which none of them fills alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """The pools in units in which the use of placements adds up.
+    """The pools, counted in units, in which the use of different placements adds up.
 
-    Where the `per_instance` values on a pool divide each other, a unit is the smallest replica's share of an
-    instance; otherwise it is an instance, and every placement is rounded up to whole ones. Arrays follow `pools`.
+    Where the `per_instance` values on a pool divide each other, a unit is the smallest replica's share of an instance.
+    Otherwise a unit is an instance, and each placement is rounded up to whole instances. The arrays have one element
+    per pool, in the order of `pools`; `prices_per_hour` is in USD per instance, `limits` in units.
     """
 
     pools: tuple[PoolName, ...]
@@ -57,32 +58,32 @@ class Supply:
     units_per_instance: Counts
     limits: Counts
     columns: Mapping[PoolName, int] = field(init=False, repr=False, compare=False)
-    """The position of each pool."""
+    """The position of each pool in the arrays."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", {name: column for column, name in enumerate(self.pools)})
 
     def column(self, placement: Placement) -> int:
-        """Return the position of the placement's pool."""
+        """Return the position of the placement's pool in the arrays."""
         return self.columns[placement.pool]
 
     def units(self, placement: Placement, replicas: Counts) -> Counts:
-        """Return the units of its pool that `replicas` of `placement` take."""
+        """Return the units that `replicas` of `placement` take of the placement's pool, rounded up, elementwise."""
         per_instance = int(self.units_per_instance[self.column(placement)])
         return np.asarray(-(-replicas * per_instance // placement.per_instance), dtype=np.int64)
 
     def most(self, placement: Placement) -> int:
-        """Return how many replicas of `placement` fit its pool."""
+        """Return how many replicas of `placement` fit the whole pool."""
         column = self.column(placement)
         return int(self.limits[column]) * placement.per_instance // int(self.units_per_instance[column])
 
     def price_per_hour(self, placement: Placement) -> float:
-        """Return the cost of one replica, in USD per hour."""
+        """Return the cost of one replica of `placement`, in USD per hour."""
         return float(self.prices_per_hour[self.column(placement)]) / placement.per_instance
 
 
 def supply_of(problem: Problem) -> Supply:
-    """Return the pools of `problem` in units that fit all its placements."""
+    """Return the pools of `problem`, by name, in units that suit all its placements."""
     names = tuple(sorted(problem.pools))
     sizes: dict[PoolName, set[int]] = {name: {1} for name in names}
     for _, _, placement in problem.placements():
@@ -99,13 +100,15 @@ def supply_of(problem: Problem) -> Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOptions:
-    """The allocations of one stage, cheapest first: one row each, one column per placement (or pool, for `use`).
+    """The allocations of one stage, one row each, by rising `objective_per_hour`: the cost plus the switching cost.
 
-    Equal costs are in the user's order of preference, then by fewer replicas. `objective_per_hour` is the cost plus
-    the cost of switching; `use` is in the units of `Supply`. The same replicas may have several rows, one with the
-    batch limits of the better percentile and another with those of the better mean. `latency_error` is that of
-    `Predictions`, None without predictions. Where allocations were thinned out, `coarseness` is by which share one left
-    out may be cheaper than the next one listed, and `coarse_from_per_hour` the cost of the cheapest one left out.
+    `replicas` and `batches` (batch limits) have one column per placement, `use` one per pool, in units of `Supply`.
+    Rows with equal objectives are in the user's order of preference, then by fewer replicas. The same replicas may have
+    several rows: one with the batch limits of the best percentile, another with those of the best mean.
+    `latency_error` is `Predictions.error`, None without predictions.
+
+    Large ranges of replica counts are thinned out. Then an allocation that was left out may be cheaper than the next
+    one listed, by the share `coarseness` at most; the cheapest one left out costs `coarse_from_per_hour`.
     """
 
     stage: Stage
@@ -127,7 +130,7 @@ class StageOptions:
 
     @property
     def digest(self) -> bytes:
-        """Return a digest of all arrays, computed once: the key of caches for what follows from the rows."""
+        """Return a digest of all arrays, as key of caches for values that depend on the rows. Computed once."""
         if self._digest is None:
             digest = blake2b(digest_size=16)
             for array in (
@@ -152,14 +155,18 @@ def stage_options(
     switching_cost_per_hour: float = 0.0,
     mixing: Mixing = Mixing.OVERFLOW,
 ) -> StageOptions:
-    """Return the undominated allocations of `stage` that carry `load`.
+    """Return the allocations of `stage` that carry `load`, without dominated ones.
 
-    Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others have their
-    minimum, as far as it fits their pool; the stage has its floor, as far as its bounds allow. There are at most
-    `_ALONE_LIMIT` numbers of replicas per placement: every one near the need of the load, the others in equal
-    proportions. Latencies within `RESOLUTION` count as equal.
+    An allocation is dominated if another costs no more, is no slower and uses no more of any pool. Latencies within
+    `RESOLUTION` count as equal. Not all pairs are compared, so that a dominated allocation may stay.
 
-    Tables are cached by value: stages that have not changed cost next to nothing.
+    Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others get at least
+    their minimum, as far as it fits their pool. The stage gets at least `Stage.min_replicas`, as far as its bounds
+    allow. If a placement alone could have more than `_ALONE_LIMIT` different replica counts, only that many are
+    considered: half of them are consecutive, from about the least count that carries the load; above these, each count
+    is larger than the one before by the same factor.
+
+    Results are cached by value: for a stage that has not changed a call costs next to nothing.
     """
     bounds = _bounds(stage, supply, max_wer)
     key = (stage, load, percentile, switching_cost_per_hour, mixing, bounds)
@@ -170,7 +177,7 @@ def stage_options(
 
 
 def without_replicas(table: StageOptions) -> StageOptions:
-    """Return the only option of a stage without capacity: no replicas, and an infinite latency."""
+    """Return a table with one row for the stage of `table`: no replicas, no cost and an infinite latency."""
     count = len(table.stage.placements)
     return StageOptions(
         stage=table.stage,
@@ -187,7 +194,10 @@ def without_replicas(table: StageOptions) -> StageOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The bounds of each placement by pool and user: all of `Supply` and `max_wer` that a table depends on."""
+    """The fewest and most replicas of each placement, by its pool and the user's bounds, and its price.
+
+    A table depends on `Supply` and `max_wer` only through these values.
+    """
 
     pools: int
     columns: tuple[int, ...]
@@ -287,10 +297,11 @@ def _front(
     most_blocks: int,
     resolution: float,
 ) -> Mask:
-    """Return which rows are undominated: no other costs no more, is no slower and uses no more of any pool.
+    """Return a mask of the rows to keep; dropped are dominated ones, no better in cost, latency or use than another.
 
-    Rows come by rising objective. A row is compared with those of its own block, and with the first `alone` blocks,
-    which have one placement, the others at their minimum.
+    Rows come by rising objective. A row is compared with the rows of its own block, and with the rows of the first
+    `alone` blocks: each of these blocks varies one placement, with the others at their minimum. `resolution` is
+    relative to a row's percentile.
     """
     count = len(cost)
     keep = np.zeros(count, np.bool_)
@@ -324,10 +335,10 @@ def _front(
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Allocations that differ in one placement: `first` to `last` replicas of it, the others as in `row`.
+    """Allocations that differ in one placement: it has `first` to `last` replicas, the others are as in `row`.
 
-    Rows are compared within a `number`; that of a placement alone is its position. `full` is the placement that is at
-    its bound and overflows to the others, None where none is.
+    At most `most` of these allocations are considered. `number` identifies the block; for a placement alone it is the
+    placement's position. `full` is the placement that is at its bound and overflows to the others, None if none does.
     """
 
     number: int
@@ -340,9 +351,10 @@ class _Block:
 
 
 def _blocks(bounds: _Bounds) -> Iterator[_Block]:
-    """Yield the allocations to consider, each once: each placement alone, then overflowing to the others.
+    """Yield the allocations to consider, each once: each placement alone, then overflowing to the others in turn.
 
-    Once the placement of a turn and all before it are full, the rest repeats the first turn and is left out.
+    Where all placements up to that of the turn are full, the rest of the turn would repeat the first one; it is left
+    out.
     """
     lowest, highest = bounds.lowest, bounds.highest
     free = [k for k, (low, high) in enumerate(zip(lowest, highest, strict=True)) if low < high]
@@ -367,9 +379,10 @@ def _blocks(bounds: _Bounds) -> Iterator[_Block]:
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The capacity that the load needs, and the most that one replica of each placement provides.
+    """The rate and the session slots that the load needs, and the most that one replica of each placement provides.
 
-    `enough` is the number of replicas of each placement above which more make no difference.
+    `floor` is the least number of replicas of the stage. `enough` is the number of replicas of each placement above
+    which more make no difference.
     """
 
     rate_rps: float
@@ -380,7 +393,7 @@ class _Need:
     enough: tuple[int, ...]
 
     def first(self, block: _Block) -> int:
-        """Return the least number of replicas of the block's placement that can suffice, or one less."""
+        """Return the least number of replicas of the block's placement that can carry the load, or one less."""
         k = block.placement
         rest = [count if other != k else 0 for other, count in enumerate(block.row)]
         first = max(block.first, self.floor - sum(rest))
@@ -406,9 +419,9 @@ def _need(stage: Stage, load: StageLoad, bounds: _Bounds) -> _Need:
 
 
 def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, sessions: float | None, batch: int) -> int:
-    """Return the number of replicas above which more make no difference, for `rate_rps` in batches of up to `batch`.
+    """Return a number of replicas above which more make no difference, for `rate_rps` in batches of up to `batch`.
 
-    Items in a shared queue no longer wait once capacity exceeds the load by a few times its square root.
+    In a shared queue hardly any item waits once the capacity exceeds the load by a few times the root of the load.
     """
     need = rate_rps / capacity_rps(placement, batch)
     if routing in {Routing.PULL, Routing.LEAST_LOADED}:
@@ -423,7 +436,7 @@ def enough_replicas(placement: Placement, routing: Routing, rate_rps: float, ses
 
 
 def _numbers(first: int, last: int, most: int) -> Counts:
-    """Return the numbers from `first` to `last`, at most `most`: the first half one by one, then in proportion."""
+    """Return the numbers from `first` to `last`; of more than `most`, half consecutive, then in geometric steps."""
     if last - first < most:
         return np.arange(first, last + 1, dtype=np.int64)
     near = first + most // 2
@@ -433,7 +446,11 @@ def _numbers(first: int, last: int, most: int) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Allocations with the same placements in use; `block` and `full` are those of their `_Block`."""
+    """Allocations with the same placements in use, one row each.
+
+    `running` says which placements these are. `block` and `full` are `number` and `full` of their `_Block`. The other
+    two fields are as in `StageOptions`.
+    """
 
     replicas: Counts
     block: int
@@ -465,7 +482,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Rows of replicas and batch limits, with their blocks and predictions."""
+    """Allocations with batch limits, one row each, with the number of their block and their predictions."""
 
     replicas: Counts
     batches: Counts
@@ -474,7 +491,7 @@ class _Rows:
 
 
 def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
-    """Return the allocations to consider; with `keep_current` those that run now are among them."""
+    """Return the allocations to consider; with `keep_current` the current allocation is one of them."""
     stage = request.stage
     current = [
         min(max(p.current, low), high)
@@ -512,9 +529,9 @@ def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current
 
 
 def _predicted(request: _Request, parts: Sequence[_Part]) -> _Rows:
-    """Return the predictions of all allocations; those that overflow only where the full placement needs more.
+    """Return the predictions of the allocations in `parts`, of overflowing ones only where overflow can help.
 
-    A placement does not overflow if its last replica no longer lowers a latency.
+    It cannot help if the last replica of the full placement no longer lowered mean or percentile.
     """
     alone = _predictions(request, [part for part in parts if part.full is None])
     overflowing = {full for full in {part.full for part in parts} if full is not None and _would_help(alone, full)}
@@ -536,7 +553,7 @@ def _predicted(request: _Request, parts: Sequence[_Part]) -> _Rows:
 
 
 def _would_help(alone: _Rows, placement: int) -> bool:
-    """Return whether the last replica of `placement`, which is full, lowered mean or percentile."""
+    """Return whether the last replica of `placement`, which is full, lowered the mean or the percentile."""
     rows = np.nonzero(alone.blocks == placement)[0]
     counts = alone.replicas[rows, placement]
     full = rows[counts == counts.max(initial=0)]
@@ -549,7 +566,10 @@ def _would_help(alone: _Rows, placement: int) -> bool:
 
 
 def _predictions(request: _Request, parts: Sequence[_Part]) -> _Rows:
-    """Return the predictions of allocations: one placement with each batch limit, mixes with suitable limits."""
+    """Return the predictions of the allocations in `parts`, one row for each combination of batch limits tried.
+
+    One placement alone is tried with each of its batch limits, a mix with those of `_suiting_limits`.
+    """
     mixed = [part for part in parts if sum(part.running) > 1]
     suiting = iter(_suiting_limits(request, mixed))
     limits = [next(suiting) if sum(part.running) > 1 else _same_limits(request.stage, part.running) for part in parts]
@@ -574,7 +594,10 @@ _Limits = tuple[int, ...]
 
 
 def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
-    """Return one batch limit for all placements in use, each at its largest size not above it; the largest first."""
+    """Return combinations of batch limits with about the same limit for all placements in use; the largest first.
+
+    For each limit, a placement gets its largest batch size that does not exceed it.
+    """
     sizes = sorted({size for p, runs in zip(stage.placements, running, strict=True) if runs for size in p.batch_sizes})
     limits = (
         tuple(
@@ -587,7 +610,7 @@ def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
 
 
 def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> list[_Limits]:
-    """Return `limits`, then those that differ in one placement in use."""
+    """Return `limits`, then the combinations that differ from `limits` in one placement in use."""
     others = [
         (*limits[:k], size, *limits[k + 1 :])
         for k, placement in enumerate(stage.placements)
@@ -599,11 +622,12 @@ def _other_limits(stage: Stage, running: Sequence[bool], limits: _Limits) -> lis
 
 
 def _suiting_limits(request: _Request, parts: Sequence[_Part]) -> list[list[_Limits]]:
-    """Return the batch limits to try with each mix: the best for its first and its last allocation, and the largest.
+    """Return the combinations of batch limits to try with each of `parts`, which are mixes of placements.
 
-    The largest limits have the most capacity, which few replicas may need. Hardware differs in the time that a larger
-    batch takes: with one limit for all placements the percentile of random mixes is a sixth higher than with the best
-    limits. The search starts from one limit for all and changes one placement per step.
+    They are the best limits for two allocations of the mix, a small one and the largest, and the largest limits. The
+    largest limits have the most capacity, which few replicas may need. Hardware differs in the time that a larger batch
+    takes: with one limit for all placements the percentile of random mixes is a sixth higher than with the best limits.
+    The search for the best starts from one limit for all and changes one placement per step.
     """
     if not any(len(p.batch_sizes) > 1 for p in request.stage.placements):
         return [_same_limits(request.stage, part.running) for part in parts]
@@ -627,7 +651,7 @@ def _sample(count: int) -> list[int]:
 
 
 def _best_limits(request: _Request, rows: Sequence[Counts], tried: Sequence[Sequence[_Limits]]) -> list[_Limits]:
-    """Return for each allocation the batch limits with the least percentile, the first if equal."""
+    """Return for each of `rows` the combination in `tried` with the least percentile; of equals the first."""
     if not rows:
         return []
     sizes = [len(limits) for limits in tried]
@@ -638,7 +662,7 @@ def _best_limits(request: _Request, rows: Sequence[Counts], tried: Sequence[Sequ
 
 
 def _mixes(bounds: _Bounds) -> list[Counts]:
-    """Return all mixes of two placements, the others at their minimum, thinned to `_MIXES_LIMIT` rows."""
+    """Return all mixes of two placements, with the others at their minimum, thinned to `_MIXES_LIMIT` rows."""
     pairs = list(combinations(range(len(bounds.lowest)), 2))
     blocks = []
     for one, two in pairs:
@@ -657,7 +681,7 @@ def _spread(lowest: int, highest: int, most: int) -> Counts:
 
 
 def _by_running(rows: Counts) -> list[_Part]:
-    """Return `rows` grouped by the placements in use, the blocks numbered as in `_blocks`."""
+    """Return `rows` grouped by the placements in use, with block numbers as in `_blocks`."""
     patterns, of = np.unique(rows > 0, axis=0, return_inverse=True)
     return [
         _Part(
