@@ -67,7 +67,6 @@ def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDeci
         changes=tuple(
             PlacementChange(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"])
             for c in decision["changes"]
-            for c in decision["changes"]
         ),
         reason=decision["message"],
     )
