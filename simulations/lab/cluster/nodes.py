@@ -4,8 +4,9 @@ Replicas share a node by CPU, which the scheduler packs by: a node has 48 cores,
 them, 1/`perInstance`, rounded down. Exactly `perInstance` replicas fit, and shares of different sizes add up.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,13 +23,22 @@ NOTICE_TAINT = "aws-node-termination-handler/spot-itn"
 """The provider will reclaim the node soon; the node is also cordoned."""
 
 _TIMEOUT_S = (3, 10)
-_CONFLICT = 409
-_NOT_FOUND = 404
+CONFLICT, NOT_FOUND = 409, 404
 _DEVICE_RESOURCES: Mapping[Device, str] = {
     "GPU": "nvidia.com/gpu",
     "Inferentia": "aws.amazon.com/neuron",
     "Trainium": "aws.amazon.com/neuron",
 }
+
+
+@contextlib.contextmanager
+def tolerated(status: int) -> Iterator[None]:
+    """Ignore a refusal of the API server with this HTTP status."""
+    try:
+        yield
+    except client.ApiException as error:
+        if error.status != status:
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +100,8 @@ def create(api: client.CoreV1Api, pools: Iterable[PoolNodes]) -> None:
 def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
     """Delete nodes at once, and their pods with them; missing nodes are ignored."""
     for name in names:
-        try:
+        with tolerated(NOT_FOUND):
             api.delete_node(name, grace_period_seconds=0)
-        except client.ApiException as error:
-            if error.status != _NOT_FOUND:
-                raise
 
 
 class FaultyPool:
@@ -137,11 +144,8 @@ class FaultyPool:
 
 
 def _create(api: client.CoreV1Api, node: Mapping[str, Any]) -> None:
-    try:
+    with tolerated(CONFLICT):
         api.create_node(node, _request_timeout=_TIMEOUT_S)
-    except client.ApiException as error:
-        if error.status != _CONFLICT:
-            raise
 
 
 def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -> dict[str, Any]:

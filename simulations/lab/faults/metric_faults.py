@@ -11,7 +11,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 Chooser = Callable[[str, Mapping[str, str]], bool]
 """Whether the fault affects the series with these labels in the answer to this query."""
@@ -22,32 +24,30 @@ _PODS = re.compile(r"-[a-z0-9]+-[a-z0-9]+$")
 """The suffix that a Deployment adds to its name for the name of a pod."""
 
 
-class MetricFault(Protocol):
-    """Changes queries of Prometheus and their answers."""
+class MetricFault:
+    """Changes queries of Prometheus and their answers; a kind of fault overrides what it changes."""
+
+    __slots__ = ()
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
         """Return the query to send instead, and its evaluation time (seconds since the epoch); None: now."""
-        ...
+        return query, None
 
-    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: ARG002
         """Return the series that the answer to `query` has under the fault."""
-        ...
+        return series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PartialMetrics:
+class PartialMetrics(MetricFault):
     """`share` of the pods have no metrics, the same pods while the fault lasts. The ingress is not a pod."""
 
     chosen: Chooser
     share: float
     seed: str
 
-    def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged."""
-        return query, None
-
+    @override
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series of the other pods."""
         return [one for one in series if not self._silent(query, one["metric"])]
 
     def _silent(self, query: str, labels: Mapping[str, str]) -> bool:
@@ -57,22 +57,18 @@ class PartialMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NoisyMetrics:
+class NoisyMetrics(MetricFault):
     """Values are multiplied by log-normal noise, one factor per workload and query.
 
-    The noise has mean 1 and the coefficient of variation `cv`.
+    The noise has mean 1 and the coefficient of variation `cv`. Of a histogram the bounds get it: its quantiles vary.
     """
 
     chosen: Chooser
     cv: float
     seed: str
 
-    def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged."""
-        return query, None
-
+    @override
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series with noise on the values, or on the bounds of a histogram: its quantiles vary then."""
         if _AGES.search(query):
             return series
         now = f"{time.time():.3f}"
@@ -92,16 +88,13 @@ class NoisyMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StaleMetrics:
+class StaleMetrics(MetricFault):
     """No new sample since `since_s` (seconds since the epoch): answers are those of that time, and their age grows."""
 
     since_s: float = field(default_factory=time.time)
 
+    @override
     def changed_query(self, query: str) -> tuple[str, float | None]:
         """Return the query for that time, with `time()` still at the present."""
         age_s = max(0.0, time.time() - self.since_s)
         return re.sub(r"\btime\(\)", f"(time() + {age_s:.3f})", query), self.since_s
-
-    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return the series unchanged."""
-        return series
