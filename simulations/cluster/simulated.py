@@ -290,7 +290,7 @@ class SimulatedCluster:
                     del self._disturbances.on[index]
             case "poolUnavailable":
                 assert pool is not None
-                self._workloads.change_outages(pool, by)
+                pool.outages += by  # after it, pending replicas wait for a retry
             case "poolLost":
                 assert pool is not None
                 self._workloads.change_absences(pool, by, self.now_s)

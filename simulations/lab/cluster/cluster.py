@@ -3,7 +3,6 @@ and the operator under its own ServiceAccount. `simulations.lab.session.run` add
 
 import http
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -87,7 +86,7 @@ class LabCluster(Service):
         with self.admin() as api:
             self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
             install(api)
-        self._start_module(
+        self._processes.start_module(
             "agent",
             "simulations.lab.pods.agent",
             {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
@@ -158,7 +157,7 @@ class LabCluster(Service):
         self._control_plane.service_account_kubeconfig(
             _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
         )
-        self._start_module(
+        self._processes.start_module(
             "operator",
             "controller",
             {
@@ -174,10 +173,6 @@ class LabCluster(Service):
             },
             "operator",
         )
-
-    def _start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> None:
-        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        self._processes.start(name, [sys.executable, "-m", module, *commands, *arguments])
 
 
 def install(api: client.ApiClient, *, policies: bool = True) -> None:

@@ -286,10 +286,13 @@ def _scheduler_settings(kubeconfig: Path) -> dict[str, object]:
 
 
 def _default_account_exists(admin: client.ApiClient) -> bool:
-    with tolerated(NOT_FOUND):
+    try:
         client.CoreV1Api(admin).read_namespaced_service_account("default", "default", _request_timeout=_READ_S)
-        return True
-    return False
+    except client.ApiException as error:
+        if error.status == NOT_FOUND:
+            return False
+        raise
+    return True
 
 
 def _write_secret(path: Path, content: str) -> None:

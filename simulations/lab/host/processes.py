@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
@@ -95,6 +95,11 @@ class Processes:
     def start(self, name: str, command: Sequence[str | Path]) -> Child:
         """Start `command`, whose first item is the path of a program."""
         return _starter.submit(self._start, name, command).result()
+
+    def start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> Child:
+        """Start `python -m MODULE COMMAND… --FLAG VALUE…`."""
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        return self.start(name, [sys.executable, "-m", module, *commands, *arguments])
 
     def _start(self, name: str, command: Sequence[str | Path]) -> Child:
         self._folder.mkdir(parents=True, exist_ok=True)
