@@ -19,7 +19,7 @@ class UnsupportedManifest(ValueError):
     """The manifest is valid, but the lab cannot run it; the message names the field and the reason."""
 
 
-def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)) -> dict[PoolName, PoolNodes]:
+def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
     """Return the nodes of each pool: `capacity.instances` of them.
 
     Raises:
@@ -37,7 +37,6 @@ def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)
             device=device,
             node_selector=pool.node_selector,
             instances=pool.instances,
-            zones=zones,
         )
     return nodes
 

@@ -7,7 +7,7 @@ them, 1/`perInstance`, rounded down. Exactly `perInstance` replicas fit, and sha
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from kubernetes import client
@@ -45,8 +45,7 @@ def tolerated(status: int) -> Iterator[None]:
 class PoolNodes:
     """The nodes of one pool: `instances` of them, spread over `zones` in turn, each with `devices` accelerators.
 
-    `node_selector` are the labels of the pool's nodes; `taint` is the key of a NoSchedule taint; `allocatable`
-    adds to or replaces the resources that every node has.
+    `node_selector` are the labels of the pool's nodes.
     """
 
     name: str
@@ -55,8 +54,6 @@ class PoolNodes:
     instances: int
     zones: tuple[str, ...] = ("lab-a",)
     devices: int = 1
-    taint: str | None = None
-    allocatable: Mapping[str, str] = field(default_factory=dict)
 
 
 def pod_resources(pool: PoolNodes, per_instance: int) -> dict[str, str]:
@@ -84,7 +81,6 @@ def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
     resources = {"cpu": f"{NODE_MILLICORES}m", "memory": "192Gi", "pods": "250"}
     if pool.device in _DEVICE_RESOURCES:
         resources[_DEVICE_RESOURCES[pool.device]] = str(pool.devices)
-    resources |= pool.allocatable
     return [
         _node(pool, name, pool.zones[index % len(pool.zones)], resources) for index, name in enumerate(node_names(pool))
     ]
@@ -128,19 +124,16 @@ class FaultyPool:
                 if name in there:
                     remove(api, [name])
                 continue
-            manifest["spec"] = self._spec(manifest["spec"], leaving=self.leaving[index] > 0)
+            manifest["spec"] = self._spec(leaving=self.leaving[index] > 0)
             if name not in there:
                 _create(api, manifest)
             else:
                 api.patch_node(name, {"spec": manifest["spec"]}, _request_timeout=_TIMEOUT_S)
 
-    def _spec(self, spec: Mapping[str, Any], *, leaving: bool) -> dict[str, Any]:
-        taints = list(spec["taints"])
-        if self.outages:
-            taints.append({"key": NO_CAPACITY_TAINT, "value": "true", "effect": "NoSchedule"})
-        if leaving:
-            taints.append({"key": NOTICE_TAINT, "value": "true", "effect": "NoSchedule"})
-        return {**spec, "taints": taints, "unschedulable": leaving}
+    def _spec(self, *, leaving: bool) -> dict[str, Any]:
+        keys = [key for key, on in ((NO_CAPACITY_TAINT, self.outages > 0), (NOTICE_TAINT, leaving)) if on]
+        taints = [{"key": key, "value": "true", "effect": "NoSchedule"} for key in keys]
+        return {"taints": taints, "unschedulable": leaving}
 
 
 def _create(api: client.CoreV1Api, node: Mapping[str, Any]) -> None:
@@ -156,13 +149,12 @@ def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -
         "node.kubernetes.io/instance-type": f"lab.{pool.name}",
         **pool.node_selector,
     }
-    taints = [] if pool.taint is None else [{"key": pool.taint, "value": "true", "effect": "NoSchedule"}]
     ready = {"type": "Ready", "status": "True", "reason": "LabNode", "message": "the lab's agent runs its pods"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints},
+        "spec": {"taints": []},
         "status": {
             "capacity": dict(resources),
             "allocatable": dict(resources),
