@@ -149,7 +149,7 @@ class _Scraped:
         self.ingress_bounds_s = serving.ingress_bounds_s
         self._now_s = now_s
         self._numbers = [number for number, pod in enumerate(serving.pods) if not pod.gone and not pod.leaving]
-        self._replicas, self._ingress = serving.replica_scrapes(), serving.ingress_scrapes()
+        self._replicas, self._ingress = serving.replicas.view(), serving.ingress.view()
         self._each: dict[float, dict[int | None, tuple[float, ...]]] = {}
 
     def window(self, pods: Sequence[Pod], window_s: float) -> ScrapeWindow:

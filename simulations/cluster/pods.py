@@ -193,10 +193,6 @@ class Workloads:
         else:
             self._fill(pool, now_s)
 
-    def change_outages(self, pool: NodePool, by: int) -> None:
-        """Begin (+1) or end (-1) a fault that gives new replicas no node; after it, pending ones wait for a retry."""
-        pool.outages += by
-
     # -- reconciliation
 
     def of_pool(self, pool: PoolName) -> Iterator[Workload]:

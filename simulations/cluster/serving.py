@@ -6,7 +6,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import StageName
 from simulations.cluster.expressions import Counter, Level
 from simulations.cluster.pods import Pod
-from simulations.cluster.scrapes import ScrapeHistory, Scrapes
+from simulations.cluster.scrapes import ScrapeHistory
 from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 
@@ -17,7 +17,7 @@ DISCOVERY_S = 2.0
 
 
 class Serving:
-    """The engine of a pipeline, the pods in it by their numbers there, and their scrapes."""
+    """The engine of a pipeline, its pods by their numbers there, and the scrapes of replicas and ingress (number 0)."""
 
     def __init__(self, pipeline: PipelineSpec, engine: PipelineEngine, *, keep_s: float) -> None:
         """`keep_s` is the longest window of any query."""
@@ -27,11 +27,11 @@ class Serving:
         self.draining = 0
         self.published: float | None = None  # the admissible load; the ingress reads it later
         self.slow: dict[StageName, float] = {}
-        self._replicas = ScrapeHistory(
+        self.replicas = ScrapeHistory(
             keep_s=keep_s, counters=len(Counter) + 1 + len(LATENCY_BOUNDS_S), levels=len(Level)
         )
         self.ingress_bounds_s = np.array(engine.ingress_bounds_s)
-        self._ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=1)
+        self.ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=1)
 
     def scrape(self, now_s: float) -> None:
         """Sample every known replica and the ingress."""
@@ -46,27 +46,19 @@ class Serving:
             counters.latency_sum_s,
         ]
         levels = [counters.queued, counters.in_service, counters.sessions]
-        self._replicas.record(
+        self.replicas.record(
             now_s,
             np.concatenate([np.array(columns).T, counters.latency_counts], axis=1),
             np.array(levels, dtype=np.float64).T,
             lambda number: self._discovered(number, now_s),
         )
         ingress = self.engine.ingress()
-        self._ingress.record(
+        self.ingress.record(
             now_s,
             np.concatenate([[float(ingress.offered)], ingress.latency_counts])[np.newaxis],
             np.array([[float(ingress.active_streams)]]),
             lambda number: True,  # noqa: ARG005 - the ingress exists before the load
         )
-
-    def replica_scrapes(self) -> Scrapes:
-        """Return the scrapes of the replicas, by replica number."""
-        return self._replicas.view()
-
-    def ingress_scrapes(self) -> Scrapes:
-        """Return the scrapes of the ingress, which is number 0."""
-        return self._ingress.view()
 
     def _discovered(self, number: int, now_s: float) -> bool:
         """Return whether Prometheus has discovered a replica; it discovers running pods, ready or not."""

@@ -64,7 +64,6 @@ class SimulatedCluster:
         interval_s: float,
         window_s: float | None = None,
         schedules: Mapping[str, Schedule] | None = None,
-        scrape_interval_s: float = SCRAPE_INTERVAL_S,
     ) -> None:
         """Every stage has its minimum of replicas, at least one, all of them ready.
 
@@ -74,7 +73,6 @@ class SimulatedCluster:
             interval_s: the time between two decisions; the settling time is a multiple of it.
             window_s: the averaging window of `DetailedSnapshot.replicas` and `ingress`; None: the stages' own windows.
             schedules: the load; None: it is made from scenario and seed.
-            scrape_interval_s: the time between two scrapes of a target.
 
         Raises:
             UnsupportedScenario: the scenario has a feature that is not simulated.
@@ -86,7 +84,6 @@ class SimulatedCluster:
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
         self._seed = seed
-        self._scrape_interval_s = scrape_interval_s
         self._window_s = window_s
         self._disturbances = MetricFaults(seed=seed)
         changes = resource_changes(scenario)
@@ -133,7 +130,7 @@ class SimulatedCluster:
         for pipeline in self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
-        self._agenda.at(self.now_s + SCRAPE_PHASE * scrape_interval_s, self._scrape)
+        self._agenda.at(self.now_s + SCRAPE_PHASE * SCRAPE_INTERVAL_S, self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
 
@@ -145,7 +142,7 @@ class SimulatedCluster:
             self._serving,
             self._disturbances,
             now_s=self.now_s,
-            grace_s=REPORTING_VISITS * self._scrape_interval_s,
+            grace_s=REPORTING_VISITS * SCRAPE_INTERVAL_S,
         )
         return DetailedSnapshot(
             now_s=self.now_s,
@@ -245,7 +242,7 @@ class SimulatedCluster:
         for key, serving in self._serving.items():
             if not self._disturbances.stale(key):
                 serving.scrape(self.now_s)
-        self._agenda.at(self.now_s + self._scrape_interval_s, self._scrape)
+        self._agenda.at(self.now_s + SCRAPE_INTERVAL_S, self._scrape)
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit
@@ -290,7 +287,7 @@ class SimulatedCluster:
                     del self._disturbances.on[index]
             case "poolUnavailable":
                 assert pool is not None
-                self._workloads.change_outages(pool, by)
+                pool.outages += by  # after it, pending replicas wait for a retry
             case "poolLost":
                 assert pool is not None
                 self._workloads.change_absences(pool, by, self.now_s)

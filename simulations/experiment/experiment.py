@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from simulations.policies.catalogue import POLICIES
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
-from simulations.results.scoring import ItemScore, Tally
+from simulations.results.scoring import ItemScore, Tally, item_counts, share_met
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule
@@ -248,21 +248,11 @@ def _in_process(request: RunRequest | BoundRequest) -> RunResult | BoundResult:
 
 
 def _answer(scenario: Scenario, request: RunRequest | BoundRequest) -> RunResult | BoundResult:
-    if isinstance(request, RunRequest):
-        return _run(scenario, request)
-    return bound_one(scenario, request, schedules=_loads.get(scenario, request.what_if, request.seed))
-
-
-def _run(scenario: Scenario, request: RunRequest) -> RunResult:
-    return run_one(
-        scenario,
-        policy=request.policy,
-        seed=request.seed,
-        tuning=request.tuning,
-        what_if=request.what_if,
-        settings=request.settings,
-        schedules=_loads.get(scenario, request.what_if, request.seed),
-    )
+    schedules = _loads.get(scenario, request.what_if, request.seed)
+    if isinstance(request, BoundRequest):
+        return bound_one(scenario, request, schedules=schedules)
+    chosen = {field.name: getattr(request, field.name) for field in fields(request)}
+    return run_one(scenario, **chosen, schedules=schedules)
 
 
 class _Loads:
@@ -364,30 +354,22 @@ def _result(
     tallies = [cluster.tally(pipeline.key) for pipeline in cluster.pipelines]
     scores = [tally.score(faults) for tally in tallies]
     windows = [window for score in scores for window in score.windows]
-    met = [window.met for window in windows if window.met is not None]
-    met_calm = [window.met for window in windows if window.met is not None and window.calm]
     unfiltered = sum(score.offered - score.filtered for score in scores)
     within = sum(round((score.within_sla_share or 0.0) * (score.offered - score.filtered)) for score in scores)
-    percentiles = [_percentile(tallies, scores, percent) for percent in (50, 95, 99)]
     return RunResult(
         policy=policy,
         tuning=tuning,
         what_if=what_if,
         seed=seed,
         cost=spending.cost(cluster.observations, clock),
-        windows=len(met),
-        sla_windows_met=sum(met) / len(met) if met else None,
-        sla_windows_met_calm=sum(met_calm) / len(met_calm) if met_calm else None,
+        windows=sum(score.scored_windows for score in scores),
+        sla_windows_met=share_met(windows),
+        sla_windows_met_calm=share_met(windows, calm=True),
         within_sla_share=within / unfiltered if unfiltered else None,
-        p50_s=percentiles[0],
-        p95_s=percentiles[1],
-        p99_s=percentiles[2],
-        offered=sum(score.offered for score in scores),
-        served=sum(score.served for score in scores),
-        filtered=sum(score.filtered for score in scores),
-        shed=sum(score.shed for score in scores),
-        lost=sum(score.lost for score in scores),
-        in_flight=sum(score.in_flight for score in scores),
+        p50_s=_percentile(tallies, scores, 50),
+        p95_s=_percentile(tallies, scores, 95),
+        p99_s=_percentile(tallies, scores, 99),
+        **item_counts(scores),
         sessions_cut=cluster.sessions_cut,
         replica_changes=spending.replica_changes(cluster.observations, clock),
         cap_violations=sum(

@@ -77,11 +77,7 @@ class Family(Generic[S]):
         raise InvalidPolicySettings(f"{self.name}.{name}: {value!r}: must be of the same type as {like!r}")
 
 
-def _named(*families: Family[Any]) -> Mapping[str, Family[Any]]:
-    return MappingProxyType({family.name: family for family in families})
-
-
-POLICIES: Mapping[str, Family[Any]] = _named(
+_FAMILIES: tuple[Family[Any], ...] = (
     Family(name="sluice", default=SluiceSettings(), make=sluice),
     Family(name="static-peak", default=StaticPeakSettings(), make=StaticPeak),
     Family(name="hpa", default=HpaSettings(), make=lambda settings, _: Hpa(settings)),
@@ -95,6 +91,7 @@ POLICIES: Mapping[str, Family[Any]] = _named(
     Family(name="inferline", default=InferlineSettings(), make=Inferline),
     Family(name="plus-one", default=PlusOneSettings(), make=lambda settings, _: PlusOne(settings)),
 )
+POLICIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in _FAMILIES})
 """In the order in which tables list them."""
 
 

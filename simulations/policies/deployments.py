@@ -7,15 +7,23 @@ of one where no placement declares a minimum.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from controller.core.assess.optimizer_input import optimizer_pipeline
+from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PipelineKey, PoolName, StageName
-from simulations.policies.autoscaler import DetailedSnapshot, PlacementName, ReplicaReading
+from simulations.policies.autoscaler import (
+    AutoscalerDecision,
+    DetailedSnapshot,
+    PlacementName,
+    ReplicaReading,
+    decision_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +165,24 @@ def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpe
 
 def _batch_s(placement: PlacementSpec, items: int) -> float:
     return placement.prior.batch_wait_s + placement.prior.service.mean_s(items)
+
+
+class PerDeployment(ABC):
+    """An autoscaler that applies one rule to the first placement of every stage."""
+
+    def __init__(self, *, interval_s: float, metrics_window_s: float, reason: str) -> None:
+        self.interval_s = interval_s
+        self.metrics_window_s = metrics_window_s
+        self._reason = reason
+
+    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
+        """Return the decision with the desired replicas of every Deployment."""
+        desired = {work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)}
+        return decision_of(snapshot, desired, self._reason, policy)
+
+    @abstractmethod
+    def _replicas(self, work: Deployment, now_s: float) -> int:
+        """Return the desired replicas of a Deployment, within its bounds."""
 
 
 def ceil(value: float) -> int:

@@ -10,15 +10,10 @@ window ago has no sample of a whole window yet and counts as not ready, as for C
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import (
-    AutoscalerDecision,
-    DetailedSnapshot,
-    OneWorkloadSettings,
-    PlacementName,
-    decision_of,
-)
-from simulations.policies.deployments import Deployment, ceil, first_placements
+from typing_extensions import override
+
+from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 TOLERANCE = 0.1
 
@@ -130,30 +125,25 @@ class HpaControls:
         return control.replicas(now_s, recommended, current=current, least=work.least, most=work.most)
 
 
-class Hpa:
+class Hpa(PerDeployment):
     """One HPA per stage."""
 
     def __init__(self, settings: HpaSettings) -> None:
+        super().__init__(
+            interval_s=settings.interval_s,
+            metrics_window_s=settings.metrics_window_s,
+            reason=f"utilisation to {settings.target_utilization:.0%}",
+        )
         self._settings = settings
-        self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the HPAs."""
-        now_s = snapshot.now_s
-        desired = {
-            work.name: self._controls.replicas(work, now_s, self._recommended(work, now_s))
-            for work in first_placements(snapshot)
-        }
-        reason = f"utilisation to {self._settings.target_utilization:.0%}"
-        return decision_of(snapshot, desired, reason, policy)
-
-    def _recommended(self, work: Deployment, now_s: float) -> int | None:
+    @override
+    def _replicas(self, work: Deployment, now_s: float) -> int:
         settings, target = self._settings, work.target
         fresh_s = now_s - settings.metrics_window_s
         settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]
         fresh = len(work.replicas) - len(settled)
-        return resource_replicas(
+        recommended = resource_replicas(
             settled,
             target=settings.target_utilization,
             current=target.desired,
@@ -161,3 +151,4 @@ class Hpa:
             unready=max(0, target.existing - target.ready) + fresh,
             tolerance=settings.tolerance,
         )
+        return self._controls.replicas(work, now_s, recommended)

@@ -9,9 +9,10 @@ zero and one, is not needed: a stage always keeps one replica.
 
 from dataclasses import dataclass
 
-from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, OneWorkloadSettings, decision_of
-from simulations.policies.deployments import Deployment, first_placements
+from typing_extensions import override
+
+from simulations.policies.autoscaler import OneWorkloadSettings
+from simulations.policies.deployments import Deployment, PerDeployment
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 
 
@@ -25,24 +26,21 @@ class KedaSettings(OneWorkloadSettings):
     down_window_s: float = 300.0
 
 
-class Keda:
+class Keda(PerDeployment):
     """One ScaledObject per stage."""
 
     def __init__(self, settings: KedaSettings) -> None:
-        self._settings = settings
-        self.interval_s, self.metrics_window_s = settings.interval_s, settings.metrics_window_s
+        super().__init__(
+            interval_s=settings.interval_s,
+            metrics_window_s=settings.metrics_window_s,
+            reason=f"{settings.target_ongoing:g} ongoing items per replica",
+        )
+        self._target = settings.target_ongoing
         self._controls = HpaControls(HpaBehavior(down_window_s=settings.down_window_s))
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the generated HPAs."""
-        desired = {
-            work.name: self._controls.replicas(work, snapshot.now_s, self._recommended(work))
-            for work in first_placements(snapshot)
-        }
-        return decision_of(snapshot, desired, f"{self._settings.target_ongoing:g} ongoing items per replica", policy)
-
-    def _recommended(self, work: Deployment) -> int | None:
-        if not work.replicas:
-            return None  # the trigger fails, and without a fallback the HPA holds
-        target = self._settings.target_ongoing
-        return average_value_replicas(work.ongoing, target=target, current=work.target.desired)
+    @override
+    def _replicas(self, work: Deployment, now_s: float) -> int:
+        recommended = None  # without a report the trigger fails, and without a fallback the HPA holds
+        if work.replicas:
+            recommended = average_value_replicas(work.ongoing, target=self._target, current=work.target.desired)
+        return self._controls.replicas(work, now_s, recommended)

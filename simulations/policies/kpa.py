@@ -7,18 +7,12 @@ service, as the queue-proxy counts requests; `containerConcurrency` is its concu
 batch. The mean over the scraped replicas is taken for all that are ready. A stage never goes to zero.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import (
-    AutoscalerDecision,
-    DetailedSnapshot,
-    OneWorkloadSettings,
-    PlacementName,
-    decision_of,
-)
-from simulations.policies.deployments import Deployment, ceil, first_placements
+from typing_extensions import override
+
+from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,22 +62,20 @@ class KpaScaler:
         return max(count for _, count in self._decided)
 
 
-class Kpa:
+class Kpa(PerDeployment):
     """One decider per stage."""
 
     def __init__(self, settings: KpaSettings) -> None:
+        super().__init__(
+            interval_s=settings.interval_s,
+            metrics_window_s=settings.interval_s,  # the windows are made of ticks
+            reason=f"{settings.target_utilization:.0%} of the concurrency",
+        )
         self._settings = settings
-        self.interval_s = self.metrics_window_s = settings.interval_s  # the windows are made of ticks
         self._scalers: dict[PlacementName, KpaScaler] = {}
         self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the deciders."""
-        desired: Mapping[PlacementName, int] = {
-            work.name: self._replicas(work, snapshot.now_s) for work in first_placements(snapshot)
-        }
-        return decision_of(snapshot, desired, f"{self._settings.target_utilization:.0%} of the concurrency", policy)
-
+    @override
     def _replicas(self, work: Deployment, now_s: float) -> int:
         if not work.replicas:
             return work.within(work.target.desired)

@@ -8,15 +8,10 @@ service. The original's control loop runs ten times a second; here it runs once,
 
 from dataclasses import dataclass
 
-from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import (
-    AutoscalerDecision,
-    DetailedSnapshot,
-    OneWorkloadSettings,
-    PlacementName,
-    decision_of,
-)
-from simulations.policies.deployments import Deployment, ceil, first_placements
+from typing_extensions import override
+
+from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +65,20 @@ class RayDeployment:
         return target
 
 
-class RayServe:
+class RayServe(PerDeployment):
     """One deployment per stage."""
 
     def __init__(self, settings: RayServeSettings) -> None:
+        super().__init__(
+            interval_s=settings.interval_s,
+            metrics_window_s=settings.look_back_period_s,
+            reason=f"{settings.target_ongoing_requests:g} ongoing requests per replica",
+        )
         self._settings = settings
-        self.interval_s, self.metrics_window_s = settings.interval_s, settings.look_back_period_s
         self._deployments: dict[PlacementName, RayDeployment] = {}
 
-    def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the deployments."""
-        desired = {work.name: self._replicas(work) for work in first_placements(snapshot)}
-        reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"
-        return decision_of(snapshot, desired, reason, policy)
-
-    def _replicas(self, work: Deployment) -> int:
+    @override
+    def _replicas(self, work: Deployment, now_s: float) -> int:
         if not work.replicas and work.target.ready:
             return work.within(work.target.desired)  # no replica reports, so ongoing requests are unknown
         deployment = self._deployments.setdefault(work.name, RayDeployment(self._settings))

@@ -110,7 +110,10 @@ def _scatter(runs: Sequence[Run]) -> Markup:
             "ul",
             [element("li", _key(style), words) for style, words in keys if any(p.style == style for p in points)],
             any(point.trained for point in points)
-            and [element("li", _key("best"), "default settings"), element("li", _diamond(), "trained settings")],
+            and [
+                element("li", _key("best"), "default settings"),
+                element("li", _key("best", _DIAMOND), "trained settings"),
+            ],
             element("li", swatch("line sla"), f"{formats.share(REQUIRED_SHARE)} of the windows"),
             runs[0].bound is not None
             and element("li", swatch("line bound"), "bound: the least cost that can meet that"),
@@ -121,6 +124,7 @@ def _scatter(runs: Sequence[Run]) -> Markup:
     )
 
 
+_DIAMOND = "M10 1l7 7l-7 7l-7 -7Z"
 _IMPORTANCE = ("best", "dominated", "broke")
 
 
@@ -211,20 +215,10 @@ def _seeds(low_high: tuple[float, float] | None, words: formats.Words) -> Markup
     return element("small", text, class_="seeds") if text else None
 
 
-def _key(style: str) -> Markup:
+def _key(style: str, shape: str = "M5 8a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z") -> Markup:
     return element(
         "svg",
-        element("path", class_=f"point {style}", d="M5 8a5 5 0 1 0 10 0a5 5 0 1 0 -10 0Z"),
-        class_="swatch",
-        viewBox="0 0 20 16",
-        aria_hidden="true",
-    )
-
-
-def _diamond() -> Markup:
-    return element(
-        "svg",
-        element("path", class_="point best", d="M10 1l7 7l-7 7l-7 -7Z"),
+        element("path", class_=f"point {style}", d=shape),
         class_="swatch",
         viewBox="0 0 20 16",
         aria_hidden="true",

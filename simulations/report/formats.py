@@ -69,9 +69,9 @@ def spread(low_high: tuple[float, float] | None, words: Words) -> str:
     return f"{low} to {high}" if low != high else ""
 
 
-def listed(names: list[str], *, last: str = "and") -> str:
-    """Return names joined by commas, with `last` before the last one."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}" if names else ""
+def listed(names: list[str]) -> str:
+    """Return names joined by commas, with "and" before the last one."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
 
 
 def plural(number_of: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from controller.core.messages.phrases import duration
 from controller.core.state.spec import PipelineSpec
-from controller.resources.translate import pool_spec
+from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import ServiceLaw
 from simulations.report import formats, scenario_words
 from simulations.report.chart import Band
@@ -25,7 +25,7 @@ def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
             "An autoscaler chooses how many replicas each stage has, and on which hardware. It is to meet the SLA, "
             "stay within the budget, and cost as little as possible.",
         ),
-        [_pipeline(spec) for spec in scenario_words.pipelines(scenario)],
+        [_pipeline(spec) for spec in map(pipeline_spec, scenario.pipelines)],
         element("details", element("summary", "Hardware and prices"), _pools(scenario)),
         element("h3", "Load"),
         element("ul", [element("li", scenario_words.load_words(load)) for load in scenario.file.load]),

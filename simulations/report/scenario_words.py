@@ -7,15 +7,9 @@ from typing import Any
 from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
-from controller.resources.translate import pipeline_spec
 from simulations.report import formats
 from simulations.report.chart import Band
 from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
-
-
-def pipelines(scenario: Scenario) -> tuple[PipelineSpec, ...]:
-    """Return the pipelines of a scenario."""
-    return tuple(pipeline_spec(resource) for resource in scenario.pipelines)
 
 
 def sla_and_budget(pipeline: PipelineSpec) -> str:

@@ -6,31 +6,9 @@ and the highest. Times are seconds since a run began, rates are items/s, money i
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
-
-MEASURES = (
-    "cost",
-    "windows",
-    "sla_windows_met",
-    "sla_windows_met_calm",
-    "within_sla_share",
-    "p50_s",
-    "p95_s",
-    "p99_s",
-    "offered",
-    "served",
-    "filtered",
-    "shed",
-    "lost",
-    "in_flight",
-    "sessions_cut",
-    "replica_changes",
-    "cap_violations",
-    "simulated_s",
-)
-"""The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
 
 class Tuning(StrEnum):
@@ -149,6 +127,14 @@ class RunResult:
     wall_s: float
     series: RunSeries
     decisions: tuple[DecisionEntry, ...]
+
+
+MEASURES = tuple(
+    field.name
+    for field in fields(RunResult)
+    if field.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "series", "decisions"}
+)
+"""The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,16 +320,7 @@ def to_json(experiment: Experiment) -> dict[str, Any]:
             for what_if in dict.fromkeys(bound.what_if for bound in experiment.bounds)
         ],
         "runs": [_run_document(run, runs) for run in runs],
-        "self_checks": [
-            {
-                "name": check.name,
-                "expected": check.expected,
-                "simulated": check.simulated,
-                "half_width": check.half_width,
-                "ok": check.ok,
-            }
-            for check in experiment.self_checks
-        ],
+        "self_checks": [asdict(check) for check in experiment.self_checks],
         "provenance": {
             "command": list(experiment.provenance.command),
             "versions": dict(experiment.provenance.versions),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -239,15 +239,14 @@ class Tally:
         windows = tuple(self._windows(tuple(faults)))
         served = int(total[_WITHIN] + total[_LATE])
         unfiltered = int(total.sum() - total[_FILTERED])
-        percentiles = [self._percentile(percent) for percent in (50, 95, 99)]
         return ItemScore(
             windows=windows,
-            sla_windows_met=_share([window.met for window in windows if window.met is not None]),
-            sla_windows_met_calm=_share([window.met for window in windows if window.met is not None and window.calm]),
+            sla_windows_met=share_met(windows),
+            sla_windows_met_calm=share_met(windows, calm=True),
             within_sla_share=int(total[_WITHIN]) / unfiltered if unfiltered else None,
-            p50_s=percentiles[0],
-            p95_s=percentiles[1],
-            p99_s=percentiles[2],
+            p50_s=self._percentile(50),
+            p95_s=self._percentile(95),
+            p99_s=self._percentile(99),
             offered=int(total.sum()),
             served=served,
             filtered=int(total[_FILTERED]),
@@ -441,5 +440,13 @@ def _met(counts: Sequence[int], sla: Sla) -> bool | None:
     return within * 100 >= sla.percentile * counted - 1e-9 if counted else None
 
 
-def _share(flags: Sequence[bool]) -> float | None:
-    return sum(flags) / len(flags) if flags else None
+def share_met(windows: Iterable[Window], *, calm: bool = False) -> float | None:
+    """Return the share of the scored windows, or of the calm ones among them, that met the SLA; None without any."""
+    met = [window.met for window in windows if window.met is not None and (window.calm or not calm)]
+    return sum(met) / len(met) if met else None
+
+
+def item_counts(scores: Sequence[ItemScore]) -> dict[str, Any]:
+    """Return the items of several pipelines together: offered and by outcome, named as in `ItemScore`."""
+    names = ("offered", "served", "filtered", "shed", "lost", "in_flight")
+    return {name: sum(getattr(score, name) for score in scores) for name in names}

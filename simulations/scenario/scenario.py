@@ -4,7 +4,7 @@ A file is checked together with the manifests that it names. Its paths are relat
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -43,25 +43,16 @@ def _number(value: Any) -> float:
     return float(number)
 
 
-def _positive(value: Any) -> float:
-    number = _number(value)
-    if number == 0:
-        raise ValueError("must be above 0")
-    return number
+def _number_that(holds: Callable[[float], bool], rule: str) -> PlainValidator:
+    """Return the validator of numbers as `_number` reads them for which also `holds`."""
 
+    def validated(value: Any) -> float:
+        number = _number(value)
+        if not holds(number):
+            raise ValueError(rule)
+        return number
 
-def _share(value: Any) -> float:
-    number = _number(value)
-    if number > 1:
-        raise ValueError("must be at most 1")
-    return number
-
-
-def _multiple(value: Any) -> float:
-    number = _number(value)
-    if number < 1:
-        raise ValueError("must be at least 1")
-    return number
+    return PlainValidator(validated)
 
 
 def _pipeline(value: Any) -> str:
@@ -92,9 +83,9 @@ def _patches(value: Any) -> dict[str, dict[str, Any]]:
 
 
 Number = Annotated[float, PlainValidator(_number)]
-PositiveNumber = Annotated[float, PlainValidator(_positive)]
-Share = Annotated[float, PlainValidator(_share)]
-Multiple = Annotated[float, PlainValidator(_multiple)]
+PositiveNumber = Annotated[float, _number_that(lambda number: number > 0, "must be above 0")]
+Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1")]
+Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1")]
 PipelineName = Annotated[str, PlainValidator(_pipeline)]
 PipelineNames = Annotated[str, PlainValidator(_pipelines)]
 Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]

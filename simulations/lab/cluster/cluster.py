@@ -3,12 +3,10 @@
 The node agent runs the pods. The operator has its own ServiceAccount. `simulations.lab.session.run` adds the load.
 """
 
-import contextlib
 import http
 import json
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from optimizer.model import PoolName
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.deployments import deployments, pool_nodes
-from simulations.lab.cluster.nodes import FaultyPool
+from simulations.lab.cluster.nodes import CONFLICT, FaultyPool, tolerated
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.metrics_proxy import MetricsProxy
 from simulations.lab.host.binaries import Binaries
@@ -36,7 +34,6 @@ _OPERATOR_POD = "sluice-0"
 _ESTABLISHED_S = 20.0
 _POLL_S = 0.05
 _TIMEOUT_S = (3, 10)
-_CONFLICT = 409
 
 
 class LabCluster(Service):
@@ -96,7 +93,7 @@ class LabCluster(Service):
         with self.admin() as api:
             self.kubernetes_version = client.VersionApi(api).get_code(_request_timeout=_TIMEOUT_S).git_version
             install(api)
-        self._start_module(
+        self._processes.start_module(
             "agent",
             "simulations.lab.pods.agent",
             {"kubeconfig": self.kubeconfig, "control-port": self._agent_port},
@@ -133,16 +130,16 @@ class LabCluster(Service):
             core = client.CoreV1Api(api)
             nodes.create(core, of_pool.values())
             for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
-                with _existing_is_fine():
+                with tolerated(CONFLICT):
                     core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
             for manifest in deployments(pipelines, of_pool, seed=self._seed):
-                with _existing_is_fine():
+                with tolerated(CONFLICT):
                     client.AppsV1Api(api).create_namespaced_deployment(
                         manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S
                     )
             custom = client.CustomObjectsApi(api)
             for document in documents:
-                with _existing_is_fine():
+                with tolerated(CONFLICT):
                     _create_resource(custom, document)
 
     def settle_nodes(self, pool: PoolName) -> None:
@@ -172,7 +169,7 @@ class LabCluster(Service):
         self._control_plane.service_account_kubeconfig(
             _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
         )
-        self._start_module(
+        self._processes.start_module(
             "operator",
             "controller",
             {
@@ -188,10 +185,6 @@ class LabCluster(Service):
             },
             "operator",
         )
-
-    def _start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> None:
-        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        self._processes.start(name, [sys.executable, "-m", module, *commands, *arguments])
 
 
 def install(api: client.ApiClient, *, policies: bool = True) -> None:
@@ -232,12 +225,3 @@ def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any
         custom.create_namespaced_custom_object(
             group, version, namespace or "default", plural, dict(document), _request_timeout=_TIMEOUT_S
         )
-
-
-@contextlib.contextmanager
-def _existing_is_fine() -> Iterator[None]:
-    try:
-        yield
-    except client.ApiException as error:
-        if error.status != _CONFLICT:
-            raise

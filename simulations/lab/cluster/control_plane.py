@@ -13,6 +13,7 @@ import yaml
 from kubernetes import client, config
 from typing_extensions import override
 
+from simulations.lab.cluster.nodes import CONFLICT, NOT_FOUND, tolerated
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Service, free_ports
 
@@ -258,12 +259,9 @@ def _bound_to(core: client.CoreV1Api, namespace: str, pod: str, account: str) ->
             "containers": [{"name": "operator", "image": "none"}],
         },
     }
-    try:
-        found = core.create_namespaced_pod(namespace, manifest, _request_timeout=_READ_S)
-    except client.ApiException as error:
-        if error.status != 409:
-            raise
-        found = core.read_namespaced_pod(pod, namespace, _request_timeout=_READ_S)
+    with tolerated(CONFLICT):
+        core.create_namespaced_pod(namespace, manifest, _request_timeout=_READ_S)
+    found = core.read_namespaced_pod(pod, namespace, _request_timeout=_READ_S)
     return client.V1BoundObjectReference(api_version="v1", kind="Pod", name=pod, uid=found.metadata.uid)
 
 
@@ -297,7 +295,7 @@ def _default_account_exists(admin: client.ApiClient) -> bool:
     try:
         client.CoreV1Api(admin).read_namespaced_service_account("default", "default", _request_timeout=_READ_S)
     except client.ApiException as error:
-        if error.status == 404:
+        if error.status == NOT_FOUND:
             return False
         raise
     return True

@@ -19,8 +19,8 @@ class UnsupportedManifest(ValueError):
     """A manifest is valid, but the lab cannot run it; the message names the field and the reason."""
 
 
-def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)) -> dict[PoolName, PoolNodes]:
-    """Return the nodes of each pool, as many as its `capacity.instances`, spread over `zones`.
+def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
+    """Return the nodes of each pool: `capacity.instances` of them.
 
     Raises:
         UnsupportedManifest: a pool has no `capacity.instances`.
@@ -37,7 +37,6 @@ def pool_nodes(pools: Iterable[PoolSpec], *, zones: tuple[str, ...] = ("lab-a",)
             device=device,
             node_selector=pool.node_selector,
             instances=pool.instances,
-            zones=zones,
         )
     return nodes
 

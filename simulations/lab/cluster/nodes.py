@@ -4,9 +4,10 @@ The scheduler packs replicas by CPU: a node has 48 cores, and a replica requests
 rounded down to millicores. Exactly `perInstance` replicas fit, and replicas with different shares can use one node.
 """
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from kubernetes import client
@@ -22,8 +23,7 @@ NOTICE_TAINT = "aws-node-termination-handler/spot-itn"
 """The key of a taint: the provider will reclaim the node soon. The node is also cordoned."""
 
 _TIMEOUT_S = (3, 10)
-_CONFLICT = 409
-_NOT_FOUND = 404
+CONFLICT, NOT_FOUND = 409, 404
 _DEVICE_RESOURCES: Mapping[Device, str] = {
     "GPU": "nvidia.com/gpu",
     "Inferentia": "aws.amazon.com/neuron",
@@ -31,12 +31,21 @@ _DEVICE_RESOURCES: Mapping[Device, str] = {
 }
 
 
+@contextlib.contextmanager
+def tolerated(status: int) -> Iterator[None]:
+    """Ignore a refusal of the API server with this HTTP status."""
+    try:
+        yield
+    except client.ApiException as error:
+        if error.status != status:
+            raise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNodes:
     """The nodes of one pool: `instances` of them, spread over `zones` in turn, each with `devices` accelerators.
 
-    `node_selector` has the labels of the pool's nodes. `taint` is the key of a NoSchedule taint, None for no taint.
-    `allocatable` adds to the resources that every node has, or replaces them.
+    `node_selector` are the labels of the pool's nodes.
     """
 
     name: str
@@ -45,8 +54,6 @@ class PoolNodes:
     instances: int
     zones: tuple[str, ...] = ("lab-a",)
     devices: int = 1
-    taint: str | None = None
-    allocatable: Mapping[str, str] = field(default_factory=dict)
 
 
 def pod_resources(pool: PoolNodes, per_instance: int) -> dict[str, str]:
@@ -76,7 +83,6 @@ def node_manifests(pool: PoolNodes) -> list[dict[str, Any]]:
     resources = {"cpu": f"{NODE_MILLICORES}m", "memory": "192Gi", "pods": "250"}
     if pool.device in _DEVICE_RESOURCES:
         resources[_DEVICE_RESOURCES[pool.device]] = str(pool.devices)
-    resources |= pool.allocatable
     return [
         _node(pool, name, pool.zones[index % len(pool.zones)], resources) for index, name in enumerate(node_names(pool))
     ]
@@ -92,11 +98,8 @@ def create(api: client.CoreV1Api, pools: Iterable[PoolNodes]) -> None:
 def remove(api: client.CoreV1Api, names: Iterable[str]) -> None:
     """Delete nodes without a grace period, which also ends their pods; missing nodes are ignored."""
     for name in names:
-        try:
+        with tolerated(NOT_FOUND):
             api.delete_node(name, grace_period_seconds=0)
-        except client.ApiException as error:
-            if error.status != _NOT_FOUND:
-                raise
 
 
 class FaultyPool:
@@ -123,27 +126,21 @@ class FaultyPool:
                 if name in there:
                     remove(api, [name])
                 continue
-            manifest["spec"] = self._spec(manifest["spec"], leaving=self.leaving[index] > 0)
+            manifest["spec"] = self._spec(leaving=self.leaving[index] > 0)
             if name not in there:
                 _create(api, manifest)
             else:
                 api.patch_node(name, {"spec": manifest["spec"]}, _request_timeout=_TIMEOUT_S)
 
-    def _spec(self, spec: Mapping[str, Any], *, leaving: bool) -> dict[str, Any]:
-        taints = list(spec["taints"])
-        if self.outages:
-            taints.append({"key": NO_CAPACITY_TAINT, "value": "true", "effect": "NoSchedule"})
-        if leaving:
-            taints.append({"key": NOTICE_TAINT, "value": "true", "effect": "NoSchedule"})
-        return {**spec, "taints": taints, "unschedulable": leaving}
+    def _spec(self, *, leaving: bool) -> dict[str, Any]:
+        keys = [key for key, on in ((NO_CAPACITY_TAINT, self.outages > 0), (NOTICE_TAINT, leaving)) if on]
+        taints = [{"key": key, "value": "true", "effect": "NoSchedule"} for key in keys]
+        return {"taints": taints, "unschedulable": leaving}
 
 
 def _create(api: client.CoreV1Api, node: Mapping[str, Any]) -> None:
-    try:
+    with tolerated(CONFLICT):
         api.create_node(node, _request_timeout=_TIMEOUT_S)
-    except client.ApiException as error:
-        if error.status != _CONFLICT:
-            raise
 
 
 def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -> dict[str, Any]:
@@ -154,13 +151,12 @@ def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -
         "node.kubernetes.io/instance-type": f"lab.{pool.name}",
         **pool.node_selector,
     }
-    taints = [] if pool.taint is None else [{"key": pool.taint, "value": "true", "effect": "NoSchedule"}]
     ready = {"type": "Ready", "status": "True", "reason": "LabNode", "message": "the lab's agent runs its pods"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints},
+        "spec": {"taints": []},
         "status": {
             "capacity": dict(resources),
             "allocatable": dict(resources),

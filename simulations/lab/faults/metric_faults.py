@@ -11,7 +11,9 @@ import time
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+from typing_extensions import override
 
 Chooser = Callable[[str, Mapping[str, str]], bool]
 """Returns whether the fault affects the series with the given labels in the answer to the given query."""
@@ -22,35 +24,30 @@ _PODS = re.compile(r"-[a-z0-9]+-[a-z0-9]+$")
 """Matches the suffix of a pod's name that follows the name of its Deployment."""
 
 
-class MetricFault(Protocol):
-    """A metrics fault: changes queries to Prometheus, and the answers."""
+class MetricFault:
+    """Changes queries of Prometheus and their answers; a kind of fault overrides what it changes."""
+
+    __slots__ = ()
 
     def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query to send instead, and its evaluation time in seconds since the epoch (None: now)."""
-        ...
+        """Return the query to send instead, and its evaluation time (seconds since the epoch); None: now."""
+        return query, None
 
-    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return `series`, the answer to `query`, as it is under the fault."""
-        ...
+    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Return the series that the answer to `query` has under the fault."""
+        return series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PartialMetrics:
-    """Removes the series of a `share` of the pods, the same pods while the fault lasts. The ingress is not a pod.
-
-    `chosen` selects the series that can be removed; `seed` decides which pods have no metrics.
-    """
+class PartialMetrics(MetricFault):
+    """`share` of the pods have no metrics, the same pods while the fault lasts. The ingress is not a pod."""
 
     chosen: Chooser
     share: float
     seed: str
 
-    def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged, evaluated now (None): the fault changes the answer, in `changed_series`."""
-        return query, None
-
+    @override
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series of the pods that still have metrics, and the series that belong to no pod."""
         return [one for one in series if not self._silent(query, one["metric"])]
 
     def _silent(self, query: str, labels: Mapping[str, str]) -> bool:
@@ -60,25 +57,18 @@ class PartialMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NoisyMetrics:
-    """Multiplies values by log-normal noise, one factor per workload, query and evaluation.
+class NoisyMetrics(MetricFault):
+    """Values are multiplied by log-normal noise, one factor per workload and query.
 
-    The noise has mean 1 and the coefficient of variation `cv`. `chosen` selects the series; `seed` is for the factors.
+    The noise has mean 1 and the coefficient of variation `cv`. Of a histogram the bounds get it: its quantiles vary.
     """
 
     chosen: Chooser
     cv: float
     seed: str
 
-    def changed_query(self, query: str) -> tuple[str, float | None]:
-        """Return the query unchanged, evaluated now (None): the noise is put on the answer, in `changed_series`."""
-        return query, None
-
+    @override
     def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the series with noise on their values, or on the bounds of histogram buckets, so that quantiles vary.
-
-        A query for the ages of samples gets its answer without noise.
-        """
         if _AGES.search(query):
             return series
         now = f"{time.time():.3f}"
@@ -98,16 +88,13 @@ class NoisyMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StaleMetrics:
-    """Answers queries as of `since_s` (seconds since the epoch): no sample is newer, and the ages of samples grow."""
+class StaleMetrics(MetricFault):
+    """No new sample since `since_s` (seconds since the epoch): answers are those of that time, and their age grows."""
 
     since_s: float = field(default_factory=time.time)
 
+    @override
     def changed_query(self, query: str) -> tuple[str, float | None]:
         """Return the query, evaluated at `since_s`, except that `time()` in it is still the present time."""
         age_s = max(0.0, time.time() - self.since_s)
         return re.sub(r"\btime\(\)", f"(time() + {age_s:.3f})", query), self.since_s
-
-    def changed_series(self, query: str, series: list[dict[str, Any]]) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Return the series unchanged: the fault changes the query, in `changed_query`."""
-        return series

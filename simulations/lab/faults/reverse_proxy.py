@@ -6,7 +6,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -61,9 +60,7 @@ class ReverseProxy(ABC):
         self._call(self._open())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(START_S)

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from simulations.lab.host import launch
@@ -103,6 +102,11 @@ class Processes:
         """Start `command`, whose first item is the path of a program; its log is `<name>.log`."""
         return _starter.submit(self._start, name, command).result()
 
+    def start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> Child:
+        """Start `python -m MODULE COMMAND… --FLAG VALUE…`."""
+        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
+        return self.start(name, [sys.executable, "-m", module, *commands, *arguments])
+
     def _start(self, name: str, command: Sequence[str | Path]) -> Child:
         self._folder.mkdir(parents=True, exist_ok=True)
         log = self._folder / f"{name}.log"
@@ -139,9 +143,7 @@ class Processes:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -186,9 +188,7 @@ class Service(ABC):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -1,12 +1,13 @@
 """Turns a lab run into an experiment with one run, so that lab and simulator have the same report in HTML."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from simulations.experiment.provenance import provenance
 from simulations.lab.session.report import LabResult, LiveRun, item_scores
 from simulations.report.page import render
 from simulations.report.trust import Live
-from simulations.results.results import Experiment, Provenance, RunResult, Tuning
+from simulations.results.results import MEASURES, Experiment, Provenance, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore
 from simulations.scenario.scenario import Scenario
@@ -24,14 +25,8 @@ def live_page(
 ) -> str:
     """Return the report of a lab run as an HTML page.
 
-    Args:
-        run: the records of the run.
-        result: the result of the same run.
-        scenario: the scenario of the run.
-        seed: the seed of the load.
-        policy: the name of the policy that scaled the replicas.
-        command: the command line that repeats the run.
-        max_lag_s: the largest lag of the load generator (p99, seconds) of a valid run.
+    `policy` is the name of the policy that scaled, `command` the command line that repeats the run, `max_lag_s` the
+    largest lag of the load generator (p99) of a valid run.
     """
     return render(
         live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command)),
@@ -54,33 +49,20 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
     """
     scores = item_scores(run)
     each = list(scores.values())
-    summary = result.summary
     found = RunResult(
         policy=policy,
         tuning=Tuning.DEFAULT,
         what_if=None,
         seed=seed,
-        cost=summary.cost,
-        windows=summary.windows,
-        sla_windows_met=summary.sla_windows_met,
-        sla_windows_met_calm=summary.sla_windows_met_calm,
         within_sla_share=min((s.within_sla_share for s in each if s.within_sla_share is not None), default=None),
         p50_s=_worst(each, "p50_s"),
         p95_s=_worst(each, "p95_s"),
         p99_s=_worst(each, "p99_s"),
-        offered=summary.offered,
-        served=summary.served,
-        filtered=summary.filtered,
-        shed=summary.shed,
-        lost=summary.lost,
-        in_flight=summary.in_flight,
-        sessions_cut=summary.sessions_cut,
-        replica_changes=summary.replica_changes,
-        cap_violations=summary.cap_violations,
         simulated_s=run.clock.duration_s,
         wall_s=run.clock.duration_s,
         series=run_series(run.pipelines, scores, run.observations),
         decisions=result.decisions,
+        **{name: value for name, value in asdict(result.summary).items() if name in MEASURES},
     )
     return Experiment(
         scenario=run.scenario, seeds=(seed,), results=(found,), bounds=(), self_checks=(), provenance=provenance

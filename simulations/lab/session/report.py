@@ -13,7 +13,17 @@ from optimizer.model import PipelineKey, PoolName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
 from simulations.results.results import DecisionEntry
-from simulations.results.scoring import Clock, Interval, Items, ItemScore, SlaChanges, Window, score_items
+from simulations.results.scoring import (
+    Clock,
+    Interval,
+    Items,
+    ItemScore,
+    SlaChanges,
+    Window,
+    item_counts,
+    score_items,
+    share_met,
+)
 from simulations.results.spending import Observation
 
 
@@ -164,15 +174,10 @@ def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
     windows = [window for score in scores for window in score.windows]
     peak = run.peak_instances
     return LabSummary(
-        sla_windows_met=_share_met(windows),
-        sla_windows_met_calm=_share_met([window for window in windows if window.calm]),
+        sla_windows_met=share_met(windows),
+        sla_windows_met_calm=share_met(windows, calm=True),
         windows=sum(score.scored_windows for score in scores),
-        offered=sum(score.offered for score in scores),
-        served=sum(score.served for score in scores),
-        filtered=sum(score.filtered for score in scores),
-        shed=sum(score.shed for score in scores),
-        lost=sum(score.lost for score in scores),
-        in_flight=sum(score.in_flight for score in scores),
+        **item_counts(scores),
         sessions_cut=run.sessions_cut,
         retries=run.retries,
         cost=spending.cost(run.observations, run.clock),
@@ -217,8 +222,3 @@ def _replicas(pipelines: Sequence[PipelineSpec], seen: Observation) -> dict[str,
         name = str(stage) if len(pipelines) == 1 else f"{key}/{stage}"
         named.setdefault(name, {})[str(pool)] = {"desired": replicas.desired, "ready": replicas.ready}
     return named
-
-
-def _share_met(windows: Sequence[Window]) -> float | None:
-    scored = [window.met for window in windows if window.met is not None]
-    return sum(scored) / len(scored) if scored else None

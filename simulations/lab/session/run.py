@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -301,8 +300,7 @@ class _Load:
         self._processes.stop()
 
     def _start(self, name: str, flags: Mapping[str, object]) -> Child:
-        arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        return self._processes.start(name, [sys.executable, "-m", f"simulations.lab.traffic.{name}", *arguments])
+        return self._processes.start_module(name, f"simulations.lab.traffic.{name}", flags)
 
 
 def _listens(port: int) -> bool:

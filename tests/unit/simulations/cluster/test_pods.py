@@ -169,7 +169,7 @@ def test_no_replica_gets_a_node_of_an_unavailable_pool_and_running_ones_stay() -
     world = World()
     world.scale(1)
     world.pass_until(100.0)
-    world.cluster.change_outages(world.cpu, +1)
+    world.cpu.outages += 1
     world.scale(2)
     world.pass_until(100.0 + 2.5 * REFUSAL_S)
 
@@ -180,10 +180,10 @@ def test_no_replica_gets_a_node_of_an_unavailable_pool_and_running_ones_stay() -
 
 def test_after_an_outage_the_provider_is_asked_again_when_its_refusal_is_forgotten() -> None:
     world = World()
-    world.cluster.change_outages(world.cpu, +1)
+    world.cpu.outages += 1
     world.scale(1)
     world.pass_until(10.0)
-    world.cluster.change_outages(world.cpu, -1)
+    world.cpu.outages -= 1
     world.pass_until(REFUSAL_S - 1)
     assert world.state() == (1, 1, 0, 0, 1)
     world.scale(2)

@@ -3,12 +3,12 @@
 import pytest
 from experiments import a_scenario
 
+from controller.resources.translate import pipeline_spec
 from simulations.report.scenario_words import (
     bands,
     fault_words,
     load_words,
     path_of_an_item,
-    pipelines,
     sla_and_budget,
     what_if_words,
 )
@@ -17,7 +17,7 @@ from simulations.scenario.scenario import Fault
 
 def test_the_contract_scenario_in_words() -> None:
     scenario = a_scenario()
-    (captions,) = pipelines(scenario)
+    (captions,) = map(pipeline_spec, scenario.pipelines)
     assert path_of_an_item(captions) == "vad → encoder → decoder → lm"
     assert sla_and_budget(captions) == "SLA: 95 % of the items answered within 250 ms; budget: $20.00 per hour"
     assert load_words(scenario.file.load[0]) == (

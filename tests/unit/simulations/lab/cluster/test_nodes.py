@@ -56,16 +56,7 @@ def test_nodes_carry_the_labels_of_their_pool_zones_in_turn_and_their_devices() 
     ("device", "resource"), [("Inferentia", "aws.amazon.com/neuron"), ("Trainium", "aws.amazon.com/neuron")]
 )
 def test_accelerators_are_advertised_by_the_names_of_their_device_plugins(device: str, resource: str) -> None:
-    pool = PoolNodes(name="p", device=device, node_selector={}, instances=1, devices=4, taint=resource)  # type: ignore[arg-type]
+    pool = PoolNodes(name="p", device=device, node_selector={}, instances=1, devices=4)  # type: ignore[arg-type]
     (node,) = node_manifests(pool)
     assert node["status"]["capacity"][resource] == "4"
-    assert node["spec"]["taints"] == [{"key": resource, "value": "true", "effect": "NoSchedule"}]
     assert pod_resources(pool, 2)[resource] == "2"
-
-
-def test_a_pool_states_its_own_resources_over_the_usual_ones() -> None:
-    pool = PoolNodes(
-        name="p", device="CPU", node_selector={}, instances=1, allocatable={"pods": "7", "example.com/x": "1"}
-    )
-    resources = node_manifests(pool)[0]["status"]["allocatable"]
-    assert (resources["pods"], resources["example.com/x"], resources["cpu"]) == ("7", "1", "48000m")
