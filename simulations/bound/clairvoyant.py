@@ -7,30 +7,32 @@ averages over segments of time (windows, or equal parts of them) satisfy the lin
 schedule's own cost; so the program's minimum is at most the cost of the cheapest schedule. What the program requires,
 and what it relaxes:
 
-* Work. Of a window that is met, `percentile` percent of the items that count are done at every stage that they visit,
-  and those that are filtered are done too, but for as many as may be lost without the window being missed. An item
-  takes a replica's time for its share of a full batch (the largest that can be answered in time); queues and batches
-  that are not full cost nothing. Work that arrives in a segment is done in it, except work that arrives so late that
-  it may be answered after its end: within the SLA, or ten SLAs where the item is filtered. Service times count
+* Work. In a window that is met, `percentile` percent of the items that count are done at every stage that they visit.
+  Filtered items are done too, except for as many as may be lost without the window being missed. An item takes a
+  replica's time for its share of a full batch (the largest that can be answered in time); queues and batches that are
+  not full cost nothing. Work is done in the segment in which it arrives, unless it arrives so late that it may be
+  answered after the segment's end: within the SLA, or within ten SLAs where the item is filtered. Service times count
   with their mean: the bound holds for the expected cost, whatever their law.
-* Windows. Those with fewer than 20 items that count require nothing. Of the others as many may be given up as a run
-  may miss, a whole number: 1 − `required_share` of them, rounded down. A window may be given up in part: its
+* Windows. A window with fewer than 20 items that count requires nothing. Of the other windows, as many may be given up
+  as a run may miss: 1 − `required_share` of them, rounded down to a whole number. A window may be given up in part: its
   requirement falls in proportion, as it does when a window is met for some service times only.
-* Slots. Streams that are answered hold one at every stage with memory from their first chunk to their last.
+* Slots. Streams that are answered hold a slot at every stage with memory, from their first chunk to their last.
 * Start-up. A serving replica has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. Cost
   before the scored time is free.
 * Whole replicas. In any interval there is a time at which a whole number of replicas of each placement together carries
-  the interval's mean rate, and because of start-up all these are paid for in the segments before. So the cheapest whole
-  mix is a lower bound there; the program has straight lines below its cost, as a function of what is left undone.
+  the interval's mean rate. Because of start-up, all these replicas are paid for in the segments before. So the cost of
+  the cheapest whole mix is a lower bound there. The program has straight lines below that cost, as a function of the
+  work left undone.
 * Budget and capacity. Spend is within the budget, except for the drain and two cycles after a change of price or
-  budget; a pool has no more replicas than its instances hold, whole machines or not; `replicas.min` is paid for while
-  no fault has removed machines of the pool and the minimums fit.
+  budget; a pool has no more replicas than all its instances together hold. `replicas.min` is paid for while no fault
+  has removed machines of the pool and the minimums fit.
 * Faults. While a pool is unavailable, no placement on it grows; while it is lost, there is none. A stage that is slow
   takes as long as at the fastest moment of a segment. Spot machines that are reclaimed may be replaced at once; slow
   starts are ignored; lost metrics have no effect, because the schedule knows the load.
 
-Its distance from the cheapest real schedule depends on the load: it leaves out what real queues need beyond the work
-itself, and that no policy chooses the few items that may be late. With one or two replicas at a stage, that is much.
+How far the bound is below the cheapest real schedule depends on the load. It leaves out the replicas that real queues
+need beyond the work itself, and lets the schedule choose the few items that may be late, which no policy can. With one
+or two replicas at a stage the distance is large.
 
 Replicas that drain count towards `replicas.max`. A stream that has lost its replica gets its next slot at once.
 """
@@ -61,7 +63,7 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """All resources from `at_s` on, as `set` faults change them."""
+    """All resources as they are from `at_s` on, until the next `set` fault changes them."""
 
     at_s: float
     pipelines: tuple[PipelineSpec, ...]
@@ -72,8 +74,8 @@ class Epoch:
 class Bound:
     """The least cost in USD over the scored time; None where no schedule meets the SLA often enough.
 
-    `windows_share` is the share of the scored windows that are met at that cost. `cost_per_hour` is the cost in each
-    segment of time, which begins at the entry of `times_s`. Both are empty where `cost` is None.
+    `windows_share` is the share (0–1) of the scored windows that are met at that cost. `cost_per_hour[i]` is the cost
+    in the segment of time that begins at `times_s[i]`; both are empty where `cost` is None.
     """
 
     cost: float | None
@@ -96,12 +98,12 @@ def clairvoyant_bound(
     """Return the bound for one load; the module's docstring defines it.
 
     Args:
-        pipelines: as at the beginning of the run.
-        pools: the same.
+        pipelines: the pipelines at the beginning of the run.
+        pools: the pools at the beginning of the run.
         schedules: the load of each pipeline, spikes included.
         clock: the scored time.
-        seeds: the engine's for each pipeline: they decide when streams offer their chunks, and what is filtered.
-        faults: all of the scenario's; `set` faults are looked up in `changes` instead.
+        seeds: the engine's seed for each pipeline, which decides when streams offer chunks and which are filtered.
+        faults: all faults of the scenario. For `set` faults only `changes` is used.
         changes: the resources after each `set` fault, sorted by time.
         required_share: the share of the scored windows that must be met, in every run.
 
@@ -143,7 +145,7 @@ def clairvoyant_bound(
 
 
 class _World:
-    """Resources and faults over time, on the segments of the program. Uncertain values favour the lower cost."""
+    """Resources and faults over time, by segment of the program. Where a value is uncertain, the cheaper one counts."""
 
     def __init__(self, *, epochs: tuple[Epoch, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
         self.epochs = epochs
@@ -306,8 +308,11 @@ class _World:
 
 
 class _PipelineWindows:
-    """The needs of one pipeline's items. `asks` marks the windows that are scored; `candidates` counts those that could
-    be scored, more where filtered items are lost."""
+    """The needs of one pipeline's items, window by window.
+
+    `asks` marks the windows with enough unfiltered items to be scored, `scored` is their number. `candidates` counts
+    the windows that are scored if filtered items are lost, because lost items count.
+    """
 
     def __init__(self, world: _World, index: int, pipeline: PipelineSpec, schedule: Schedule, *, seed: int) -> None:
         self._world = world
@@ -388,7 +393,7 @@ class _PipelineWindows:
         return np.where(self.asks[self._world.window_of], amount, 0.0)
 
     def _least_elsewhere_s(self, index: int) -> float:
-        """Return the least time that an item of a stage spends at the others, on its longest required path."""
+        """Return the least time (s) that an item of a stage spends at other stages, on its longest required path."""
         stages = self._pipeline.stages
         names = [stage.name for stage in stages]
         least = [

@@ -57,7 +57,7 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
 
 
 def verdict(summary: LabSummary) -> list[str]:
-    """Return the result in words: SLA, items, cost and changes, one line each."""
+    """Return the result in words, one line each: SLA, items, cost, replica changes; a warning if the load was late."""
     met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
     lines = [
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
@@ -78,7 +78,7 @@ def verdict(summary: LabSummary) -> list[str]:
 
 
 def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) -> dict[str, str]:
-    """Return the operator's reaction for each pool without capacity for new replicas; '' for a pool without any."""
+    """Return the operator's reaction to each `poolUnavailable` fault in words, by pool; empty if there was none."""
     return {
         fault.pool_unavailable: _fallback_line(fault.pool_unavailable, fault.interval, decisions)
         for fault in faults
@@ -109,7 +109,7 @@ def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
 
 
 def broken_promises(summary: LabSummary) -> list[str]:
-    """Return the promises of the demo that this run broke, in words."""
+    """Return the promises of the demo that this run broke, in words; empty if it kept all."""
     return [
         words
         for broken, words in (

@@ -43,7 +43,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A finished run on the lab: its result, its HTML page, and the path of the operator's log, which may not exist."""
+    """A finished run on the lab: result, HTML page, and the path of the operator's log, which may not exist."""
 
     result: LabResult
     page: str
@@ -57,14 +57,14 @@ def prepare_environment() -> None:
 
 
 def finite(_: click.Context, __: click.Parameter, value: float) -> float:
-    """Refuse nan and infinity, which a click range accepts."""
+    """Return an option's value; refuse NaN and infinity, which a click range accepts."""
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
 
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of every run."""
+    """Add the command-line options that all runs on the lab have to `command`."""
     options = (
         click.option("--seed", type=click.IntRange(0), help="Seed of the load. Default: the scenario's first."),
         click.option(
@@ -92,7 +92,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def report_path(asked: Path | None, run: str) -> Path:
-    """Return the path for the report of `run`; exit with status 2 if it cannot be written."""
+    """Return the path of the report: `asked`, or one named after `run`; exit with status 2 if it is not writable."""
     path = asked or Path("reports") / f"{run}.json"
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK) or (there != path.absolute() and not there.is_dir()):
@@ -151,7 +151,7 @@ def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log:
 
 
 def write_report(finished: Finished, path: Path) -> None:
-    """Write the report, the page and the operator's log; the path of the report is the last line of stdout."""
+    """Write the report to `path`, and page and operator's log beside it; the last line of stdout is `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")

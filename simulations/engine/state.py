@@ -29,7 +29,7 @@ _FINENESS = 1.1
 
 
 def _finer(bounds_s: set[float]) -> tuple[float, ...]:
-    """Return the bounds, with more between them, so that no ratio of two neighbours exceeds `_FINENESS`."""
+    """Return the bounds in ascending order, with more in between: no ratio of two neighbours exceeds `_FINENESS`."""
     made: list[float] = []
     for low_s, high_s in pairwise(sorted(bounds_s)):
         parts = math.ceil(math.log(high_s / low_s) / math.log(_FINENESS))
@@ -39,15 +39,15 @@ def _finer(bounds_s: set[float]) -> tuple[float, ...]:
 
 _LONGEST_S = 10.0
 LATENCY_BOUNDS_S = _finer({bound_s for bound_s in (*WORKER_LATENCY_S, *VLLM_FIRST_TOKEN_S) if bound_s <= _LONGEST_S})
-"""Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them.
+"""Upper bounds (s) of the buckets in which replicas count latencies. One more bucket has the latencies above them.
 
-Every histogram that a server exports is derived from them, up to ten seconds. They are this fine because some servers
-export percentiles.
+The histograms that servers export are derived from these buckets, up to ten seconds. The buckets are finer than those
+histograms because some servers export percentiles.
 """
 
 DEFAULT_QUEUE_LIMIT = 512
 CELL_SHIFT = 47
-"""Bits of a float64 that the cells of `cells_of` leave out: they are at most 1/32 wide."""
+"""The number of low bits of a float64 that `cells_of` ignores: a cell is at most 1/32 of its values wide."""
 ITEMS_PER_SLICE = 512
 MAX_REFUSALS = 3
 """An item is lost when this many replicas have refused it."""
@@ -67,7 +67,7 @@ _ROUTINGS = {
 SERVING, DRAINING, GONE = range(3)
 OPEN, TURNED_AWAY, SHED_STREAM = range(3)
 
-# Places in State.whole
+# Indexes of State.whole
 (
     STREAMS,
     ADMITTED,
@@ -93,7 +93,7 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     WHOLE,
 ) = range(22)
 
-# Places in State.real
+# Indexes of State.real
 NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, REAL = range(5)
 
 
@@ -227,10 +227,11 @@ _AT_STAGE = np.dtype(
 
 
 class State(NamedTuple):
-    """The values that change. Queues are linked by `behind`.
+    """The values that change while the engine runs. The items of a queue are linked by `visit.behind`.
 
-    The replicas of equal load are a ring in `turn`, the richest first: each rank has an entry of infinite credit, the
-    one with its place in `rank`, at which its ring begins and ends. Those of the replicas come after all of these.
+    The replicas of a placement that have equal load form a ring in `turn`, the highest credit first. A ring begins and
+    ends at an entry of infinite credit, whose index in `turn` is the flat index of the load in `rank`. The entries of
+    the replicas follow after all of these.
     """
 
     whole: Counts
@@ -267,6 +268,9 @@ def constants_of(
     pipeline: PipelineSpec, schedule: Schedule, *, duration_s: float, seed: int, hop_s: float, bounds_s: Floats
 ) -> Constants:
     """Return the constants of a pipeline and its load.
+
+    `seed` decides the phases of streams and what is filtered. `hop_s` is the latency of a hop between stages.
+    `bounds_s` are the upper bounds of the ingress's latency buckets.
 
     Raises:
         ValueError: a stage is listed before a stage in its `after`.
@@ -361,8 +365,8 @@ def constants_of(
 def cells_of(bounds_s: Floats) -> Counts:
     """Return the number of bounds below each cell of a grid, from the cell of the first bound to that of the last.
 
-    A value's cell is its bits without the last `CELL_SHIFT`: a few cells for every factor of two. No two bounds are in
-    the same cell, so that one comparison gives the bucket of a value whose cell is known.
+    The cell of a value is its bits without the last `CELL_SHIFT`, which makes 32 cells for every factor of two. No two
+    bounds are in the same cell, so one comparison gives the bucket of a value whose cell is known.
 
     Raises:
         ValueError: two bounds are in the same cell.
@@ -428,7 +432,7 @@ _NEW_REPLICA = {
 
 
 def with_items(state: State) -> State:
-    """Return the state with room for twice as many items; between slices of time only."""
+    """Return the state with room for twice as many items. It may be called only between slices of time."""
     old, new = len(state.item), 2 * len(state.item)
     numbers = np.arange(state.whole[OLDEST], state.whole[OFFERED] + 1)
 
@@ -478,7 +482,7 @@ def _slots(first: int, last: int, widest: int) -> Records:
 
 
 def _rings(count: int) -> Records:
-    """Return rings without replicas."""
+    """Return `count` rings without replicas: each has only the entry at which it begins and ends."""
     rings = _records(_TURN, count, credit=np.inf)
     rings["above"] = rings["below"] = np.arange(count)
     return rings

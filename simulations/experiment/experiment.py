@@ -43,7 +43,7 @@ SLUICE = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One run to make: a policy with the settings of a tuning, or with `settings`, under a what-if and a seed."""
+    """One run to make: a policy under a what-if and a seed, with `settings`, or with those of `tuning` if None."""
 
     policy: str
     seed: int
@@ -89,11 +89,12 @@ def run_one(
 ) -> RunResult:
     """Run a scenario once under a policy and return the result.
 
-    `settings` replaces those of the tuning; `schedules` is the load; None: it is made from scenario and seed.
+    `settings` are used instead of those of the tuning, unless None. `schedules` is the load of each pipeline; if None,
+    it is made from scenario and seed.
 
     Raises:
         UnsupportedScenario: the scenario has a feature that is not simulated.
-        ValueError: no such what-if, or a policy without trained settings.
+        ValueError: there is no such what-if, or the policy has no trained settings.
     """
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
@@ -134,9 +135,9 @@ def run_all(
     jobs: int = 1,
     progress: Callable[[RunResult], None] | None = None,
 ) -> tuple[RunResult, ...]:
-    """Make runs in `jobs` processes and return their results in the order of the requests, as `run_and_bound` does.
+    """Make runs in `jobs` processes and return their results in the order of the requests.
 
-    `progress` is called in this process with each result.
+    `progress` is called in this process with each result. The results do not depend on the number of processes.
     """
 
     def report(result: RunResult | BoundResult) -> None:
@@ -156,8 +157,8 @@ def run_and_bound(
 ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
     """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
 
-    The results do not depend on the number of processes. `progress` is called in this process when each one ends. An
-    interrupt ends the processes before it is raised.
+    The results do not depend on the number of processes. `progress` is called in this process each time that a run
+    or a bound is done. An interrupt ends the processes before it is raised.
     """
     found = _answers(scenario, [*runs, *bounds], jobs=jobs, report=lambda _: progress and progress())
     return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
@@ -266,14 +267,14 @@ def _run(scenario: Scenario, request: RunRequest) -> RunResult:
 
 
 class _Loads:
-    """A cache of the last loads: the policies of an experiment share them."""
+    """A cache of the last loads made, because all policies of an experiment get the same ones."""
 
     def __init__(self) -> None:
         self._scenario: Scenario | None = None
         self._made: dict[tuple[str | None, int], Mapping[str, Schedule]] = {}
 
     def get(self, scenario: Scenario, what_if: str | None, seed: int) -> Mapping[str, Schedule]:
-        """Return the load of a what-if and a seed."""
+        """Return the schedule of each pipeline under a what-if and a seed."""
         if scenario is not self._scenario:
             self._scenario, self._made = scenario, {}
         # A what-if that leaves the load alone has that of the scenario.
@@ -323,7 +324,7 @@ class _DecisionLog:
         self._keys: dict[PipelineKey, object] = {}
 
     def add(self, decision: Decision) -> None:
-        """Add the decisions that are new."""
+        """Add the pipelines' decisions that differ from the ones before."""
         for pipeline in decision.pipelines:
             key = decision_key(pipeline)
             if self._keys.get(pipeline.key) == key:

@@ -1,9 +1,10 @@
 """Ray Serve's default autoscaling policy: ongoing requests per replica, with delays.
 
-After python/ray/serve/autoscaling_policy.py and AutoscalingConfig of ray-project/ray.
+Modelled on python/ray/serve/autoscaling_policy.py and AutoscalingConfig of ray-project/ray.
 
 Mapping to speech: each stage's first placement is a deployment; ongoing requests are its items that wait or are in
-service. The original's control loop runs ten times a second; here it runs once, with the same delays in seconds.
+service. The original's control loop runs ten times a second. Here it runs once a second, with the same delays in
+seconds.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from simulations.policies.deployments import Deployment, ceil, first_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayServeSettings(OneWorkloadSettings):
-    """Defaults of AutoscalingConfig."""
+    """The settings of Ray Serve's autoscaler, with the defaults of its AutoscalingConfig."""
 
     target_ongoing_requests: float = 2.0
     upscaling_factor: float = 1.0
@@ -34,13 +35,16 @@ class RayServeSettings(OneWorkloadSettings):
 
 @dataclass(slots=True)
 class RayDeployment:
-    """One deployment; `_decisions` counts how often in a row it wanted more (positive) or fewer (negative) replicas."""
+    """The autoscaler of one deployment.
+
+    `_decisions` counts how often in a row it wanted more (positive) or fewer (negative) replicas.
+    """
 
     settings: RayServeSettings
     _decisions: int = 0
 
     def replicas(self, ongoing: float, *, running: int, target: int, least: int, most: int) -> int:
-        """Return the desired replicas, with `ongoing` requests over `running` replicas; `target` is desired now."""
+        """Return the new desired replicas, for `ongoing` requests at `running` replicas; `target` is desired now."""
         settings = self.settings
         if running == 0:
             return max(ceil(settings.upscaling_factor), target) if ongoing > 0 else target
@@ -71,7 +75,7 @@ class RayDeployment:
 
 
 class RayServe:
-    """One deployment per stage."""
+    """The baseline `ray-serve`: one deployment per stage."""
 
     def __init__(self, settings: RayServeSettings) -> None:
         self._settings = settings
@@ -79,7 +83,7 @@ class RayServe:
         self._deployments: dict[PlacementName, RayDeployment] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the deployments."""
+        """Return the decision with the desired replicas of all deployments."""
         desired = {work.name: self._replicas(work) for work in first_placements(snapshot)}
         reason = f"{self._settings.target_ongoing_requests:g} ongoing requests per replica"
         return decision_of(snapshot, desired, reason, policy)

@@ -14,12 +14,12 @@ from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, S
 
 
 def pipelines(scenario: Scenario) -> tuple[PipelineSpec, ...]:
-    """Return the pipelines of a scenario."""
+    """Return the specifications of a scenario's pipelines."""
     return tuple(pipeline_spec(resource) for resource in scenario.pipelines)
 
 
 def sla_and_budget(pipeline: PipelineSpec) -> str:
-    """Return the SLA and the budget of a pipeline."""
+    """Return the SLA and the budget of a pipeline in words."""
     sla = pipeline.sla
     return (
         f"SLA: {sla.percentile:g} % of the items answered within {duration(sla.latency_s)}; "
@@ -28,7 +28,7 @@ def sla_and_budget(pipeline: PipelineSpec) -> str:
 
 
 def item(pipeline: PipelineSpec) -> str:
-    """Return what an item of the pipeline is."""
+    """Return in words what an item of the pipeline is: a chunk of audio, or a request."""
     if pipeline.unit is DemandUnit.STREAMS and pipeline.chunk_s is not None:
         chunk = duration(pipeline.chunk_s)
         return f"an item is a chunk of {chunk} of audio; every open stream sends one in each such interval"
@@ -90,7 +90,7 @@ def what_if_words(what_if: WhatIf) -> str:
 
 
 def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return merge patches as a list of the fields they set, with their values."""
+    """Return merge patches in words: by resource, the fields that they set, with the new values."""
     return "; ".join(
         f"{resource}: {', '.join(f'{path} = {value}' for path, value in _leaves(patch))}"
         for resource, patch in patches.items()
@@ -98,7 +98,7 @@ def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def path_of_an_item(pipeline: PipelineSpec) -> str:
-    """Return the stages in the order in which an item passes them."""
+    """Return the stages in words, in the order in which an item passes them."""
     names = [stage.name for stage in pipeline.stages]
     in_line = all(stage.after == ((names[i - 1],) if i else ()) for i, stage in enumerate(pipeline.stages))
     if in_line:
