@@ -165,7 +165,11 @@ class _World:
         self._lag_s = max((pipeline.scaling.drain_s for pipeline in self.pipelines), default=0.0) + _EXCUSE_CYCLES_S
 
     def _edges(self) -> Array:
-        """Return windows, or equal parts of at most half a typical start-up, for the cuts to apply."""
+        """Return the borders of the segments.
+
+        Segments are windows, or equal parts of windows, so that the cuts apply: at most half a typical start-up, as far
+        as `_MAX_SEGMENTS` allows.
+        """
         clock = self.clock
         startups_s = sorted(placement.startup_s for *_, placement in self.placements)
         typical_s = startups_s[len(startups_s) // 2] if startups_s else 0.0
@@ -178,7 +182,7 @@ class _World:
         return np.asarray(np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s))
 
     def supplies(self) -> Iterable[ReplicaSupply]:
-        """Yield the possible replicas of every placement."""
+        """Yield the supply of every placement: its possible replicas."""
         for pipeline, stage, placement in self.placements:
             prior = placement.prior
             usable = prior.wer is None or pipeline.max_wer is None or prior.wer <= pipeline.max_wer
@@ -202,7 +206,7 @@ class _World:
             )
 
     def limits(self) -> Iterable[CapacityLimit]:
-        """Yield the pools' instances and the pipelines' budgets."""
+        """Yield the limits by the pools' instances and by the pipelines' budgets."""
         for pool in self.epochs[0].pools:
             on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
             most = self._room(pool.name)
@@ -222,12 +226,12 @@ class _World:
         return self._steps([(epoch.at_s, _instances(epoch, pool)) for epoch in self.epochs], max, self._lag_s)
 
     def _price_per_hour(self, placement: PlacementSpec, back_s: float) -> Array:
-        """Return the lowest price of a replica in each segment and the `back_s` before it."""
+        """Return, for each segment, a replica's lowest price (USD per hour) in it and in the `back_s` before it."""
         prices = [(epoch.at_s, _pool(epoch, placement.pool).price_per_hour) for epoch in self.epochs]
         return np.asarray(self._steps(prices, min, back_s) / placement.prior.per_instance)
 
     def slow_factor(self, pipeline: PipelineSpec, stage: StageSpec) -> Array:
-        """Return the least slow-down of a stage's batches in each segment, including batches that began before it."""
+        """Return, for each segment, the least factor by which batches are slowed down that may end in it."""
         names = {str(stage.name), f"{pipeline.key}/{stage.name}"}
         slow = [
             (fault.interval, fault.slow_stage.factor)
@@ -242,15 +246,15 @@ class _World:
         return self._steps(factors, min, LOST_AFTER_SLAS * self.sla_s(pipeline))
 
     def sla_s(self, pipeline: PipelineSpec) -> float:
-        """Return the loosest latency of the SLA in the run."""
+        """Return the longest latency (s) of a pipeline's SLAs during the run."""
         return max(_pipeline(epoch, pipeline).sla.latency_s for epoch in self.epochs)
 
     def percentile(self, pipeline: PipelineSpec) -> float:
-        """Return the lowest percentile of the SLA in the run."""
+        """Return the lowest percentile (0–100) of a pipeline's SLAs during the run."""
         return min(_pipeline(epoch, pipeline).sla.percentile for epoch in self.epochs)
 
     def _minimum_holds(self, pipeline: PipelineSpec, pool: PoolName) -> NDArray[np.bool_]:
-        """Return whether the minimum of a placement is certain to exist in each segment, under any policy."""
+        """Return, for each segment, whether a placement has its minimum of replicas under any policy."""
         taken_s = [interval.from_s for kind in ("poolLost", "spotReclaim") for interval in self._spans(kind, pool)] or [
             math.inf
         ]
@@ -288,7 +292,7 @@ class _World:
         return [fault.interval for fault in self.faults if fault.kind == kind and fault.pool == pool]
 
     def _inside(self, spans: Iterable[Interval]) -> NDArray[np.bool_]:
-        """Return which segments lie within one of the spans."""
+        """Return, for each segment, whether it lies within one of the spans."""
         begin, end = self.edges_s[:-1], self.edges_s[1:]
         inside = np.zeros(len(begin), dtype=np.bool_)
         for span in spans:
@@ -298,7 +302,10 @@ class _World:
     def _steps(
         self, steps: Sequence[tuple[float, float]], best: Callable[[Iterable[float]], float], back_s: float
     ) -> Array:
-        """Return the best value of a step function in each segment and the `back_s` before it."""
+        """Return, for each segment, the `best` value of a step function in it and in the `back_s` before it.
+
+        `steps` has pairs of a time (s) and the value from then on.
+        """
         found = []
         for begin, end in zip(self.edges_s[:-1], self.edges_s[1:], strict=True):
             before = [value for at_s, value in steps if at_s <= begin - back_s]
@@ -331,7 +338,7 @@ class _PipelineWindows:
         self.candidates = int(np.count_nonzero(offered >= MIN_WINDOW_ITEMS))
 
     def needs(self) -> Iterable[Need]:
-        """Yield the work of every stage, and the slots of those with memory."""
+        """Yield the needs of every stage: its work, and its slots if it has memory."""
         for index, stage in enumerate(self._pipeline.stages):
             supplies = tuple(
                 k
@@ -372,7 +379,11 @@ class _PipelineWindows:
         )
 
     def _slots(self, stage: StageSpec, supplies: tuple[int, ...]) -> Iterable[Need]:
-        """Yield the need in stream-seconds; a refused stream that spans a window loses at least as many chunks."""
+        """Yield the stage's need of slots in stream-seconds, if all of its placements have slots.
+
+        It may be left undone for as long as the chunks that may be late allow: a refused stream that is present for
+        a whole window loses at least floor(window / chunk) chunks.
+        """
         slots = [placement.prior.session_slots for placement in stage.placements]
         chunk_s = self._pipeline.chunk_s
         window_s = self._world.clock.window_s
@@ -434,9 +445,9 @@ def _arrivals(
 
 
 def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *, one_slot_each: bool) -> float:
-    """Return the most items per second that one replica can answer in time, at its best batch size.
+    """Return the most items per second that one replica can answer within `room_s`, at its best batch size.
 
-    With `one_slot_each` every item in the replica holds a slot.
+    With `one_slot_each` every item in the replica holds a session slot.
     """
     prior = placement.prior
     slots = prior.session_slots if one_slot_each else None

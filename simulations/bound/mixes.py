@@ -26,9 +26,9 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixes:
-    """The rate (items/s) and the cost (USD per hour) of each mix for which no mix is cheaper without carrying less.
+    """The mixes to consider, by rate (items/s) and cost (USD per hour): no other mix carries as much for as little.
 
-    Both ascend from 0, which is the empty mix.
+    Both arrays ascend from 0, the empty mix.
     """
 
     rate: Array

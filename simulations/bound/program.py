@@ -212,8 +212,11 @@ class _Assembly:
             self._add([(inside[k : k + 1], np.ones(1)) for k in range(len(inside))], np.array([spare]))
 
     def _cut(self, index: int, need: Need) -> None:
-        """Add cuts: at some time in a group of segments a whole mix carries the group's mean rate, and all of that mix
-        is paid for in the segments between its start and that time."""
+        """Add the cuts for whole replicas.
+
+        At some time in a group of segments a whole mix carries the group's mean rate. All of that mix is paid for in
+        the segments between its start and that time.
+        """
         program = self._program
         prices = np.array([program.supplies[supply].price_per_hour for supply in need.supplies])
         most = np.array([program.supplies[supply].at_most for supply in need.supplies])
@@ -239,10 +242,10 @@ class _Assembly:
                     self._add(mix + slack, np.array([-line.cost]))
 
     def _groups(self, need: Need) -> Iterator[tuple[int, int, int]]:
-        """Yield (first, end, at): a mix that serves at any time of segments first … end − 1 is paid for in all of
-        segment `at`.
+        """Yield groups of segments (first, end, at), for cuts.
 
-        Of all such groups it yields the next segment, the busiest segment, and the longest group.
+        A mix that serves at any time in the segments first … end − 1 is paid for in all of segment `at`. Of the groups
+        with this property, those yielded are the next segment, the busiest segment and the longest group.
         """
         edges = self._program.edges_s
         busyness = need.amount / self._program.lengths_s

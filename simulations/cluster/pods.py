@@ -49,7 +49,7 @@ class Pod:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Workload:
-    """The Deployment of a placement."""
+    """The Deployment of a placement, with its pods. `version` counts its changes."""
 
     pipeline: PipelineSpec
     key: PlacementKey

@@ -151,7 +151,7 @@ def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log:
 
 
 def write_report(finished: Finished, path: Path) -> None:
-    """Write the report to `path`, and page and operator's log beside it; the last line of stdout is `path`."""
+    """Write the report to `path`, and page and operator's log beside it; the last line of stdout names `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")

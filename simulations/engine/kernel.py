@@ -291,7 +291,7 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
 
 @borrowing
 def find_missing(c: Constants, s: State, t: float) -> None:
-    """Try again to pin all streams that lack a pin; to call after a replica is added."""
+    """Try again to pin all streams that lack a pin. Call it after a replica is added."""
     if s.whole[at.MISSING] == 0:
         return
     for session in range(len(s.stream)):
@@ -301,7 +301,7 @@ def find_missing(c: Constants, s: State, t: float) -> None:
 
 @borrowing
 def cut(c: Constants, s: State, replica: int, t: float) -> None:
-    """Unpin all streams from a replica, and pin those that are still open to another one."""
+    """Unpin all streams from a replica, and try to pin those that are still open to another replica."""
     stage = c.placement[s.replica[replica].placement].owner
     if c.stage[stage].pinned == 0:
         return
@@ -515,7 +515,7 @@ def _room(c: Constants, s: State, replica: int) -> bool:
 
 @borrowing
 def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen: int) -> int:
-    """Return the queue of another replica for an item that `chosen` has refused; -1: the item is lost."""
+    """Return the queue of another replica for an item that `chosen` has refused; -1 if the item is lost."""
     queues, tried = 2 * len(c.stage), s.tried
     ranked = c.stage[stage].routing == at.LEAST_LOADED
     if ranked:  # it was counted as one more
@@ -558,7 +558,7 @@ def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen:
 
 @woven
 def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -> int:
-    """Return the queue that an item joins; -1: the item is lost."""
+    """Return the queue that an item joins; -1 if the item is lost."""
     stages = len(c.stage)
     queues = 2 * stages
     chosen = _NONE_READY

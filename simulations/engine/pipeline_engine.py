@@ -26,7 +26,7 @@ from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
-"""The least time that a draining replica still takes items pinned to it, before it may end."""
+"""The least time that a draining replica still takes items pinned to it, unless its drain is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,11 @@ class PipelineEngine:
         hop_s: float = 0.0,
         sla_changes: SlaChanges = (),
     ) -> None:
-        """`seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency
-        that every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items
-        does not change.
+        """Set up the engine at time 0, without replicas.
+
+        `seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency that
+        every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items does not
+        change.
 
         Raises:
             ValueError: a stage is listed before a stage in its `after`.
@@ -253,7 +255,7 @@ class PipelineEngine:
         self._state.stage["slow"][names.index(stage)] = factor
 
     def counters(self) -> ReplicaCounters:
-        """Return the counters of the replicas."""
+        """Return the counters of all replicas, as copies."""
         state = self._state
         n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
         return ReplicaCounters(

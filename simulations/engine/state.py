@@ -102,8 +102,8 @@ _STAGE = np.dtype(
         ("routing", np.int64),
         ("pinned", np.int64),  # whether it keeps a stream's items on one replica
         ("memory", np.int64),
-        ("first", np.int64),  # of its placements
-        ("last", np.int64),  # the one after them
+        ("first", np.int64),  # index of its first placement
+        ("last", np.int64),  # index after its last placement
         ("needs", np.int64),  # how many stages are before it
         ("after", np.int64),  # how many stages follow
         ("end", np.int64),  # which end it is, or -1
@@ -115,7 +115,7 @@ _STAGE = np.dtype(
 _PLACEMENT = np.dtype(
     [
         ("owner", np.int64),  # the stage
-        ("weight", np.float64),  # capacity over the largest of the stage's
+        ("weight", np.float64),  # capacity as a share of the largest at the stage
         ("batch", np.int64),
         ("concurrency", np.int64),
         ("slots", np.int64),  # sessions that it holds, or -1
@@ -143,10 +143,10 @@ class Constants(NamedTuple):
     before: Counts  # (S, S) the stages before each, then -1
     ends_below: Counts  # (S, K) whether an end is reached through it
     placement: Records  # (P,)
-    start_s: Floats  # (N,) of sessions or requests
-    session: Records  # (N,), as the next two: none for requests
-    by_first: Counts  # those with chunks, in the order of their first
-    by_end: Counts
+    start_s: Floats  # (N,) start of each session or request
+    session: Records  # (N,); this and the next two are empty for requests
+    by_first: Counts  # sessions with chunks, in the order of their first chunk
+    by_end: Counts  # sessions in the order of their end
     bounds_s: Floats  # of the ingress's histogram
     cells: Counts  # see `cells_of`
 

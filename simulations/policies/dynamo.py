@@ -42,7 +42,7 @@ _MEDIAN = 50.0  # the model needs a percentile, though only its mean is used
 
 
 class Predictor(Enum):
-    """How the load of the next interval is predicted."""
+    """The way in which the load of the next interval is predicted."""
 
     CONSTANT = "constant"
     """The same load as in the last interval."""

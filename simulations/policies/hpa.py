@@ -123,14 +123,14 @@ class HpaControl:
 
 
 class HpaControls:
-    """The HPAs of several workloads."""
+    """The HPAs of several workloads, all with the same behavior."""
 
     def __init__(self, behavior: HpaBehavior) -> None:
         self._behavior = behavior
         self._controls: dict[PlacementName, HpaControl] = {}
 
     def replicas(self, work: Deployment, now_s: float, recommended: int | None) -> int:
-        """Return the desired replicas of a workload's HPA; the current ones without a recommendation."""
+        """Return the desired replicas of a workload's HPA; the current ones if `recommended` is None."""
         current = work.target.desired
         if recommended is None:
             return work.within(current)

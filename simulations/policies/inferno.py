@@ -168,7 +168,7 @@ class Server:
     def rank(self) -> None:
         """Set `order`: by priority, then the larger regret, then the larger value.
 
-        The regret is what the next candidate is worse in value.
+        The regret is the value of the next candidate less the value of the one at `index`.
         """
         following = self.index + 1
         value = self.candidates[self.index].value

@@ -29,7 +29,7 @@ class StaticPeakSettings:
 
 
 class StaticPeak:
-    """Sets the same replicas in every decision."""
+    """The baseline `static-peak`: sets the same replicas in every decision."""
 
     interval_s = _OFTEN_S
     metrics_window_s = _OFTEN_S

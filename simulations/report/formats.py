@@ -11,7 +11,7 @@ MISSING = "–"
 
 
 def money(usd: float | None) -> str:
-    """Return an amount in USD as text, such as `$1,234.50` or, below $1, `$0.125`; `–` for None."""
+    """Return an amount in USD as text, such as `$1,234.50` or `$0.125`; `–` for None."""
     if usd is None:
         return MISSING
     whole_cents = abs(usd * 100 - round(usd * 100)) < 1e-6
@@ -21,7 +21,8 @@ def money(usd: float | None) -> str:
 def share(value: float | None) -> str:
     """Return a share (0–1) as text, such as `99.5 %`; `–` for None.
 
-    Only 1 is written as 100 %, and only 0 as 0 %: other shares get up to three digits, or `over`, or `under`.
+    Only 1 is written as 100 %, and only 0 as 0 %: other shares get up to three digits after the
+    point, or are `over 99.999 %` or `under 0.001 %`.
     """
     if value is None:
         return MISSING

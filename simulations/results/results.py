@@ -253,7 +253,7 @@ class Experiment:
     provenance: Provenance
 
     def runs(self) -> tuple[Run, ...]:
-        """Return the runs grouped over seeds, in the order of first appearance."""
+        """Return one `Run` for each policy, tuning and what-if, in the order of their first result."""
         order = {seed: index for index, seed in enumerate(self.seeds)}
         groups: dict[tuple[str, Tuning, str | None], list[RunResult]] = {}
         for result in self.results:

@@ -204,7 +204,7 @@ class Tally:
     """
 
     def __init__(self, sla: Sla, clock: Clock, *, changes: SlaChanges = (), open_windows: int = 1) -> None:
-        """`open_windows` is the number of consecutive windows whose items can be recorded at the same time."""
+        """Begin without items. Items can be added to `open_windows` consecutive windows at a time."""
         self._slas = ((-math.inf, sla), *changes)
         self._clock = clock
         windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
@@ -445,9 +445,9 @@ def _finite(value: float) -> float | None:
 
 
 def _met(counts: Sequence[int], sla: Sla) -> bool | None:
-    """Whether enough items were within the SLA.
+    """Return whether enough of a window's items were within the SLA; None if it has too few items to be scored.
 
-    Shed items stay out, as they do of percentiles. So does an item in flight that may still be in time.
+    Shed items do not count, as in percentiles, nor do items in flight that may still be in time.
     """
     if sum(counts) - counts[_FILTERED] < MIN_WINDOW_ITEMS:
         return None

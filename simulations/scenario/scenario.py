@@ -101,7 +101,7 @@ Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
 
 
 class Session(Part):
-    """The length of streams, log-normal."""
+    """The distribution of session lengths: log-normal with this mean and coefficient of variation (`cv`)."""
 
     mean: PositiveDuration
     cv: Number
@@ -130,7 +130,7 @@ class Load(LoadFields):
 
 
 class MetricsShare(Part):
-    """`metricsPartial`: this share of the series is missing."""
+    """`metricsPartial`: this share (0–1) of the pods has no series."""
 
     share: Share
     pipeline: PipelineNames = EVERYTHING
@@ -144,28 +144,28 @@ class MetricsNoise(Part):
 
 
 class Spike(Part):
-    """`spike`: the load of a pipeline is multiplied."""
+    """`spike`: the load of a pipeline is multiplied by `factor`."""
 
     pipeline: PipelineName
     factor: Multiple
 
 
 class SlowStart(Part):
-    """`slowStart`: new replicas on a pool take longer to become ready."""
+    """`slowStart`: the start-up time of new replicas on a pool is multiplied by `factor`."""
 
     pool: str
     factor: PositiveNumber
 
 
 class SlowStage(Part):
-    """`slowStage`: batches of a stage take longer."""
+    """`slowStage`: the service time of batches of a stage (NAME or PIPELINE/NAME) is multiplied by `factor`."""
 
     stage: str
     factor: PositiveNumber
 
 
 class SpotReclaim(Part):
-    """`spotReclaim`: a share of a pool's nodes is reclaimed, with the replicas on them."""
+    """`spotReclaim`: a share (0–1) of a pool's nodes is reclaimed, with the replicas on them."""
 
     pool: str
     share: Share
