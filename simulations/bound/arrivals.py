@@ -74,7 +74,7 @@ def count_arrivals(
 def _count_chunks(
     first_s: Array, end_s: Array, chunk_s: float, times_s: Array, before: Counts, present_s: Array
 ) -> None:
-    """Fill in the number of chunks before each time, and how long their streams have been present by then.
+    """Add to `before` the number of chunks before each time, and to `present_s` how long streams have been present.
 
     The chunks need no sorting: their numbers only decide which are filtered, and the chunks of an interval have
     consecutive numbers, so counts are enough.
@@ -108,7 +108,10 @@ def _count(
     spared: Counts,
     unfiltered: Counts,
 ) -> None:
-    """Add up the items between one of the times and the next; item numbers count from 1 in the order of arrival."""
+    """Count the items between each time and the one before, in `needed`, `spared` and `unfiltered`.
+
+    Items are numbered from 1 in the order of arrival.
+    """
     stages = len(share)
     visits = np.empty(stages, dtype=np.bool_)
     passes = np.empty(stages, dtype=np.bool_)

@@ -180,7 +180,7 @@ class _Assembly:
     # -- rows
 
     def _starts(self) -> None:
-        """Add rows: a serving replica is paid for since its start; an unavailable pool gets no new replicas."""
+        """Add the rows by which serving replicas are paid for since their start; unavailable pools get no new ones."""
         edges, lengths = self._program.edges_s, self._program.lengths_s
         for index, supply in enumerate(self._program.supplies):
             serving, paid = self._serving_of(index), self._paid_of(index)
@@ -195,7 +195,7 @@ class _Assembly:
             self._add([(paid[held], np.ones(len(held))), (paid[held - 1], -np.ones(len(held)))], np.zeros(len(held)))
 
     def _serve(self, index: int, need: Need) -> None:
-        """Add rows: new and carried-over work is done by serving replicas, carried over, or left undone."""
+        """Add the rows by which new and carried-over work is done by serving replicas, carried over, or left undone."""
         program = self._program
         undone, carried = self._undone_of(index), self._carried_of(index)
         window = need.windows + program.window_of
@@ -268,7 +268,7 @@ class _Assembly:
     # -- building
 
     def _add(self, terms: Terms, most: Array) -> None:
-        """Add rows, each with one entry of every term."""
+        """Add rows of the form Σ terms ≤ `most`; each row has one entry of every term."""
         rows = self._count + np.arange(len(most))
         for columns, values in terms:
             self._rows.append(rows)

@@ -78,7 +78,7 @@ def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
 
 
 def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
-    """Return the only pipeline that matches these labels."""
+    """Return the only pipeline that matches `labels`, the text between the braces of a selector."""
     named = {found["name"]: found["value"] for found in _LABEL.finditer(labels)}
     candidates = []
     for key in pipelines:

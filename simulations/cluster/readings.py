@@ -35,7 +35,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 class OnDemand(Mapping[Key, Value]):
-    """A mapping that is computed on first use: most policies read few of their inputs."""
+    """A mapping that is computed on first use, because most policies read few of their inputs."""
 
     def __init__(self, make: Callable[[], Mapping[Key, Value]]) -> None:
         self._make = make

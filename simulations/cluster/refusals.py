@@ -85,7 +85,7 @@ def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Col
 
 
 def _mistake(refusal: Refusal) -> tuple[str | None, Breach]:
-    """Return the breach with the resource in whose manifest it is; None: it is in the scenario file."""
+    """Return the name of the resource in whose manifest the breach is (None for the scenario file), and the breach."""
     if refusal.fault is None:
         return refusal.resource, Breach(path=refusal.path, rule=refusal.rule)
     return None, Breach(path=("faults", refusal.fault, "set", refusal.resource, *refusal.path), rule=refusal.rule)

@@ -98,9 +98,10 @@ class Scrapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _TargetGroup:
-    """Targets of a window that have the same samples in it, by their places in the window and their numbers.
+    """The targets of a window that have the same samples in it.
 
-    `first` is the oldest of the samples; `earlier` is the scrape before it.
+    `numbers` are their numbers, and `places` their rows in the window. `first` is the oldest of the samples, `earlier`
+    the scrape before it.
     """
 
     places: list[int]
@@ -114,7 +115,7 @@ class _TargetGroup:
         return self.newest.scrape - self.first.scrape + 1
 
     def sums(self, block: int) -> Floats:
-        """Return one of the sums of `Samples.sums`, over the samples in the window."""
+        """Return one of the four blocks of `Samples.sums`, summed over the samples in the window only."""
         columns = self.newest.levels.shape[1]
         own = slice(block * columns, (block + 1) * columns)
         within: Floats = self.newest.sums[:, own][self.numbers]
@@ -210,7 +211,7 @@ class ScrapeWindow:
         return self._of_each(slopes, self._scrapes.columns[1], at_least=2)
 
     def _scraped(self) -> list[int]:
-        """Return the places of the targets that have been scraped."""
+        """Return the rows, in the window, of the targets that have been scraped."""
         scrapes = self._scrapes
         if not scrapes.rows:
             return []

@@ -307,7 +307,7 @@ class SimulatedCluster:
                 assert fault.slow_stage is not None
                 self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
             case "spike" | "set":
-                pass  # in the load's schedule; in the changes of resources
+                pass  # spikes are in the schedules, `set` faults in `changes`
 
     def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
         """Begin or end a `spotReclaim`: announce it, then remove nodes; without `for`, each node is replaced later."""

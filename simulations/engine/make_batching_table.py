@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 SEED = 20
 NOISE = 0.03
 """The target relative standard error of p95 and mean, estimated from blocks of a run; the whole run's is smaller."""
-_LEAST_ITEMS, _LEAST_BATCHES = 15_000, 20  # the latter of each server
+_LEAST_ITEMS, _LEAST_BATCHES = 15_000, 20  # batches are per server
 _MOST_ITEMS, _MOST_BATCHES = 70_000, 4_000
 _MORE = 8
 _CHUNK = 50_000

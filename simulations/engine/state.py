@@ -83,13 +83,13 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     NEXT_START,
     NEXT_FIRST,
     NEXT_END,
-    CHUNK_HEAD,  # streams by their next chunk, except the first chunk of each
+    CHUNK_HEAD,  # the queue of streams by their next chunk, without first chunks
     CHUNK_TAIL,
-    MISSING,  # pins that active streams lack
-    CANDIDATES,  # items that may have an outcome
-    SETTLED,  # items that wait to be counted
+    MISSING,  # number of pins that active streams lack
+    CANDIDATES,  # number of items in State.candidates
+    SETTLED,  # number of items that wait to be counted in the tally
     REPLICAS,
-    LATENCY_NS,  # whole nanoseconds: sums that no order of adding changes
+    LATENCY_NS,  # whole nanoseconds, so the sum does not depend on the order of adding
     WHOLE,
 ) = range(22)
 
@@ -106,7 +106,7 @@ _STAGE = np.dtype(
         ("last", np.int64),  # index after its last placement
         ("needs", np.int64),  # how many stages are before it
         ("after", np.int64),  # how many stages follow
-        ("end", np.int64),  # which end it is, or -1
+        ("end", np.int64),  # its index among the ends, or -1
         ("depth", np.int64),  # hops to it
         ("filters", np.int64),
         ("passes_below", np.uint64),  # an item goes on when its word is below
@@ -131,14 +131,14 @@ _PLACEMENT = np.dtype(
 )
 _SESSION = np.dtype(
     [("end_s", np.float64), ("first_s", np.float64), ("chunks", np.int64)]
-)  # it ends no later than the run; `first_s` is when its first chunk comes
+)  # `end_s` is not after the run's end; `first_s` is the time of the first chunk
 
 
 class Constants(NamedTuple):
     """The values that do not change while the engine runs."""
 
     numbers: Floats  # patience, chunk (0: requests), hop, duration
-    seed: Counts  # of what is filtered
+    seed: Counts  # decides what is filtered
     stage: Records  # (S,)
     before: Counts  # (S, S) the stages before each, then -1
     ends_below: Counts  # (S, K) whether an end is reached through it
@@ -184,9 +184,9 @@ _TURN = np.dtype(
 )
 _STREAM = np.dtype(
     [  # what every chunk touches is in one line of the processor's cache: most chunks find it in none
-        ("next_s", np.float64),  # when the next chunk comes
-        ("follower", np.int64),  # the stream whose chunk comes then
-        ("left", np.int64),  # chunks still to come
+        ("next_s", np.float64),  # time of the next chunk
+        ("follower", np.int64),  # the stream that is next in the queue by next chunk
+        ("left", np.int64),  # chunks not offered yet
         ("chunks", np.int64),  # as in `_SESSION`
         ("first_s", np.float64),
         ("missing", np.int32),  # how many pins it lacks
@@ -212,7 +212,7 @@ _SLOT = np.dtype(
 )
 _DUE = np.dtype(
     [("t_s", np.float64), ("what", np.int64)]
-)  # a batch slot, or -1 - queue for one whose batch need not wait longer
+)  # a batch slot whose batch ends, or -1 - queue where a batch stops waiting for items
 _RANK = np.dtype([("gain", np.float64), ("n", np.int64)])
 _GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
 _AT_STAGE = np.dtype(
@@ -254,10 +254,10 @@ class State(NamedTuple):
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
     due: Records  # (S, H) the calendar of each stage, the soonest last
-    queue: Records  # of items: S for Pull, S for items that find no replica, R
+    queue: Records  # of items: S for Pull, S for items that wait for a replica, R of replicas
     replica: Records  # (R,)
     latency_counts: Counts  # (R, buckets)
-    slot: Records  # (R · widest,) room for a batch; n is 0: idle
+    slot: Records  # (R · widest,) room for a batch each; idle where n is 0
     group: Records  # (P,)
     members: Counts  # (P, R)
     rank: Records  # (P, levels) the replicas of equal load

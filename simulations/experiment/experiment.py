@@ -59,10 +59,10 @@ def planned_runs(
     what_ifs: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> tuple[RunRequest, ...]:
-    """Return the runs of an experiment: every policy with every seed, as documented and as trained where that differs.
+    """Return the runs of an experiment: every policy with every seed, and what-ifs.
 
-    `policies`, `what_ifs` and `seeds` default to the scenario's. What-ifs are run for Sluice only, unless `policies`
-    are given.
+    A policy runs with its documented settings, and with its trained settings where these differ. `policies`, `what_ifs`
+    and `seeds` default to the scenario's. What-ifs are run for Sluice only, unless `policies` are given.
     """
     named = scenario.file.policies if policies is None else policies
     pairs: list[tuple[str | None, str]] = [(None, policy) for policy in named]
@@ -232,7 +232,10 @@ def _begin_process(scenario: Scenario) -> None:
 
 @contextlib.contextmanager
 def _uninterruptible() -> Iterator[None]:
-    """Let processes started inside ignore Ctrl-C, which a terminal sends to all of them: the parent ends them."""
+    """Let processes that are started in the `with` block ignore Ctrl-C; a terminal sends it to them too.
+
+    The parent process ends them instead.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers, and only it is interrupted
         return
@@ -277,7 +280,7 @@ class _Loads:
         """Return the schedule of each pipeline under a what-if and a seed."""
         if scenario is not self._scenario:
             self._scenario, self._made = scenario, {}
-        # A what-if that leaves the load alone has that of the scenario.
+        # A what-if that does not change the load has the scenario's load.
         changes_load = what_if is not None and scenario.what_if(what_if).load is not None
         key = (what_if if changes_load else None, seed)
         if key not in self._made:
@@ -407,7 +410,10 @@ def _result(
 
 
 def _percentile(tallies: Sequence[Tally], scores: Sequence[ItemScore], percent: float) -> float | None:
-    """Return the nearest-rank percentile over the served and lost items of all pipelines; None when infinite."""
+    """Return the nearest-rank percentile (s) of the served and lost items of all pipelines.
+
+    Lost items are infinitely late. None if the percentile is infinite, or there are no items.
+    """
     counts, latencies_s = [], []
     for tally in tallies:
         counts.append(tally.arrays.run_fine + tally.arrays.fine.sum(axis=0))

@@ -3,8 +3,8 @@
     python -m simulations.experiment.training [--policy NAME]… [--candidates N] [--jobs N]
 
 For each policy: its documented settings and a random sample of the combinations in `SPACES`, `CANDIDATES` in all, each
-run on every training scenario with all of its seeds. `best` chooses one. It is written, with all scores and the hashes
-of the files read, to `simulations/policies/trained.json`; entries of policies that are not named stay.
+run on every training scenario with all of its seeds. `best` chooses one of them. It is written, with all scores and the
+hashes of the files read, to `simulations/policies/trained.json`; entries of policies that are not named stay.
 """
 
 import itertools
@@ -117,7 +117,7 @@ class Score:
     """The score of settings over all training runs.
 
     `relative_cost` is the mean of the cost over that of the documented settings, `windows_met` the mean share (0–1) of
-    calm windows within the SLA, and `cap_violations` their number in all runs.
+    calm windows within the SLA, and `cap_violations` the number of cap violations in all runs.
     """
 
     relative_cost: float

@@ -141,7 +141,7 @@ def throughput_replicas(demand_rps: float, *, engine_rps: float, least_s: float,
 def load_replicas(
     loads: Sequence[float], regression: LatencyRegression, *, target_s: float, sensitivity: float
 ) -> int | None:
-    """Return the desired replicas of the reactive loop for workers with `loads` items; None without an estimate.
+    """Return the desired replicas of the reactive loop; `loads` has the items at each worker. None without an estimate.
 
     One more when every worker's estimated latency is above the target. One fewer when, with the load of one worker
     spread over the others, each stays within the share `sensitivity` of the latency that the target leaves for the

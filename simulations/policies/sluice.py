@@ -51,7 +51,7 @@ class Sluice:
                 interval_s=settings.interval_s,
                 latency_headroom=settings.latency_headroom,
                 switching_cost_per_hour=settings.switching_cost_per_hour,
-                advice=False,  # is not read in a simulation
+                advice=False,  # a simulation does not read it
             ),
         )
 

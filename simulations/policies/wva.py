@@ -111,7 +111,7 @@ class Wva:
 
     def __init__(self, settings: WvaSettings) -> None:
         self._settings = settings
-        self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs every other time
+        self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs only every second time
         behavior = HpaBehavior(up_pods=settings.hpa_up_pods, up_share=0.0, down_window_s=settings.hpa_down_window_s)
         self._controls = HpaControls(behavior)
         self._published: dict[PlacementName, int] = {}

@@ -251,7 +251,10 @@ def _area(path: str) -> str:
 
 
 def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
-    """Return strokes at height `y` over the marked windows. Windows drawn as one are marked if one of them is."""
+    """Return an SVG path with strokes at height `y` over the marked windows.
+
+    Windows that are drawn as one are marked if one of them is.
+    """
     time, path, begun = axis.scale, "", None
     for begin, end in [*borders(len(windows), _COLUMNS), (len(windows), len(windows))]:
         marked = any(windows[begin:end])

@@ -19,7 +19,7 @@ class LatencyHistogram:
     def __init__(self, sla_s: float) -> None:
         fine = [sla_s * 1.05**step for step in range(-28, 29)]  # a quarter of the SLA to four times it
         low = [fine[0] / 1.25**step for step in range(12, 0, -1)]
-        high = [fine[-1] * 1.25**step for step in range(1, 5)]  # to ten times it, when items are lost
+        high = [fine[-1] * 1.25**step for step in range(1, 5)]  # to ten times the SLA, after which items are lost
         self.bounds_s = tuple(low + fine + high)
         self.counts = [0] * (len(self.bounds_s) + 1)
         self.sum_s = 0.0

@@ -445,7 +445,7 @@ def _finite(value: float) -> float | None:
 
 
 def _met(counts: Sequence[int], sla: Sla) -> bool | None:
-    """Return whether enough of a window's items were within the SLA; None if it has too few items to be scored.
+    """Return whether enough of a window's items were within the SLA; None if too few items arrived or count.
 
     Shed items do not count, as in percentiles, nor do items in flight that may still be in time.
     """

@@ -130,7 +130,7 @@ class Load(LoadFields):
 
 
 class MetricsShare(Part):
-    """`metricsPartial`: this share (0–1) of the pods has no series."""
+    """`metricsPartial`: the series of this share (0–1) of the pods are missing."""
 
     share: Share
     pipeline: PipelineNames = EVERYTHING

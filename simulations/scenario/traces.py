@@ -62,7 +62,7 @@ def bundled_names() -> list[str]:
 
 
 def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
-    """Return column `column` of the trace `source`: a file in `folder`, or else the bundled trace of that name.
+    """Return column `column` of the trace `source`: a path relative to `folder`, or else the name of a bundled trace.
 
     Raises:
         InvalidTrace: there is no such trace, or it cannot be read.
