@@ -1,1 +1,1 @@
-"""What if: load traces, scenarios, scoring, and the lab, a live twin of a cluster on one machine."""
+"""Simulations: load traces, scenarios, other policies, scoring, reports, and the lab, a live cluster on one machine."""

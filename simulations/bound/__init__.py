@@ -1,1 +1,1 @@
-"""The clairvoyant bound: what no policy can cost less than, given the load and the faults."""
+"""The clairvoyant bound: a lower bound on the cost of any policy that meets the SLA, given the load and the faults."""

@@ -1,4 +1,4 @@
-"""The items that arrive at every stage over time and those that are filtered, counted without a simulation.
+"""Counts of the items that arrive at every stage over time, and of those that are filtered, without a simulation.
 
 Whether voice activity detection filters an item depends only on its number, so the load determines it.
 """
@@ -21,11 +21,11 @@ _TO_UNIT = 2.0**-64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Arrivals:
-    """The number of items that have arrived before each of `times_s`, shape (times,), ascending.
+    """The numbers of items that have arrived before each of `times_s` (ascending), shape (times,) or (stages, times).
 
-    `unfiltered` counts those that reach the end of the pipeline. `needed` and `spared` have shape (stages, times): the
-    items which visit the stage, that reach the end and that are filtered there or later. `present_s` is the total time
-    that streams have been present before each of the times, from the first chunk to the last; 0 for requests.
+    `unfiltered` counts the items that reach an end of the pipeline. Of the items that visit each stage, `needed` counts
+    those that reach an end, and `spared` those that do not, because they are filtered. `present_s` is the total time
+    that streams have been present before each time, from their first chunk to their last; 0 for requests.
     """
 
     times_s: Array
@@ -35,14 +35,14 @@ class Arrivals:
     present_s: Array
 
     def at(self, counts: NDArray[np.generic], t_s: Array) -> Array:
-        """Return the columns of one of the arrays at `t_s`, which are some of `times_s`, shape (…, len(t_s))."""
+        """Return the columns of `counts`, one of the arrays of this object, at `t_s`, which must be among `times_s`."""
         return np.asarray(counts[..., np.searchsorted(self.times_s, t_s)], dtype=np.float64)
 
 
 def count_arrivals(
     pipeline: PipelineSpec, schedule: Schedule, times_s: Array, *, seed: int, duration_s: float
 ) -> Arrivals:
-    """Return the arrivals of a schedule before each of `times_s`; `seed` is that of the engine."""
+    """Return the arrivals of a schedule before each of `times_s`; `seed` must be the engine's seed for the pipeline."""
     times_s = np.unique(times_s)
     present_s = np.zeros(len(times_s))
     if pipeline.chunk_s is None:
@@ -74,7 +74,7 @@ def count_arrivals(
 def _count_chunks(
     first_s: Array, end_s: Array, chunk_s: float, times_s: Array, before: Counts, present_s: Array
 ) -> None:
-    """Fill in the number of chunks before each time, and how long their streams have been present by then.
+    """Add to `before` the number of chunks before each time, and to `present_s` how long streams have been present.
 
     The chunks need no sorting: their numbers only decide which are filtered, and the chunks of an interval have
     consecutive numbers, so counts are enough.
@@ -108,7 +108,10 @@ def _count(
     spared: Counts,
     unfiltered: Counts,
 ) -> None:
-    """Add up the items between one of the times and the next; item numbers count from 1 in the order of arrival."""
+    """Count the items between each time and the one before, in `needed`, `spared` and `unfiltered`.
+
+    Items are numbered from 1 in the order of arrival.
+    """
     stages = len(share)
     visits = np.empty(stages, dtype=np.bool_)
     passes = np.empty(stages, dtype=np.bool_)

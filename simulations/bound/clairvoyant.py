@@ -7,30 +7,32 @@ averages over segments of time (windows, or equal parts of them) satisfy the lin
 schedule's own cost; so the program's minimum is at most the cost of the cheapest schedule. What the program requires,
 and what it relaxes:
 
-* Work. Of a window that is met, `percentile` percent of the items that count are done at every stage that they visit,
-  and those that are filtered are done too, but for as many as may be lost without the window being missed. An item
-  takes a replica's time for its share of a full batch (the largest that can be answered in time); queues and batches
-  that are not full cost nothing. Work that arrives in a segment is done in it, except work that arrives so late that
-  it may be answered after its end: within the SLA, or ten SLAs where the item is filtered. Service times count
+* Work. In a window that is met, `percentile` percent of the items that count are done at every stage that they visit.
+  Filtered items are done too, except for as many as may be lost without the window being missed. An item takes a
+  replica's time for its share of a full batch (the largest that can be answered in time); queues and batches that are
+  not full cost nothing. Work is done in the segment in which it arrives, unless it arrives so late that it may be
+  answered after the segment's end: within the SLA, or within ten SLAs where the item is filtered. Service times count
   with their mean: the bound holds for the expected cost, whatever their law.
-* Windows. Those with fewer than 20 items that count require nothing. Of the others as many may be given up as a run
-  may miss, a whole number: 1 − `required_share` of them, rounded down. A window may be given up in part: its
+* Windows. A window with fewer than 20 items that count requires nothing. Of the other windows, as many may be given up
+  as a run may miss: 1 − `required_share` of them, rounded down to a whole number. A window may be given up in part: its
   requirement falls in proportion, as it does when a window is met for some service times only.
-* Slots. Streams that are answered hold one at every stage with memory from their first chunk to their last.
+* Slots. Streams that are answered hold a slot at every stage with memory, from their first chunk to their last.
 * Start-up. A serving replica has been paid for since its start: paid(t) ≥ serving(u) for t ≤ u ≤ t + start-up. Cost
   before the scored time is free.
 * Whole replicas. In any interval there is a time at which a whole number of replicas of each placement together carries
-  the interval's mean rate, and because of start-up all these are paid for in the segments before. So the cheapest whole
-  mix is a lower bound there; the program has straight lines below its cost, as a function of what is left undone.
+  the interval's mean rate. Because of start-up, all these replicas are paid for in the segments before. So the cost of
+  the cheapest whole mix is a lower bound there. The program has straight lines below that cost, as a function of the
+  work left undone.
 * Budget and capacity. Spend is within the budget, except for the drain and two cycles after a change of price or
-  budget; a pool has no more replicas than its instances hold, whole machines or not; `replicas.min` is paid for while
-  no fault has removed machines of the pool and the minimums fit.
+  budget; a pool has no more replicas than all its instances together hold. `replicas.min` is paid for while no fault
+  has removed machines of the pool and the minimums fit.
 * Faults. While a pool is unavailable, no placement on it grows; while it is lost, there is none. A stage that is slow
   takes as long as at the fastest moment of a segment. Spot machines that are reclaimed may be replaced at once; slow
   starts are ignored; lost metrics have no effect, because the schedule knows the load.
 
-Its distance from the cheapest real schedule depends on the load: it leaves out what real queues need beyond the work
-itself, and that no policy chooses the few items that may be late. With one or two replicas at a stage, that is much.
+How far the bound is below the cheapest real schedule depends on the load. It leaves out the replicas that real queues
+need beyond the work itself, and lets the schedule choose the few items that may be late, which no policy can. With one
+or two replicas at a stage the distance is large.
 
 Replicas that drain count towards `replicas.max`. A stream that has lost its replica gets its next slot at once.
 """
@@ -61,7 +63,7 @@ _WHOLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """All resources from `at_s` on, as `set` faults change them."""
+    """All resources as they are from `at_s` on, until the next `set` fault changes them."""
 
     at_s: float
     pipelines: tuple[PipelineSpec, ...]
@@ -72,8 +74,8 @@ class Epoch:
 class Bound:
     """The least cost in USD over the scored time; None where no schedule meets the SLA often enough.
 
-    `windows_share` is the share of the scored windows that are met at that cost. `cost_per_hour` is the cost in each
-    segment of time, which begins at the entry of `times_s`. Both are empty where `cost` is None.
+    `windows_share` is the share (0–1) of the scored windows that are met at that cost. `cost_per_hour[i]` is the cost
+    in the segment of time that begins at `times_s[i]`; both are empty where `cost` is None.
     """
 
     cost: float | None
@@ -96,12 +98,12 @@ def clairvoyant_bound(
     """Return the bound for one load; the module's docstring defines it.
 
     Args:
-        pipelines: as at the beginning of the run.
-        pools: the same.
+        pipelines: the pipelines at the beginning of the run.
+        pools: the pools at the beginning of the run.
         schedules: the load of each pipeline, spikes included.
         clock: the scored time.
-        seeds: the engine's for each pipeline: they decide when streams offer their chunks, and what is filtered.
-        faults: all of the scenario's; `set` faults are looked up in `changes` instead.
+        seeds: the engine's seed for each pipeline, which decides when streams offer chunks and which are filtered.
+        faults: all faults of the scenario. For `set` faults only `changes` is used.
         changes: the resources after each `set` fault, sorted by time.
         required_share: the share of the scored windows that must be met, in every run.
 
@@ -143,7 +145,7 @@ def clairvoyant_bound(
 
 
 class _World:
-    """Resources and faults over time, on the segments of the program. Uncertain values favour the lower cost."""
+    """Resources and faults over time, by segment of the program. Where a value is uncertain, the cheaper one counts."""
 
     def __init__(self, *, epochs: tuple[Epoch, ...], faults: tuple[Fault, ...], clock: Clock) -> None:
         self.epochs = epochs
@@ -163,7 +165,11 @@ class _World:
         self._lag_s = max((pipeline.scaling.drain_s for pipeline in self.pipelines), default=0.0) + _EXCUSE_CYCLES_S
 
     def _edges(self) -> Array:
-        """Return windows, or equal parts of at most half a typical start-up, for the cuts to apply."""
+        """Return the borders of the segments.
+
+        Segments are windows, or equal parts of windows, so that the cuts apply: at most half a typical start-up, as far
+        as `_MAX_SEGMENTS` allows.
+        """
         clock = self.clock
         startups_s = sorted(placement.startup_s for *_, placement in self.placements)
         typical_s = startups_s[len(startups_s) // 2] if startups_s else 0.0
@@ -176,7 +182,7 @@ class _World:
         return np.asarray(np.minimum(clock.warmup_s + np.arange(count + 1) * length_s, clock.duration_s))
 
     def supplies(self) -> Iterable[ReplicaSupply]:
-        """Yield the possible replicas of every placement."""
+        """Yield the supply of every placement: its possible replicas."""
         for pipeline, stage, placement in self.placements:
             prior = placement.prior
             usable = prior.wer is None or pipeline.max_wer is None or prior.wer <= pipeline.max_wer
@@ -200,7 +206,7 @@ class _World:
             )
 
     def limits(self) -> Iterable[CapacityLimit]:
-        """Yield the pools' instances and the pipelines' budgets."""
+        """Yield the limits by the pools' instances and by the pipelines' budgets."""
         for pool in self.epochs[0].pools:
             on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
             most = self._room(pool.name)
@@ -220,12 +226,12 @@ class _World:
         return self._steps([(epoch.at_s, _instances(epoch, pool)) for epoch in self.epochs], max, self._lag_s)
 
     def _price_per_hour(self, placement: PlacementSpec, back_s: float) -> Array:
-        """Return the lowest price of a replica in each segment and the `back_s` before it."""
+        """Return, for each segment, a replica's lowest price (USD per hour) in it and in the `back_s` before it."""
         prices = [(epoch.at_s, _pool(epoch, placement.pool).price_per_hour) for epoch in self.epochs]
         return np.asarray(self._steps(prices, min, back_s) / placement.prior.per_instance)
 
     def slow_factor(self, pipeline: PipelineSpec, stage: StageSpec) -> Array:
-        """Return the least slow-down of a stage's batches in each segment, including batches that began before it."""
+        """Return, for each segment, the least factor by which batches are slowed down that may end in it."""
         names = {str(stage.name), f"{pipeline.key}/{stage.name}"}
         slow = [
             (fault.interval, fault.slow_stage.factor)
@@ -240,15 +246,15 @@ class _World:
         return self._steps(factors, min, LOST_AFTER_SLAS * self.sla_s(pipeline))
 
     def sla_s(self, pipeline: PipelineSpec) -> float:
-        """Return the loosest latency of the SLA in the run."""
+        """Return the longest latency (s) of a pipeline's SLAs during the run."""
         return max(_pipeline(epoch, pipeline).sla.latency_s for epoch in self.epochs)
 
     def percentile(self, pipeline: PipelineSpec) -> float:
-        """Return the lowest percentile of the SLA in the run."""
+        """Return the lowest percentile (0–100) of a pipeline's SLAs during the run."""
         return min(_pipeline(epoch, pipeline).sla.percentile for epoch in self.epochs)
 
     def _minimum_holds(self, pipeline: PipelineSpec, pool: PoolName) -> NDArray[np.bool_]:
-        """Return whether the minimum of a placement is certain to exist in each segment, under any policy."""
+        """Return, for each segment, whether a placement has its minimum of replicas under any policy."""
         taken_s = [interval.from_s for kind in ("poolLost", "spotReclaim") for interval in self._spans(kind, pool)] or [
             math.inf
         ]
@@ -286,7 +292,7 @@ class _World:
         return [fault.interval for fault in self.faults if fault.kind == kind and fault.pool == pool]
 
     def _inside(self, spans: Iterable[Interval]) -> NDArray[np.bool_]:
-        """Return which segments lie within one of the spans."""
+        """Return, for each segment, whether it lies within one of the spans."""
         begin, end = self.edges_s[:-1], self.edges_s[1:]
         inside = np.zeros(len(begin), dtype=np.bool_)
         for span in spans:
@@ -296,7 +302,10 @@ class _World:
     def _steps(
         self, steps: Sequence[tuple[float, float]], best: Callable[[Iterable[float]], float], back_s: float
     ) -> Array:
-        """Return the best value of a step function in each segment and the `back_s` before it."""
+        """Return, for each segment, the `best` value of a step function in it and in the `back_s` before it.
+
+        `steps` has pairs of a time (s) and the value from then on.
+        """
         found = []
         for begin, end in zip(self.edges_s[:-1], self.edges_s[1:], strict=True):
             before = [value for at_s, value in steps if at_s <= begin - back_s]
@@ -306,8 +315,11 @@ class _World:
 
 
 class _PipelineWindows:
-    """The needs of one pipeline's items. `asks` marks the windows that are scored; `candidates` counts those that could
-    be scored, more where filtered items are lost."""
+    """The needs of one pipeline's items, window by window.
+
+    `asks` marks the windows with enough unfiltered items to be scored, `scored` is their number. `candidates` counts
+    the windows that are scored if filtered items are lost, because lost items count.
+    """
 
     def __init__(self, world: _World, index: int, pipeline: PipelineSpec, schedule: Schedule, *, seed: int) -> None:
         self._world = world
@@ -326,7 +338,7 @@ class _PipelineWindows:
         self.candidates = int(np.count_nonzero(offered >= MIN_WINDOW_ITEMS))
 
     def needs(self) -> Iterable[Need]:
-        """Yield the work of every stage, and the slots of those with memory."""
+        """Yield the needs of every stage: its work, and its slots if it has memory."""
         for index, stage in enumerate(self._pipeline.stages):
             supplies = tuple(
                 k
@@ -367,7 +379,11 @@ class _PipelineWindows:
         )
 
     def _slots(self, stage: StageSpec, supplies: tuple[int, ...]) -> Iterable[Need]:
-        """Yield the need in stream-seconds; a refused stream that spans a window loses at least as many chunks."""
+        """Yield the stage's need of slots in stream-seconds, if all of its placements have slots.
+
+        It may be left undone for as long as the chunks that may be late allow: a refused stream that is present for
+        a whole window loses at least floor(window / chunk) chunks.
+        """
         slots = [placement.prior.session_slots for placement in stage.placements]
         chunk_s = self._pipeline.chunk_s
         window_s = self._world.clock.window_s
@@ -388,7 +404,7 @@ class _PipelineWindows:
         return np.where(self.asks[self._world.window_of], amount, 0.0)
 
     def _least_elsewhere_s(self, index: int) -> float:
-        """Return the least time that an item of a stage spends at the others, on its longest required path."""
+        """Return the least time (s) that an item of a stage spends at other stages, on its longest required path."""
         stages = self._pipeline.stages
         names = [stage.name for stage in stages]
         least = [
@@ -429,9 +445,9 @@ def _arrivals(
 
 
 def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *, one_slot_each: bool) -> float:
-    """Return the most items per second that one replica can answer in time, at its best batch size.
+    """Return the most items per second that one replica can answer within `room_s`, at its best batch size.
 
-    With `one_slot_each` every item in the replica holds a slot.
+    With `one_slot_each` every item in the replica holds a session slot.
     """
     prior = placement.prior
     slots = prior.session_slots if one_slot_each else None

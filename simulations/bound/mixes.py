@@ -1,4 +1,4 @@
-"""Whole replicas: the cheapest mix for a rate, and straight lines that are lower bounds on its cost."""
+"""The cheapest mix of whole replicas for a rate, and straight lines that are lower bounds on its cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ _NEAR = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostLine:
-    """Any mix that carries the required rate less `slack` costs at least `cost` − `slope` · `slack` per hour."""
+    """A lower bound: a mix that carries the required rate less `slack` costs at least `cost` − `slope` · `slack`.
+
+    Costs are in USD per hour, rates in items/s.
+    """
 
     cost: float
     slope: float
@@ -23,7 +26,10 @@ class CostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mixes:
-    """The mixes that no other mix dominates: rate and cost per hour, both ascending, the empty mix first."""
+    """The mixes to consider, by rate (items/s) and cost (USD per hour): no other mix carries as much for as little.
+
+    Both arrays ascend from 0, the empty mix.
+    """
 
     rate: Array
     cost_per_hour: Array
@@ -31,8 +37,8 @@ class Mixes:
     def lines(self, rate: float, count: int) -> list[CostLine]:
         """Return up to `count` lines below the cost of rates up to `rate`, the tightest at `rate` first.
 
-        They are the last edges of the lower convex hull of the cost, which is a step function. Empty where no mix
-        carries `rate`.
+        The lines are the last edges of the lower convex hull of the cost, which is a step function of the rate. The
+        list is empty where no mix carries `rate`.
         """
         at = int(np.searchsorted(self.rate, rate * (1 - _SAME)))
         if at == len(self.rate):
@@ -58,10 +64,10 @@ class Mixes:
 
 
 def cheapest_mixes(rates: Sequence[float], costs_per_hour: Sequence[float], most: Sequence[int], rate: float) -> Mixes:
-    """Return the mixes up to the first that carries `rate`, of at most `most[j]` replicas of each kind j.
+    """Return the mixes up to the first that carries `rate`, with at most `most[j]` replicas of each kind j.
 
-    `rates` is the capacity of one replica of each kind. With more than `_LARGEST` mixes, the result has only the empty
-    mix.
+    `rates[j]` and `costs_per_hour[j]` are the capacity and the cost of one replica of kind j. With more than `_LARGEST`
+    mixes, the result has only the empty mix.
     """
     carried, cost = np.zeros(1), np.zeros(1)
     for each, price, limit in zip(rates, costs_per_hour, most, strict=True):

@@ -1,4 +1,4 @@
-"""The linear program of the bound: for every segment of time, the replicas paid for and the replicas that serve.
+"""The linear program of the bound. Its variables are the replicas paid for and serving in every segment of time.
 
 Variables are averages over a segment, so every schedule is a point of the program, however often it changes. Whole
 replicas enter as cuts: straight lines below the cost of the cheapest whole mix.
@@ -32,8 +32,8 @@ class ReplicaSupply:
     """The replicas of one placement. Arrays have shape (segments,).
 
     Attributes:
-        startup_s: the time for which a replica is paid before it serves.
-        price_per_hour: the price of one replica.
+        startup_s: the time for which a replica is paid for before it serves.
+        price_per_hour: the price of one replica, in USD per hour.
         at_least, at_most: the bounds of the number of replicas paid for.
         may_grow: whether the number may be higher than in the segment before.
     """
@@ -47,15 +47,15 @@ class ReplicaSupply:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Need:
-    """The work (items) or the slots (stream-seconds) that a stage needs from some of the supplies.
+    """The work (items) or the slots (stream-seconds) that a stage needs from its supplies.
 
     Attributes:
         supplies: indexes of the supplies that can provide it.
-        rate_per_s: the rate of one replica of each, shape (supplies, segments).
+        rate_per_s: the rate of one replica of each supply, shape (supplies, segments).
         amount: the need that arises in each segment, shape (segments,).
         carry: how much may be left for later when the segment ends, shape (segments,).
         spare: how much may be left undone, shape (windows,).
-        windows: the index of the first window of its pipeline.
+        windows: the index of the first window of the stage's pipeline.
     """
 
     supplies: tuple[int, ...]
@@ -68,7 +68,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CapacityLimit:
-    """In no segment may Σ `weights` · paid replicas be above `most`; shapes (supplies, segments) and (segments,)."""
+    """A limit for every segment: Σ `weights` · paid replicas of `supplies` ≤ `most`.
+
+    `weights` has shape (supplies, segments), `most` (segments,).
+    """
 
     supplies: tuple[int, ...]
     weights: Array
@@ -77,10 +80,10 @@ class CapacityLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
-    """The whole program. `edges_s` are the borders of the segments, which are equally long, except the last one.
+    """The whole program. `edges_s` are the borders of the segments, which have equal lengths except the last one.
 
-    `window_of` is the window of a pipeline to which each segment belongs; `windows` counts those of all pipelines, of
-    which `given_up` may be missed.
+    `window_of` is the index of the window in which each segment lies. `windows` is the number of windows of all
+    pipelines together, and `given_up` the number of them that may be missed.
     """
 
     edges_s: Array
@@ -93,20 +96,20 @@ class Program:
 
     @property
     def lengths_s(self) -> Array:
-        """Return the length of each segment."""
+        """Return the length of each segment in seconds."""
         return np.diff(self.edges_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProgramSolution:
-    """The cheapest point. `cost` (USD) has shape (segments,), `given_up` (shares of windows) shape (windows,)."""
+    """The cheapest solution: `cost` in USD, shape (segments,); `given_up`, the share given up of each window (0–1)."""
 
     cost: Array
     given_up: Array
 
 
 def solve(program: Program) -> ProgramSolution | None:
-    """Return the cheapest point of the program; None when there is none.
+    """Return the cheapest solution of the program; None if it has no solution.
 
     Raises:
         BoundNotFound: the solver failed.
@@ -115,8 +118,11 @@ def solve(program: Program) -> ProgramSolution | None:
 
 
 class _Assembly:
-    """Variables in blocks: serving and paid replicas (supply by supply), undone and carried over (need by need), then
-    the share of each window that is given up. All rows read ≤."""
+    """Builds the matrix of the program and solves it. All rows mean ≤.
+
+    The variables are in blocks: serving replicas and paid replicas (supply by supply), work undone and work carried
+    over (need by need), then the share of each window that is given up.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -174,7 +180,7 @@ class _Assembly:
     # -- rows
 
     def _starts(self) -> None:
-        """Add rows: a serving replica is paid for since its start; an unavailable pool gets no new replicas."""
+        """Add the rows by which serving replicas are paid for since their start; unavailable pools get no new ones."""
         edges, lengths = self._program.edges_s, self._program.lengths_s
         for index, supply in enumerate(self._program.supplies):
             serving, paid = self._serving_of(index), self._paid_of(index)
@@ -189,7 +195,7 @@ class _Assembly:
             self._add([(paid[held], np.ones(len(held))), (paid[held - 1], -np.ones(len(held)))], np.zeros(len(held)))
 
     def _serve(self, index: int, need: Need) -> None:
-        """Add rows: new and carried-over work is done by serving replicas, carried over, or left undone."""
+        """Add the rows by which new and carried-over work is done by serving replicas, carried over, or left undone."""
         program = self._program
         undone, carried = self._undone_of(index), self._carried_of(index)
         window = need.windows + program.window_of
@@ -206,8 +212,11 @@ class _Assembly:
             self._add([(inside[k : k + 1], np.ones(1)) for k in range(len(inside))], np.array([spare]))
 
     def _cut(self, index: int, need: Need) -> None:
-        """Add cuts: at some time in a group of segments a whole mix carries the group's mean rate, and all of that mix
-        is paid for in the segments between its start and that time."""
+        """Add the cuts for whole replicas.
+
+        At some time in a group of segments a whole mix carries the group's mean rate. All of that mix is paid for in
+        the segments between its start and that time.
+        """
         program = self._program
         prices = np.array([program.supplies[supply].price_per_hour for supply in need.supplies])
         most = np.array([program.supplies[supply].at_most for supply in need.supplies])
@@ -233,10 +242,10 @@ class _Assembly:
                     self._add(mix + slack, np.array([-line.cost]))
 
     def _groups(self, need: Need) -> Iterator[tuple[int, int, int]]:
-        """Yield (first, end, at): a mix that serves at any time of segments first … end − 1 is paid for in all of
-        segment `at`.
+        """Yield groups of segments (first, end, at), for cuts.
 
-        Of all such groups it yields the next segment, the busiest segment, and the longest group.
+        A mix that serves at any time in the segments first … end − 1 is paid for in all of segment `at`. Of the groups
+        with this property, those yielded are the next segment, the busiest segment and the longest group.
         """
         edges = self._program.edges_s
         busyness = need.amount / self._program.lengths_s
@@ -259,7 +268,7 @@ class _Assembly:
     # -- building
 
     def _add(self, terms: Terms, most: Array) -> None:
-        """Add rows, each with one entry of every term."""
+        """Add rows of the form Σ terms ≤ `most`; each row has one entry of every term."""
         rows = self._count + np.arange(len(most))
         for columns, values in terms:
             self._rows.append(rows)

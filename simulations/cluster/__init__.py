@@ -1,1 +1,1 @@
-"""The simulated cluster: it stands where the real one does, makes Snapshots and takes Decisions."""
+"""The simulated cluster: it takes the place of a real one, makes Snapshots and applies Decisions."""

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 
 
 class Agenda:
-    """Actions by time; those of the same time run in the order in which they were added."""
+    """A queue of actions by time; actions of the same time come in the order in which they were added."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
@@ -17,9 +17,9 @@ class Agenda:
         self._noted += 1
 
     def next_s(self) -> float | None:
-        """Return the time of the next action; None without one."""
+        """Return the time of the next action in seconds; None if there is none."""
         return self._due[0][0] if self._due else None
 
     def take(self) -> Callable[[], None]:
-        """Remove and return the next action."""
+        """Remove the next action and return it, without running it."""
         return heappop(self._due)[2]

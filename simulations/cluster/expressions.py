@@ -1,7 +1,7 @@
-"""The results of the presets' PromQL for simulated pods: every expression of `profiler/presets`, over arrays of pods.
+"""The results that the presets' PromQL has for simulated pods: all expressions of `profiler/presets`, as arrays.
 
 The presets define how the values of pods are combined for a placement, and `profiler.sources` combines them. Metrics
-that a server does not export are not listed here, so they read as missing, as from Prometheus.
+that a server does not export read as missing, as from Prometheus.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
 
 
 class Counter(IntEnum):
-    """The columns of a pod's counters; the buckets of its latencies follow."""
+    """The columns of a pod's counters. The columns of its latency buckets follow after these."""
 
     ARRIVED = 0
     REFUSED = 1
@@ -41,9 +41,10 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PodSamples:
-    """The pods of one placement: their samples over the stage's window, and the settings of their server.
+    """The samples of the pods of one placement, and the settings of their server.
 
-    `summary` has their samples over TRITON_SUMMARY_S; `bounds_s` are the bounds of the latency buckets.
+    `window` has the samples over the stage's metrics window, `summary` those over TRITON_SUMMARY_S. `bounds_s` are the
+    upper bounds of the latency buckets.
     """
 
     window: ScrapeWindow
@@ -53,23 +54,24 @@ class PodSamples:
     queue_limit: int
 
     def rate(self, counter: Counter) -> Floats:
-        """Return the rates of a counter per second."""
+        """Return the rate of a counter per second, for each pod."""
         return self.window.rates[:, counter]
 
     def buckets(self) -> Floats:
-        """Return the rates of latencies by bucket, per second, not cumulative."""
+        """Return the items per second in each latency bucket (not cumulative), shape (pods, buckets)."""
         return self.window.rates[:, len(Counter) :]
 
     def constant(self, value: float) -> Floats:
-        """Return a constant that every pod exports, NaN for pods without a sample."""
+        """Return `value` for each pod, NaN for pods without a sample."""
         return np.where(np.isnan(self.window.last[:, Level.QUEUED]), np.nan, value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """One quantity: the value of each pod, or of each pod and upper bound; `over` is the divisor of a ratio.
+    """The expression of one quantity: `value` returns its value for each pod, or for each pod and upper bound.
 
-    NaN is a missing series, unless the server itself exports NaN (`exports_nan`).
+    `over` returns the divisor if the quantity is a ratio. NaN means a missing series, unless the server itself exports
+    NaN (`exports_nan`).
     """
 
     value: Callable[[PodSamples], Floats]
@@ -90,14 +92,15 @@ def _last(level: Level) -> Callable[[PodSamples], Floats]:
 
 
 def upper_bounds_s(preset: str) -> Floats:
-    """Return the upper bounds of a preset's histograms, +Inf last."""
+    """Return the upper bounds (s) of the latency histograms that a preset's server exports, +Inf last."""
     return np.append(_HISTOGRAMS_S[preset], np.inf)
 
 
 def _buckets(preset: str) -> Callable[[PodSamples], Floats]:
-    """Return cumulative rates by a server's own bounds, interpolated linearly between the engine's bounds.
+    """Return a function for the cumulative rates of a preset's histogram, from the engine's finer buckets.
 
-    Items above all of the engine's bounds are counted below the server's next bound.
+    It interpolates linearly between the engine's bounds. Items above all of the engine's bounds count as below the next
+    bound of the histogram.
     """
     bounds_s = upper_bounds_s(preset)
 

@@ -1,4 +1,4 @@
-"""The user's queries that the simulated ingress supports; others are refused when a run is set up."""
+"""Parses the user's PromQL queries that the simulated ingress supports; others are refused when a run is set up."""
 
 import re
 from collections.abc import Collection
@@ -26,14 +26,14 @@ _LABEL = re.compile(r'(?P<name>[a-z_]+)="(?P<value>[^"]*)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveStreams:
-    """The active streams of a pipeline."""
+    """A query for the number of active streams of a pipeline."""
 
     pipeline: PipelineKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRate:
-    """The requests per second offered to a pipeline."""
+    """A query for the requests per second offered to a pipeline, over the last `window_s`."""
 
     pipeline: PipelineKey
     window_s: float
@@ -41,7 +41,7 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyQuantile:
-    """A quantile (0–1) of a pipeline's end-to-end latency."""
+    """A query for a quantile, `share` (0–1), of a pipeline's end-to-end latency over the last `window_s`."""
 
     pipeline: PipelineKey
     window_s: float
@@ -56,10 +56,10 @@ class UnansweredQuery(ValueError):
 
 
 def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
-    """Return the query in `text`.
+    """Return the parsed query in `text`; its labels must match exactly one of `pipelines`.
 
     Raises:
-        UnansweredQuery: the ingress does not support it.
+        UnansweredQuery: the ingress does not support the query.
     """
     query = "".join(text.split())
     if query.count("(") != query.count(")"):
@@ -78,7 +78,7 @@ def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
 
 
 def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:
-    """Return the only pipeline that matches these labels."""
+    """Return the only pipeline that matches `labels`, the text between the braces of a selector."""
     named = {found["name"]: found["value"] for found in _LABEL.finditer(labels)}
     candidates = []
     for key in pipelines:

@@ -16,13 +16,13 @@ _NOISE, _PARTIAL = 11, 12  # a random stream for each purpose
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class MetricFaults:
-    """The active faults of metrics, by their index in the scenario."""
+    """The active faults of metrics: `on` has them by their index in the scenario."""
 
     seed: int
     on: dict[int, Fault] = field(default_factory=dict)
 
     def now(self) -> "MetricFaults":
-        """Return a copy, which later faults do not change."""
+        """Return a copy with the faults that are active now; later ones do not change it."""
         return MetricFaults(seed=self.seed, on=dict(self.on))
 
     def lost(self, key: PipelineKey) -> bool:
@@ -34,7 +34,7 @@ class MetricFaults:
         return any(_is_about(fault.metrics_stale, key) for fault in self.on.values())
 
     def hides(self, key: PipelineKey, pod: str) -> bool:
-        """Return whether a pod's series are missing; the same pods for the whole fault. The ingress is never hidden."""
+        """Return whether the series of a pod are missing. They are missing for the whole fault, or not at all."""
         for index, fault in self.on.items():
             part = fault.metrics_partial
             if part is not None and _is_about(part.pipeline, key):
@@ -44,7 +44,7 @@ class MetricFaults:
         return False
 
     def noise(self, key: PipelineKey, what: str, now_s: float) -> "ReadingNoise | None":
-        """Return the noise on one group of readings, None without noise; `what` identifies the group."""
+        """Return the noise for a group of readings at `now_s`, None without noise; `what` identifies the group."""
         variance = sum(
             math.log1p(fault.metrics_noisy.cv**2)
             for fault in self.on.values()
@@ -64,7 +64,7 @@ class ReadingNoise:
         self._rng = np.random.default_rng(seed)
 
     def on(self, reading: Reading) -> Reading:
-        """Return a reading times the next factor; an absent one stays absent."""
+        """Return a reading times the next factor; an absent reading stays absent."""
         return reading if isinstance(reading, Absence) else reading * self.factor()
 
     def factor(self) -> float:

@@ -1,4 +1,4 @@
-"""The metrics that a policy sees: the results that Prometheus would return now, changed by faults."""
+"""The metrics that a policy gets: the results that Prometheus would return, changed by faults."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,19 @@ _NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query returns no 
 
 
 class SimulatedMetrics:
-    """Query results at `now_s`; later events do not change them. Most are computed on first use."""
+    """The results of metrics queries at `now_s`. Most are computed on first use, but always as of `now_s`."""
 
     def __init__(
         self, servings: Mapping[PipelineKey, Serving], disturbances: MetricFaults, *, now_s: float, grace_s: float
     ) -> None:
-        """A pod is expected to report once it has been ready for `grace_s`."""
+        """Take the scrapes up to `now_s`. A pod is expected to report once it has been ready for `grace_s` seconds."""
         self._now_s = now_s
         self._grace_s = grace_s
         self._scraped = {key: _Scraped(serving, now_s) for key, serving in servings.items()}
         self._disturbances = disturbances.now()
 
     def scalar(self, query: IngressQuery, text: str) -> Reading:
-        """Return the result of one of the user's queries; `text` is the query as written."""
+        """Return the result of one of the user's queries; `text` is the query as the user wrote it."""
         scraped = self._scraped[query.pipeline]
         key, unit = query.pipeline, scraped.pipeline.unit
         if self._disturbances.lost(key):
@@ -68,7 +68,7 @@ class SimulatedMetrics:
     def samples(
         self, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, workload: Workload | None
     ) -> PlacementSamples:
-        """Return the samples of a placement's pods over the stage's window."""
+        """Return the samples of a placement's pods over the stage's window; without `workload` there are no pods."""
         scraped = self._scraped[pipeline.key]
         reporting = [
             pod
@@ -120,7 +120,7 @@ class SimulatedMetrics:
         return tuple(readings)
 
     def ingress(self, key: PipelineKey, window_s: float) -> IngressReading | None:
-        """Return the reading of the ingress; None without samples."""
+        """Return the reading of a pipeline's ingress over the last `window_s`; None if there are too few samples."""
         scraped = self._scraped[key]
         if self._disturbances.lost(key):
             return None
@@ -153,12 +153,12 @@ class _Scraped:
         self._each: dict[float, dict[int | None, tuple[float, ...]]] = {}
 
     def window(self, pods: Sequence[Pod], window_s: float) -> ScrapeWindow:
-        """Return the samples of these ready pods."""
+        """Return the samples of `pods` over the last `window_s`; pods that were never ready are left out."""
         numbers = [pod.number for pod in pods if pod.number is not None]
         return self._replicas.window(numbers, self._now_s, window_s)
 
     def replicas(self, window_s: float) -> Mapping[int | None, tuple[float, ...]]:
-        """Return the values of all serving pods by pod number: rates of `_RATES`, mean `Level`s, p95 latency."""
+        """Return the values of each serving pod by number: rates of `_RATES`, means of every `Level`, p95 latency."""
         if window_s not in self._each:
             window = self._replicas.window(self._numbers, self._now_s, window_s)
             p95_s = quantiles(0.95, _BOUNDS_S, window.increases[:, len(Counter) :])

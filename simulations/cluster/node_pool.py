@@ -1,8 +1,8 @@
 """The nodes of a pool, and the placement of replicas on them.
 
 A pool has as many nodes as its capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool is
-unavailable, a new replica waits as it does for a node provisioner: after a refusal the provider is not asked again for
-three minutes, even if capacity is back (Karpenter caches insufficient capacity that long).
+unavailable, a new replica waits as for a node provisioner: after a refusal, no node is requested for three minutes,
+even if capacity is back (Karpenter caches insufficient capacity for that time).
 """
 
 import math
@@ -17,16 +17,17 @@ from controller.core.state.spec import PoolSpec
 from optimizer.model import PoolName
 
 REFUSAL_S = 180.0
-"""How long a provider's refusal is cached."""
+"""The time for which a provider's refusal is cached."""
 _PROVISIONING_S = (60.0, 180.0)
-"""The range of the time until a reclaimed node is replaced; uniform."""
+"""The least and the longest time until a reclaimed node is replaced; it is uniformly distributed between them."""
 _RECLAIM = 21  # its own random stream
 
 
 def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> dict[int, float]:
-    """Return the nodes that a `spotReclaim` takes, each with the time until it is replaced if the fault has no end.
+    """Return the indexes of the nodes that a `spotReclaim` takes, each with the time (s) until it is replaced.
 
-    `fault` is the index of the fault in its scenario.
+    The times are for a fault without an end. `share` (0–1) is of the pool's `instances`, `fault` the index of the fault
+    in its scenario.
     """
     rng = np.random.default_rng([seed, _RECLAIM, fault])
     chosen = sorted(rng.choice(instances, round(share * instances), replace=False).tolist())
@@ -35,7 +36,7 @@ def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> d
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
-    """A node; `free` is the share of it that no replica uses."""
+    """A node; `free` is the share (0–1) of the node that no replica uses."""
 
     index: int
     free: Fraction = Fraction(1)
@@ -45,8 +46,9 @@ class Node:
 class NodePool:
     """The nodes of one pool, and the faults that affect them.
 
-    `absences` counts the faults that remove all nodes, `outages` those that give new replicas no node. `reclaimed`
-    counts how often each node was reclaimed and not replaced yet, `leaving` how often that was announced.
+    `absences` is the number of active faults that remove all nodes, `outages` of those that give new replicas no node.
+    By node, `reclaimed` is the number of reclaims that have taken it, and `leaving` also counts announced ones.
+    `start_factor` multiplies the start-up time of new replicas.
     """
 
     name: PoolName
@@ -74,12 +76,12 @@ class NodePool:
         return {index for index, count in self.leaving.items() if count > 0}
 
     def going(self) -> int:
-        """Return how many ready nodes are announced to be reclaimed."""
+        """Return the number of ready nodes whose reclaim is announced."""
         announced = self.announced()
         return sum(node.index in announced for node in self.present()) if announced else 0
 
     def refuses(self, now_s: float) -> bool:
-        """Return whether the provider gives no node to a new replica now; a new refusal is cached."""
+        """Return whether the provider refuses a node for a new replica now; a new refusal is cached for `REFUSAL_S`."""
         if now_s < self.refused_until_s:
             return True
         if self.outages:
@@ -88,7 +90,7 @@ class NodePool:
         return False
 
     def place(self, share: Fraction) -> Node | None:
-        """Take a share of the fullest node that has it free, and return the node; None without one."""
+        """Take `share` of the fullest node that has so much free, and return the node; None if no node has."""
         announced = self.announced()
         fits = [node for node in self.present() if node.index not in announced and node.free >= share]
         if not fits:

@@ -17,9 +17,9 @@ from simulations.cluster.node_pool import Node, NodePool
 from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
-"""From the change of a Deployment to the first pod's start: controllers, scheduler and agent of the lab, measured."""
+"""The time from the change of a Deployment to the start of its first pod, measured on the lab."""
 BINDING_EACH_S = 0.009
-"""The additional time for each further pod of the same change."""
+"""The additional time for each further pod of the same change of a Deployment."""
 
 PlacementName = tuple[PipelineKey, PlacementKey]
 NO_COSTS: Mapping[str, int] = MappingProxyType({})
@@ -27,9 +27,10 @@ NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Pod:
-    """A replica; `number` is its number in the engine, once it is ready.
+    """A replica. It is pending without `node`, starting from `bound_s`, ready from `ready_s`, draining if `leaving`.
 
-    `bound_s` is when it got its node and began to run.
+    `reason` is the scheduler's message while it is pending. `number` is its number in the engine, once it is ready.
+    `tie` decides among equal pods which one is deleted.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Pod:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Workload:
-    """The Deployment of a placement."""
+    """The Deployment of a placement, with its pods. `version` counts its changes."""
 
     pipeline: PipelineSpec
     key: PlacementKey
@@ -59,12 +60,12 @@ class Workload:
 
     @property
     def name(self) -> PlacementName:
-        """Return the placement's name."""
+        """Return the name of the placement: the pipeline, and its key there."""
         return self.pipeline.key, self.key
 
     @property
     def share(self) -> Fraction:
-        """Return the share of a node that a replica takes."""
+        """Return the share (0–1) of a node that a replica takes."""
         return Fraction(1, self.placement.prior.per_instance)
 
     def staying(self) -> list[Pod]:
@@ -72,7 +73,7 @@ class Workload:
         return [pod for pod in self.pods if not pod.leaving]
 
     def target_state(self, pool: NodePool) -> TargetState:
-        """Return its state as the API server reports it; `pool` is its pool. Times have whole seconds."""
+        """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds."""
         staying, announced = self.staying(), pool.announced()
         pending, starting, serving = [], [], []
         for pod in staying:
@@ -96,7 +97,7 @@ class Workload:
         )
 
     def replicas(self) -> Replicas:
-        """Return its replica counts."""
+        """Return the replica counts of the Deployment."""
         staying = self.staying()
         return Replicas(
             desired=self.desired,
@@ -108,7 +109,7 @@ class Workload:
 
 
 class Servers(Protocol):
-    """The servers in the pods."""
+    """The servers in the pods, which the owner of `Workloads` provides."""
 
     def begin(self, pod: Pod) -> None:
         """Let a ready pod serve from now on."""
@@ -121,7 +122,7 @@ class Servers(Protocol):
 
 
 class Workloads:
-    """All Deployments and nodes of a cluster; the caller passes the current time."""
+    """All Deployments and nodes of a cluster. Methods take the current time as `now_s`, in seconds."""
 
     def __init__(
         self,
@@ -132,9 +133,9 @@ class Workloads:
         servers: Servers,
         seed: int,
     ) -> None:
-        """All Deployments have no replicas until `scale` is called."""
+        """Set up all Deployments, without replicas until `scale` is called."""
         self.changes = 0
-        """Goes up with every change of a Deployment or a pod."""
+        """The number of changes of Deployments and pods so far."""
         self.pools = {pool.name: NodePool.of(pool) for pool in pools}
         self.workloads: dict[PlacementName, Workload] = {}
         self._agenda = agenda
@@ -152,7 +153,10 @@ class Workloads:
     def scale(
         self, name: PlacementName, replicas: int, now_s: float, deletion_costs: Mapping[str, int] = NO_COSTS
     ) -> None:
-        """Set the desired replicas; pods with the lowest of `deletion_costs`, by pod, are removed first."""
+        """Set the desired replicas of a Deployment; among ready pods, those with the lowest deletion cost go first.
+
+        `deletion_costs` has new costs by pod name.
+        """
         workload = self.workloads[name]
         for pod in workload.pods:
             pod.deletion_cost = deletion_costs.get(pod.name, pod.deletion_cost)
@@ -162,7 +166,7 @@ class Workloads:
         self._reconcile(workload, now_s)
 
     def start_at_once(self, name: PlacementName, replicas: int, now_s: float) -> None:
-        """Set the desired replicas and make them ready at once: the state at the beginning of a run."""
+        """Set the desired replicas of a Deployment and make them ready at once, for the beginning of a run."""
         self.scale(name, replicas, now_s)
         for pod in self.workloads[name].pods:
             if pod.node is not None and pod.ready_s is None:
@@ -176,12 +180,12 @@ class Workloads:
     # -- faults
 
     def remove_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
-        """Remove nodes with their pods, until `restore_nodes` has been called as often for each."""
+        """Remove nodes with their pods. A node is ready again after as many `restore_nodes`."""
         pool.reclaimed.update(indexes)
         self._clear(pool, now_s)
 
     def restore_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
-        """Restore nodes, without pods."""
+        """Undo one `remove_nodes` of each node, and place pending pods on the nodes that are back."""
         pool.reclaimed.subtract(indexes)
         self._fill(pool, now_s)
 
@@ -278,9 +282,9 @@ def _serving(name: str, leaving: bool, deletion_cost: int) -> ServingReplica:
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
     """Return the pods in the order in which the ReplicaSet controller deletes them (`ActivePodsWithRanks`).
 
-    Pods without a node first, then pods that are not ready, those of the lowest deletion cost, those that share their
-    node with most others of the Deployment, the youngest; ages are compared by their binary logarithms, ties are broken
-    by chance.
+    Pods without a node come first, then pods that are not ready, then those of the lowest deletion cost, then those
+    that share their node with most others of the Deployment, then the youngest. Ages are compared by their binary
+    logarithms rounded down. Ties are broken by chance.
     """
     on_node: dict[int, int] = {}
     for pod in pods:
@@ -304,7 +308,7 @@ def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
 def initial_replicas(pipeline: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> Mapping[PlacementKey, int]:
     """Return the replicas at the beginning of a run: the minimums, and one for a stage that would have none.
 
-    That one is on the first of the stage's placements whose pool has instances.
+    The one replica is on the first of the stage's placements whose pool has instances.
     """
     replicas: dict[PlacementKey, int] = {}
     for stage in pipeline.stages:

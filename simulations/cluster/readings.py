@@ -30,12 +30,12 @@ MAX_AGE_SHARE = 0.75
 
 @cache
 def presets() -> Mapping[str, Preset]:
-    """Return the bundled presets."""
+    """Return the bundled presets by name."""
     return load_presets()
 
 
 class OnDemand(Mapping[Key, Value]):
-    """A mapping that is computed on first use: most policies read few of their inputs."""
+    """A mapping that is computed on first use, because most policies read few of their inputs."""
 
     def __init__(self, make: Callable[[], Mapping[Key, Value]]) -> None:
         self._make = make
@@ -59,9 +59,10 @@ class OnDemand(Mapping[Key, Value]):
 def placement_readings(
     stage: StageSpec, placement: PlacementSpec, names: Sequence[Pod], pods: PodSamples, hidden: frozenset[Pod]
 ) -> dict[Quantity, Reading]:
-    """Return every quantity of a placement from its expected pods, `names`, in the order of the rows of `pods`.
+    """Return every quantity of a placement, combined over its pods as the stage's preset defines.
 
-    `hidden` are the pods whose series are missing.
+    `names` are the pods that are expected to report, in the order of the rows of `pods`; the series of those in
+    `hidden` are missing.
     """
     if not names:
         nothing = Absence(reason=AbsenceReason.MISSING, detail="no pod is ready for long enough to have samples")

@@ -21,7 +21,7 @@ class UnsupportedScenario(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A field of a resource that is not simulated; `fault` is the index of the fault that sets it, None without one."""
+    """A field of a resource that is not simulated; `fault` is the index of the fault that sets the field, else None."""
 
     resource: str
     path: FieldPath
@@ -34,7 +34,7 @@ class Refusal:
 
 
 def refusals(scenario: Scenario) -> Iterator[Refusal]:
-    """Yield the fields of a scenario, what-if applied, that are not simulated; each once."""
+    """Yield every field that is not simulated once; `scenario` must have the what-if applied."""
     seen = set()
     for refusal in _refusals(scenario):
         what = (refusal.resource, refusal.path, refusal.rule)
@@ -64,10 +64,10 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
 
 
 def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Collection[int]) -> None:
-    """Check that a scenario and these what-ifs of it can be simulated; `seeds` are those of the loads.
+    """Check that a scenario and its what-ifs named in `what_ifs` can be simulated, with the loads of `seeds`.
 
     Raises:
-        InvalidScenario: with every field that is not simulated.
+        InvalidScenario: a field is not simulated, or a load is too large; `findings` has every such field.
     """
     own = tuple(refusals(scenario))
     found = [_mistake(refusal) for refusal in own]
@@ -85,7 +85,7 @@ def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Col
 
 
 def _mistake(refusal: Refusal) -> tuple[str | None, Breach]:
-    """Return the breach with the resource in whose manifest it is; None: it is in the scenario file."""
+    """Return the name of the resource in whose manifest the breach is (None for the scenario file), and the breach."""
     if refusal.fault is None:
         return refusal.resource, Breach(path=refusal.path, rule=refusal.rule)
     return None, Breach(path=("faults", refusal.fault, "set", refusal.resource, *refusal.path), rule=refusal.rule)

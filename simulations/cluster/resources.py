@@ -13,10 +13,10 @@ from simulations.scenario.scenario import Scenario
 
 
 class Resources:
-    """The resources as they are now. `changes` goes up with each change of one of them."""
+    """The current resources and memories. `changes` counts the changes of resources since the run began."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Take the resources of the manifests. The API server gives each a uid; here it is made from the name."""
+        """Begin with the resources of the manifests; uids, which an API server would give, are made from names."""
         self.pipelines: dict[PipelineKey, PipelineSpec] = {}
         for pipeline in map(pipeline_spec, scenario.pipelines):
             self.pipelines[pipeline.key] = replace(pipeline, uid=f"SpeechPipeline/{pipeline.key}")
@@ -28,7 +28,7 @@ class Resources:
         self.changes = 0
 
     def set(self, resource: SpeechPipeline | ComputePool) -> None:
-        """Replace a resource by `resource`, which has the same name, as the next generation."""
+        """Replace the resource that has the same name as `resource`; its generation goes up by one."""
         if isinstance(resource, SpeechPipeline):
             pipeline = pipeline_spec(resource)
             before = self.pipelines[pipeline.key]

@@ -1,7 +1,7 @@
 """Prometheus samples of a pipeline's pods and ingress, and rates over a window.
 
-All targets of a pipeline are scraped at the same time. A level, such as a queue length, is kept as its running sum over
-the scrapes as well, so that a mean over any window is a difference of two scrapes.
+All targets of a pipeline are scraped at the same time. Of a level, such as a queue length, the running sum over all
+scrapes is kept too, so the mean over any window is a difference of two scrapes.
 """
 
 from bisect import bisect_right
@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 LOOKBACK_S = 300.0
-"""The oldest sample that an instant query returns."""
+"""The age (s) from which on an instant query ignores a sample."""
 _EXTRAPOLATION = 1.1  # scrape intervals by which a window may exceed its samples at either end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Samples:
-    """One scrape, the `scrape`th, of `n` targets at `t_s`: `counters` and `levels`, shapes (n, columns).
+    """The samples of one scrape of n targets at `t_s`; `counters` and `levels` have shape (n, columns).
 
-    `sums` has, over all scrapes so far, the sums of the levels, of the levels times t_s, of their squares, and how
-    often they were above zero, one after the other, shape (n, 4 columns). `times` are Σ t and Σ t².
+    `scrape` is the number of the scrape, from 0. `sums` has four blocks of columns, each a sum over all scrapes so far:
+    of the levels, of level times t_s, of squared levels, and of the scrapes with a level above zero; shape
+    (n, 4 columns). `times` has Σ t_s and Σ t_s² over all scrapes so far.
     """
 
     t_s: float
@@ -37,9 +38,10 @@ class Samples:
 
 
 class ScrapeHistory:
-    """The samples of one job's targets, kept as long as the longest window needs them.
+    """The samples of the targets of one scrape job, kept as long as the longest window needs them.
 
-    A target has a number, and samples from its first scrape on. Removed targets are not queried any more.
+    A target is identified by its row, and has samples from its first scrape on. Rows of removed targets stay, but are
+    not queried any more.
     """
 
     def __init__(self, *, keep_s: float, counters: int, levels: int) -> None:
@@ -52,7 +54,7 @@ class ScrapeHistory:
         self._unfound: list[int] = []
 
     def record(self, t_s: float, counters: Floats, levels: Floats, found: Callable[[int], bool]) -> None:
-        """Add a scrape; `found(number)` returns whether a target without scrapes is discovered by now."""
+        """Add a scrape at `t_s`; `found(number)` returns whether a target without scrapes is discovered by then."""
         sums = np.concatenate([levels, levels * t_s, levels * levels, levels > 0], axis=1)
         times = (t_s, t_s * t_s)
         if self._rows:
@@ -74,28 +76,32 @@ class ScrapeHistory:
             self._rows.popleft()
 
     def view(self) -> "Scrapes":
-        """Return the current scrapes; later ones do not change the result."""
+        """Return the scrapes so far; later ones do not change the result."""
         return Scrapes(rows=tuple(self._rows), first=self._first, columns=self._columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scrapes:
-    """The scrapes up to a point in time, the newest last; `first` has the first scrape of each target."""
+    """The scrapes up to a point in time, the newest last; `first` has the number of each target's first scrape.
+
+    `columns` has the numbers of columns of counters and of levels.
+    """
 
     rows: tuple[Samples, ...]
     first: Mapping[int, int]
     columns: tuple[int, int]
 
     def window(self, numbers: Sequence[int], now_s: float, window_s: float) -> "ScrapeWindow":
-        """Return the samples of these targets in (now_s − window_s, now_s]; `now_s` is not before the newest scrape."""
+        """Return the samples of the targets `numbers` in (now_s − window_s, now_s]; no scrape may be after `now_s`."""
         return ScrapeWindow(self, numbers, now_s, window_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _TargetGroup:
-    """Targets of a window that have the same samples in it, by their places in the window and their numbers.
+    """The targets of a window that have the same samples in it.
 
-    `first` is the oldest of the samples; `earlier` is the scrape before it.
+    `numbers` are their numbers, and `places` their rows in the window. `first` is the oldest of the samples, `earlier`
+    the scrape before it.
     """
 
     places: list[int]
@@ -109,7 +115,7 @@ class _TargetGroup:
         return self.newest.scrape - self.first.scrape + 1
 
     def sums(self, block: int) -> Floats:
-        """Return one of the sums of `Samples.sums`, over the samples in the window."""
+        """Return one of the four blocks of `Samples.sums`, summed over the samples in the window only."""
         columns = self.newest.levels.shape[1]
         own = slice(block * columns, (block + 1) * columns)
         within: Floats = self.newest.sums[:, own][self.numbers]
@@ -120,9 +126,10 @@ class _TargetGroup:
 
 
 class ScrapeWindow:
-    """The samples of some targets within a window of `window_s`, shapes (targets, columns); NaN without samples.
+    """The samples of some targets within a window of time.
 
-    Each property is computed on first use, because most queries need few of them.
+    Properties have shape (targets, columns) unless they say otherwise, and are NaN for targets with too few samples.
+    Each is computed on first use, because most queries need few of them.
     """
 
     def __init__(self, scrapes: Scrapes, numbers: Sequence[int], now_s: float, window_s: float) -> None:
@@ -133,7 +140,7 @@ class ScrapeWindow:
 
     @cached_property
     def ages_s(self) -> Floats:
-        """Ages of the newest samples, shape (targets,), infinite without a sample."""
+        """The age (s) of the newest sample of each target, shape (targets,); infinite without a sample."""
         ages_s = np.full(len(self._numbers), np.inf)
         if places := self._scraped():
             ages_s[places] = self._now_s - self._scrapes.rows[-1].t_s
@@ -141,7 +148,7 @@ class ScrapeWindow:
 
     @cached_property
     def last(self) -> Floats:
-        """Newest samples of levels."""
+        """The newest samples of levels, unless they are older than LOOKBACK_S; they may be older than the window."""
         last = self._nothing(self._scrapes.columns[1])
         places = self._scraped()
         if places and self._now_s - self._scrapes.rows[-1].t_s < LOOKBACK_S:
@@ -150,7 +157,7 @@ class ScrapeWindow:
 
     @cached_property
     def rates(self) -> Floats:
-        """PromQL rates of counters."""
+        """The PromQL rates of counters, per second."""
 
         def rates(part: _TargetGroup) -> Floats:
             return rate(
@@ -167,7 +174,7 @@ class ScrapeWindow:
 
     @cached_property
     def increases(self) -> Floats:
-        """Increases of counters between the first and the last sample."""
+        """The increases of counters from the first to the last sample in the window."""
 
         def increases(part: _TargetGroup) -> Floats:
             start: Floats = part.first.counters[part.numbers]
@@ -178,22 +185,22 @@ class ScrapeWindow:
 
     @cached_property
     def means(self) -> Floats:
-        """Means of levels."""
+        """The means of levels."""
         return self._of_each(lambda part: part.sums(0) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def mean_squares(self) -> Floats:
-        """Means of squared levels."""
+        """The means of squared levels."""
         return self._of_each(lambda part: part.sums(2) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def busy_shares(self) -> Floats:
-        """Shares of the scrapes in which the level was above zero."""
+        """The shares (0–1) of the scrapes in which a level was above zero."""
         return self._of_each(lambda part: part.sums(3) / part.samples, self._scrapes.columns[1])
 
     @cached_property
     def slopes(self) -> Floats:
-        """Slopes of levels per second, by least squares."""
+        """The slopes of levels per second, by least squares."""
 
         def slopes(part: _TargetGroup) -> Floats:
             before = (0.0, 0.0) if part.earlier is None else part.earlier.times
@@ -204,7 +211,7 @@ class ScrapeWindow:
         return self._of_each(slopes, self._scrapes.columns[1], at_least=2)
 
     def _scraped(self) -> list[int]:
-        """Return the places of the targets that have been scraped."""
+        """Return the rows, in the window, of the targets that have been scraped."""
         scrapes = self._scrapes
         if not scrapes.rows:
             return []
@@ -248,8 +255,9 @@ def rate(
 ) -> Floats:
     """Return PromQL's rate() of counters that had `samples` (at least 2) samples in (from_s, until_s].
 
-    Prometheus extrapolates to the window's ends, by half a scrape interval where the next sample is farther away than
-    that, and never to below zero (`extrapolatedRate` in promql/functions.go).
+    `start` and `end` are the first and the last sample, at `first_s` and `last_s`. Prometheus extrapolates to the ends
+    of the window. Where an end is at least 1.1 scrape intervals away from the samples, it extrapolates by half an
+    interval only. It never extrapolates to below zero (`extrapolatedRate` in promql/functions.go).
     """
     sampled_s = last_s - first_s
     interval_s = sampled_s / (samples - 1)
@@ -267,9 +275,10 @@ def rate(
 
 
 def quantiles(quantile: float, bounds_s: Floats, counts: Floats) -> Floats:
-    """Return the quantile of each row of `counts` (rows, buckets; the last is +Inf), NaN where a row is empty.
+    """Return a quantile (0–1) of each row of `counts`, interpolated as by histogram_quantile; NaN for an empty row.
 
-    It is interpolated as by histogram_quantile.
+    `counts` has shape (rows, buckets) and is not cumulative. `bounds_s` are the upper bounds of all buckets except the
+    last, +Inf.
     """
     cumulative = np.cumsum(counts, axis=1)
     total = cumulative[:, -1]

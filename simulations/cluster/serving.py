@@ -1,4 +1,4 @@
-"""The data plane of one pipeline, and its scraped samples."""
+"""The simulated data plane of one pipeline: its engine, its pods and their scraped samples."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from simulations.engine.pipeline_engine import PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 
 OFFERED = 0
-"""The column of the ingress's counters; the buckets of latencies follow."""
+"""The column of offered items in the counters of the ingress; the latency buckets follow."""
 DISCOVERY_S = 2.0
 """The least time from a pod's start to its first scrape, as measured on the lab."""
 
@@ -20,7 +20,7 @@ class Serving:
     """The engine of a pipeline, its pods by their numbers there, and the scrapes of replicas and ingress (number 0)."""
 
     def __init__(self, pipeline: PipelineSpec, engine: PipelineEngine, *, keep_s: float) -> None:
-        """`keep_s` is the longest window of any query."""
+        """Keep samples for `keep_s` seconds, the longest window of any query."""
         self.pipeline = pipeline
         self.engine = engine
         self.pods: list[Pod] = []
@@ -34,7 +34,7 @@ class Serving:
         self.ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=1)
 
     def scrape(self, now_s: float) -> None:
-        """Sample every known replica and the ingress."""
+        """Add a sample of every discovered replica and of the ingress."""
         counters = self.engine.counters()
         columns = [
             counters.arrived,

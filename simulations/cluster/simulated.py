@@ -1,6 +1,6 @@
 """The simulated cluster: it takes the place of a real one, makes Snapshots and applies Decisions.
 
-A policy sees the same kind of data as on the lab: samples scrape by scrape, rates as Prometheus extrapolates them, pods
+A policy gets the same kind of data as on the lab: samples scrape by scrape, rates as Prometheus extrapolates them, pods
 that report only after a while. Time is virtual: 0 when the load begins, negative while the policy settles. A `set`
 fault changes only the resource; running pods keep the values of the manifests, as workloads do on a real cluster.
 """
@@ -39,22 +39,24 @@ from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resou
 from simulations.scenario.schedule import Schedule
 
 SCRAPE_INTERVAL_S = 1.0
-"""The same as the lab's Prometheus."""
+"""The time between two scrapes, the same as of the lab's Prometheus."""
 SCRAPE_PHASE = 0.5
-"""The share of the interval: decisions come at whole seconds, so the newest sample has its average age."""
+"""When in its interval a scrape happens (0–1). Decisions come at whole seconds, so samples have their average age."""
 REPORTING_VISITS = 4
-"""The scrapes for which a pod may be ready without samples, as for the operator."""
+"""The number of scrape intervals that a ready pod may have no samples, as for the operator."""
 ADMISSION_POLL_S = 1.0
-"""How often the ingress reads the load that it may admit."""
+"""The time between two reads of the admissible load by the ingress."""
 HOP_S = 0.0013
-"""The latency that every hop from the ingress to a stage adds: sockets, event loops and the load generator of the lab,
- whose median latency over four stages is above the simulated one by four times that (`make fidelity`)."""
+"""The latency that every hop from the ingress to a stage adds: sockets, event loops and load generator of the lab.
+
+Measured: over four stages the lab's median latency exceeded the simulated one by four times this (`make fidelity`).
+"""
 SETTLING_S = 30.0
-"""How long a policy runs before the load begins, plus the slowest start-up: the longest wait of the lab."""
+"""A policy runs this long plus the slowest start-up before the load begins; the longest wait of the lab."""
 
 
 class SimulatedCluster:
-    """The cluster of one run, times in seconds. `observations` are its replicas and costs since the load began."""
+    """The cluster of one run; times are in seconds. `observations` has its replicas and costs since the load began."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class SimulatedCluster:
         window_s: float | None = None,
         schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
-        """Every stage has its minimum of replicas, at least one, all of them ready.
+        """Set up the cluster with the minimum of replicas of every stage, at least one, all ready.
 
         Args:
             scenario: the scenario, with the what-if applied (`scenario.with_what_if`).
@@ -137,7 +139,7 @@ class SimulatedCluster:
     # -- for the policy
 
     def snapshot(self) -> DetailedSnapshot:
-        """Return the cluster as a policy sees it now."""
+        """Return the Snapshot of the cluster now."""
         metrics = SimulatedMetrics(
             self._serving,
             self._disturbances,
@@ -179,7 +181,7 @@ class SimulatedCluster:
         self._observe()
 
     def advance(self, until_s: float) -> None:
-        """Advance the simulation to `until_s`."""
+        """Advance the simulation to `until_s`, with all events until then."""
         while (due_s := self._agenda.next_s()) is not None and due_s <= until_s:
             self._advance_engines(due_s)
             self._agenda.take()()
@@ -190,7 +192,7 @@ class SimulatedCluster:
     # -- for scoring
 
     def tally(self, key: PipelineKey) -> Tally:
-        """Return the outcomes of a pipeline's items."""
+        """Return a tally of the outcomes of a pipeline's items so far."""
         return self._serving[key].engine.tally()
 
     @property
@@ -208,7 +210,7 @@ class SimulatedCluster:
         serving.pods.append(pod)
 
     def drain(self, pod: Pod) -> None:
-        """Let a pod drain."""
+        """Let a pod drain: it takes no new items or streams, and is removed when it is empty."""
         assert pod.number is not None
         serving = self._serving[pod.workload.pipeline.key]
         if self.now_s < 0:  # no load yet: it is empty
@@ -302,10 +304,10 @@ class SimulatedCluster:
                 assert fault.slow_stage is not None
                 self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
             case "spike" | "set":
-                pass  # in the load's schedule; in the changes of resources
+                pass  # spikes are in the schedules, `set` faults in `changes`
 
     def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
-        """Announce the reclaim of a share of a pool's nodes, then take them; without an end, each is replaced later."""
+        """Begin or end a `spotReclaim`: announce it, then remove nodes; without `for`, each node is replaced later."""
         reclaim = fault.spot_reclaim
         assert reclaim is not None
         replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index)

@@ -43,7 +43,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A finished run on the lab: its result, its HTML page, and the path of the operator's log, which may not exist."""
+    """A finished run on the lab: result, HTML page, and the path of the operator's log, which may not exist."""
 
     result: LabResult
     page: str

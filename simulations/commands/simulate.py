@@ -190,7 +190,7 @@ def _print(experiment: "Experiment", output: str) -> None:
 
 
 def _write(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
-    """Write report and results; return the path of the report."""
+    """Write report and results to `folder`, which is created if needed; return the path of the report."""
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
     from simulations.results.results import to_json

@@ -10,7 +10,7 @@ from simulations.results.results import Experiment, Run, dominated_by
 
 
 def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
-    """Print a table of runs for the scenario and for each what-if, then the results in sentences."""
+    """Print a table of runs for each what-if, the scenario itself included, then the results in sentences."""
     page = Page()
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]

@@ -1,1 +1,1 @@
-"""Data that the simulations carry: recorded load traces."""
+"""The data files bundled with the simulations: recorded load traces."""

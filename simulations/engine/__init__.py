@@ -1,1 +1,1 @@
-"""The engine: items, queues and batches of one pipeline, event by event in compiled code. It knows no cluster."""
+"""The engine: simulates the items, queues and batches of one pipeline in compiled code. It knows no cluster."""

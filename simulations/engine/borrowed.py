@@ -21,7 +21,7 @@ def borrowing(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def woven(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` compiled as by `borrowing` and inlined, because passing all arrays costs more than its work."""
+    """Return `function` compiled as by `borrowing`, and inlined: to pass all arrays would cost more than its work."""
     dispatcher: Any = borrowing(function)
     dispatcher.targetoptions["forceinline"] = True
     return cast(Callable[P, R], dispatcher)

@@ -1,4 +1,4 @@
-"""Random numbers as functions of their purpose, so that they do not depend on the order of events."""
+"""Random numbers that are hashes of their purpose (such as seed, stage and item), whatever the order of events."""
 
 import math
 
@@ -37,7 +37,7 @@ _RATIO = _EDGE[1:] / _EDGE[:-1]
 
 @borrowing
 def mix(z: np.uint64) -> np.uint64:
-    """Return the finaliser of splitmix64 (Steele, Lea and Flood 2014): a good hash of 64 bits."""
+    """Return the hash of a 64-bit word: the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return z ^ (z >> np.uint64(31))
@@ -45,13 +45,16 @@ def mix(z: np.uint64) -> np.uint64:
 
 @borrowing
 def uniform(word: np.uint64) -> float:
-    """Return the number in (0, 1) that belongs to a random word."""
+    """Return a uniform random number in (0, 1], made from the first 53 bits of a random word."""
     return (np.float64(np.int64(word >> np.uint64(11))) + 0.5) * _TO_UNIT  # signed: one instruction to convert
 
 
 @borrowing
 def verdict(seed: int, stage: int, number: int) -> np.uint64:
-    """Return the word that decides whether a stage filters an item; the lab's data plane draws the same one."""
+    """Return the random word that decides whether a stage filters the item `number`.
+
+    The lab's data plane computes the same word, so it filters the same items.
+    """
     word = np.uint64(seed) * GOLDEN + np.uint64(stage) * _STAGE + np.uint64(number) * _NUMBER
     return mix(mix(word))
 
@@ -82,7 +85,7 @@ def normal(state: np.uint64) -> float:
 
 
 def gamma_constants(cv: float) -> tuple[float, float, float]:
-    """Return the constants of `gamma` for a coefficient of variation above 0."""
+    """Return the arguments `d`, `c` and `power` of `gamma` for the coefficient of variation `cv` (above 0)."""
     shape = cv**-2
     d = shape - 1 / 3 if shape >= 1 else shape + 2 / 3
     return d, (9 * d) ** -0.5, 0.0 if shape >= 1 else cv * cv
@@ -92,7 +95,7 @@ def gamma_constants(cv: float) -> tuple[float, float, float]:
 def gamma(d: float, c: float, power: float, seed: np.uint64, number: int) -> float:
     """Return a gamma variable of mean 1 (Marsaglia and Tsang 2000), a function of `seed` and `number`.
 
-    `d`, `c` and `power` are those of `gamma_constants`.
+    `d`, `c` and `power` come from `gamma_constants`.
     """
     state = mix(seed + np.uint64(number) * GOLDEN)
     while True:

@@ -24,7 +24,7 @@ NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.
 
 @woven
 def _place(item: int, mask: int) -> int:
-    """Return the place of an item. Unsigned, like all indexes, so that no check for negative indexes is compiled."""
+    """Return the index at which an item is stored: unsigned, so that no check for negative indexes is compiled."""
     return int(np.uint32(item & mask))
 
 
@@ -33,7 +33,7 @@ def _place(item: int, mask: int) -> int:
 
 @woven
 def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, weight: float) -> None:
-    """Add a replica to those of equal load, sorted by credit, the highest first."""
+    """Add a replica to the ring of those whose load is `rank`, which is sorted by credit, the highest first."""
     equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
     own.credit = credit - equals.gain * weight
     above = s.turn[_ring(s, placement, rank)].above
@@ -49,7 +49,7 @@ def _enlist(s: State, placement: int, rank: int, replica: int, credit: float, we
 
 @woven
 def _delist(s: State, placement: int, rank: int, replica: int, weight: float) -> float:
-    """Remove a replica from those of equal load; return its credit."""
+    """Remove a replica from the ring of those whose load is `rank`; return its credit."""
     equals, own = s.rank[placement, rank], s.turn[np.uint32(s.rank.size + replica)]
     s.turn[own.above].below = own.below
     s.turn[own.below].above = own.above
@@ -59,13 +59,13 @@ def _delist(s: State, placement: int, rank: int, replica: int, weight: float) ->
 
 @woven
 def _ring(s: State, placement: int, rank: int) -> int:
-    """Return the entry at which the ring of replicas of equal load begins and ends."""
+    """Return the index in `turn` at which the ring of the replicas whose load is `rank` begins and ends."""
     return int(np.uint32(placement * s.rank.shape[1] + rank))
 
 
 @woven
 def _richest(s: State, placement: int, rank: int) -> int:
-    """Return the first of the replicas of equal load."""
+    """Return the replica with the highest credit among those whose load is `rank`."""
     return int(np.uint32(s.turn[_ring(s, placement, rank)].below - s.rank.size))
 
 
@@ -127,7 +127,11 @@ def _idle(s: State, stage: int, slot: int) -> None:
 
 @woven
 def _next_in_turn(c: Constants, s: State, stage: int) -> int:
-    """Return the least loaded replica for its weight (RoundRobin: all tie); ties use smooth weighted round robin."""
+    """Choose the replica with the least load per weight, and count the item as part of its load.
+
+    Among equals, and with RoundRobin among all replicas, the choice is by smooth weighted round robin. _NONE_READY if
+    there is no replica.
+    """
     first, last = c.stage[stage].first, c.stage[stage].last
     up = 1 if c.stage[stage].routing == at.LEAST_LOADED else 0
     if last - first == 1:  # no other placement to compare with
@@ -171,7 +175,7 @@ def _next_in_turn(c: Constants, s: State, stage: int) -> int:
 
 @borrowing
 def _by_lot(c: Constants, s: State, stage: int) -> int:
-    """Return a random replica, in proportion to its weight."""
+    """Return a random replica, with a probability in proportion to its weight; _NONE_READY if there is none."""
     first, last = c.stage[stage].first, c.stage[stage].last
     total = 0.0
     for p in range(first, last):
@@ -195,7 +199,7 @@ def _by_lot(c: Constants, s: State, stage: int) -> int:
 
 @borrowing
 def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> int:
-    """Return the least loaded replica for its weight that has not refused the item yet; _FULL without one."""
+    """Return the replica with the least load per weight that is not among the first `count` of `tried`; or _FULL."""
     chosen, lowest = _FULL, _INF
     for p in range(c.stage[stage].first, c.stage[stage].last):
         for k in range(s.group[p].n):
@@ -214,7 +218,10 @@ def _another(c: Constants, s: State, stage: int, tried: Counts, count: int) -> i
 
 @borrowing
 def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
-    """Pin a stream to the replica with the fewest sessions for its weight; _FULL or _NONE_READY without one."""
+    """Pin a stream to the replica with the fewest sessions per weight, and return that replica.
+
+    Return _FULL instead if no replica has a free slot, _NONE_READY if there is no replica.
+    """
     first, last = c.stage[stage].first, c.stage[stage].last
     lowest, found = _INF, _NONE_READY
     for p in range(first, last):
@@ -262,7 +269,7 @@ def _let_go(c: Constants, s: State, session: int, t: float) -> None:
 
 @borrowing
 def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
-    """Find the pins that a stream lacks; refuse a new stream for which a stage has no free slot."""
+    """Pin a stream at all stages where it lacks a pin; refuse a new stream if a stage has no free slot."""
     new = s.stream[session].give_up_s < _INF
     refused = t > s.stream[session].give_up_s
     for stage in range(len(c.stage)):
@@ -284,7 +291,7 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
 
 @borrowing
 def find_missing(c: Constants, s: State, t: float) -> None:
-    """After a replica is added, let all streams that lack a pin look again."""
+    """Try again to pin all streams that lack a pin. Call it after a replica is added."""
     if s.whole[at.MISSING] == 0:
         return
     for session in range(len(s.stream)):
@@ -294,7 +301,7 @@ def find_missing(c: Constants, s: State, t: float) -> None:
 
 @borrowing
 def cut(c: Constants, s: State, replica: int, t: float) -> None:
-    """Unpin all streams from a replica and look for another one."""
+    """Unpin all streams from a replica, and try to pin those that are still open to another replica."""
     stage = c.placement[s.replica[replica].placement].owner
     if c.stage[stage].pinned == 0:
         return
@@ -315,7 +322,10 @@ def cut(c: Constants, s: State, replica: int, t: float) -> None:
 
 @borrowing
 def _enter(c: Constants, s: State, until_s: float) -> float:
-    """Offer the schedule's items up to `until_s` or until the slice is full; return the time reached."""
+    """Offer the schedule's items up to `until_s`, or until the slice is full; return the time reached.
+
+    -1 if there is no room for any item.
+    """
     w, mask = s.whole, len(s.item) - 1
     streams = c.numbers[1] > 0.0
     stages, n = len(c.stage), 0
@@ -450,7 +460,7 @@ def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: i
 
 @woven
 def bucket(bounds_s: Floats, cells: Counts, value_s: float) -> int:
-    """Return how many bounds are below a value that is not negative; `cells` are those of `cells_of`."""
+    """Return how many of `bounds_s` are below a value that is not negative; `cells` comes from `cells_of(bounds_s)`."""
     first = int(np.float64(bounds_s[0]).view(np.int64) >> CELL_SHIFT)
     cell = int(np.float64(value_s).view(np.int64) >> CELL_SHIFT) - first
     below = np.uint32(cells[np.uint32(min(max(cell, 0), len(cells) - 1))])
@@ -495,7 +505,7 @@ def _refused(s: State, item: int, t: float) -> None:
 
 @woven
 def _room(c: Constants, s: State, replica: int) -> bool:
-    """Return whether the queue has room for an item, and the memory where the item needs its own slot."""
+    """Return whether a replica can take one more item: its queue has room, and a slot is free if the item needs one."""
     placement, queues = s.replica[replica].placement, 2 * len(c.stage)
     if s.queue[queues + replica].n >= c.placement[placement].queue_limit:
         return False
@@ -505,7 +515,7 @@ def _room(c: Constants, s: State, replica: int) -> bool:
 
 @borrowing
 def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen: int) -> int:
-    """Return the queue of another replica for an item that `chosen` has refused; -1: the item is lost."""
+    """Return the queue of another replica for an item that `chosen` has refused; -1 if the item is lost."""
     queues, tried = 2 * len(c.stage), s.tried
     ranked = c.stage[stage].routing == at.LEAST_LOADED
     if ranked:  # it was counted as one more
@@ -548,7 +558,7 @@ def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen:
 
 @woven
 def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -> int:
-    """Return the queue that an item joins; -1: the item is lost."""
+    """Return the queue that an item joins; -1 if the item is lost."""
     stages = len(c.stage)
     queues = 2 * stages
     chosen = _NONE_READY
@@ -747,7 +757,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
 
 @woven
 def note_end(s: State, replica: int, queues: int, t: float) -> None:
-    """Store when a draining replica ended, if before `t`: handed over, without items and sessions."""
+    """Store when a draining replica ended, if it has by `t`: it is handed over, and has no items and no sessions."""
     if _load(s, replica, queues) == 0 and s.replica[replica].ended_at_s == _INF:
         ended_s = max(s.replica[replica].handed_over_s, s.replica[replica].alone_s, s.replica[replica].empty_s)
         if ended_s <= t:
@@ -759,7 +769,10 @@ def note_end(s: State, replica: int, queues: int, t: float) -> None:
 
 @borrowing
 def _gather(c: Constants, s: State, stage: int) -> int:
-    """Return how many items arrive at a join; an item arrives when the last of its branches does."""
+    """Write the items that arrive at a join to the last row of `out_s` and `out_item`; return how many there are.
+
+    An item arrives when the last of its branches does.
+    """
     stages, mask = len(c.stage), len(s.item) - 1
     taken = s.taken
     taken[:] = 0
@@ -847,9 +860,10 @@ def _hand_in(s: State, tally: TallyArrays) -> None:
 
 @borrowing
 def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at: int, items: Counts, n: int) -> bool:
-    """Advance to `until_s`; return False when the arrays have no room for more items.
+    """Advance the simulation to `until_s`; return False if it stopped before, because the arrays have no room left.
 
-    If `again_at` is a stage, `until_s` is now: no time passes, and the `n` items arrive at that stage.
+    If `again_at` is a stage (not -1), `until_s` must be now: no time passes, and the first `n` of `items` arrive at
+    that stage.
     """
     stages = len(c.stage)
     only = again_at >= 0
@@ -885,7 +899,10 @@ def advance(c: Constants, s: State, tally: TallyArrays, until_s: float, again_at
 
 @borrowing
 def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> int:
-    """Let items that lost their replica, or waited for one, arrive again; return how many have not timed out."""
+    """Let the first `n` of `items` arrive again now; return how many of them have not timed out.
+
+    They lost their replica, or waited for one.
+    """
     mask, count, row = len(s.item) - 1, 0, len(s.out_n) - 2
     for k in range(n):
         place = _place(items[k], mask)
@@ -900,7 +917,7 @@ def _again(s: State, items: Counts, n: int, now_s: float, patience_s: float) -> 
 
 @borrowing
 def held(c: Constants, s: State, replica: int, items: Counts) -> int:
-    """Remove all items that a replica serves or queues, oldest first; return how many there are."""
+    """Move all items that a replica serves or queues to `items`; return how many there are."""
     stage, mask, n = c.placement[s.replica[replica].placement].owner, len(s.item) - 1, 0
     widest, queue = len(s.slot) // len(s.replica), 2 * len(c.stage) + replica
     for slot in range(replica * widest, replica * widest + c.placement[s.replica[replica].placement].concurrency):
@@ -930,7 +947,7 @@ def unqueue(s: State, stage: int, queue: int, items: Counts, n: int) -> int:
 
 @borrowing
 def in_flight(s: State) -> int:
-    """Write the places of items without an outcome into `candidates`; return how many there are."""
+    """Write the indexes (in `item`) of the items without an outcome to `candidates`; return how many there are."""
     w, mask, n = s.whole, len(s.item) - 1, 0
     for item in range(w[at.UNSETTLED], w[at.OFFERED] + 1):
         place = _place(item, mask)

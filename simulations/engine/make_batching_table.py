@@ -30,8 +30,8 @@ Array = NDArray[np.float64]
 
 SEED = 20
 NOISE = 0.03
-"""The target standard error of p95 and mean, estimated from blocks of a run; that of the whole run is smaller."""
-_LEAST_ITEMS, _LEAST_BATCHES = 15_000, 20  # the latter of each server
+"""The target relative standard error of p95 and mean, estimated from blocks of a run; the whole run's is smaller."""
+_LEAST_ITEMS, _LEAST_BATCHES = 15_000, 20  # batches are per server
 _MOST_ITEMS, _MOST_BATCHES = 70_000, 4_000
 _MORE = 8
 _CHUNK = 50_000
@@ -48,7 +48,10 @@ assert tuple(routing.value for routing in _ROUTINGS) == table.ROUTINGS
 
 @lru_cache(maxsize=128)
 def _between(ca: float, every: int, seed: int, chunk: int) -> Array:
-    """Return times between each `every`-th arrival, of mean 1: gamma below a cv of 1, hyperexponential above."""
+    """Return `_CHUNK` random times of mean 1, each between two arrivals that are `every` arrivals apart.
+
+    Times between single arrivals have the coefficient of variation `ca`: gamma up to 1, hyperexponential above.
+    """
     rng = np.random.Generator(np.random.PCG64([seed, round(1000 * ca), every, chunk]))
     if ca <= 1:
         return rng.gamma(every / ca**2, ca**2 / every, _CHUNK)
@@ -59,9 +62,10 @@ def _between(ca: float, every: int, seed: int, chunk: int) -> Array:
 
 
 def unit_arrivals(ca: float, n: int, *, every: int = 1, seed: int = SEED) -> Array:
-    """Return `n` arrival times at rate 1: each `every`-th arrival of a stream with this coefficient of variation.
+    """Return `n` ascending arrival times at rate 1: every `every`-th arrival of a random stream.
 
-    The rate is exact, because the random number of arrivals is half of the noise of a queue's length at high load.
+    `ca` is the coefficient of variation of the times between the stream's arrivals. The rate is exactly 1, because a
+    random number of arrivals would be half of the noise of a queue's length at high load.
     """
     chunks = [_between(ca, every, seed, k) for k in range(-(-n // _CHUNK))]
     times = np.cumsum(np.concatenate(chunks)[:n])
@@ -71,7 +75,7 @@ def unit_arrivals(ca: float, n: int, *, every: int = 1, seed: int = SEED) -> Arr
 def simulate_cell(cell: tuple[int, ...], *, noise: float = NOISE, seed: int = SEED) -> tuple[Array, float]:
     """Return the values of one cell, NaN where too few items wait, and the relative noise of its p95 or its mean.
 
-    `cell` indexes the axes of the table but the last.
+    `cell` has an index for each axis of the table except the last. `noise` is the target.
     """
     own = int(np.ravel_multi_index(cell[1:5], table.SHAPE[1:5])) + 100_003 * seed
     batch, servers = table.LIMITS[cell[1]], table.SERVERS[cell[5]]
@@ -91,7 +95,7 @@ def simulate_cell(cell: tuple[int, ...], *, noise: float = NOISE, seed: int = SE
 
 
 def _run(cell: tuple[int, ...], n: int, seed: int) -> tuple[Array, float]:
-    """Return the values of one run of `n` items, and its noise."""
+    """Return the values of a cell from one run of `n` items, and their relative noise."""
     batch, share = table.LIMITS[cell[1]], table.SHARES[cell[2]]
     cv, ca = table.SERVICE_CV[cell[3]], table.ARRIVAL_CV[cell[4]]
     servers, load = table.SERVERS[cell[5]], table.LOADS[cell[6]]
@@ -133,7 +137,7 @@ def _log_percentiles(times: Array) -> Array:
 
 
 def fill(values: Array) -> Array:
-    """Return `values` (…, loads, WIDTH) with missing ones taken from the next higher load."""
+    """Return `values` (…, loads, WIDTH); missing ones (NaN) get the value of the next higher load, 0 at the highest."""
     values = values.copy()
     values[..., -1, 1:] = np.where(np.isnan(values[..., -1, 1:]), 0.0, values[..., -1, 1:])
     for k in range(values.shape[-2] - 2, -1, -1):
@@ -143,7 +147,11 @@ def fill(values: Array) -> Array:
 
 
 def cells() -> Iterator[tuple[int, ...]]:
-    """Yield the cells to simulate: one server has no routing, a batch of one no share."""
+    """Yield the indexes of the cells to simulate.
+
+    Routing makes no difference with one server, nor does the share with batches of one: only the first value of the
+    axis is simulated then.
+    """
     for cell in np.ndindex(*table.SHAPE[:-1]):
         if (cell[0] > 0 and table.SERVERS[cell[5]] == 1) or (table.LIMITS[cell[1]] == 1 and cell[2] > 0):
             continue
@@ -155,7 +163,7 @@ def _slab(job: tuple[list[tuple[int, ...]], float]) -> list[tuple[Array, float]]
 
 
 def simulate(noise: float, workers: int) -> tuple[Array, Array]:
-    """Return the whole table and the noise of its cells."""
+    """Return the whole table, and the relative noise of each cell, simulated in `workers` processes."""
     values, noises = np.full(table.SHAPE, np.nan), np.zeros(table.SHAPE[:-1])
     slabs: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for cell in cells():
@@ -176,7 +184,7 @@ def simulate(noise: float, workers: int) -> tuple[Array, Array]:
 def check(count: int, noise: float) -> bool:
     """Print the differences of `count` stored cells to runs with other random numbers; return whether they agree.
 
-    It compares the mean time of all items, and the p95 of waiting items where most items wait.
+    The mean time of all items is compared, and the p95 of waiting items where most items wait.
     """
     rng = np.random.Generator(np.random.PCG64(SEED))
     every = list(cells())
@@ -212,7 +220,7 @@ def fingerprint(noise: float = NOISE) -> str:
 
 
 def main() -> None:
-    """Write the table, or check the stored one."""
+    """Write the table to `--out`, or with `--check` compare the stored one with new runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", type=int, metavar="N", help="simulate N stored cells again")
     parser.add_argument("--noise", type=float, default=NOISE, help="target standard error of runs")

@@ -1,8 +1,11 @@
 """The simulated data plane of one pipeline: its items from the ingress to the last stage.
 
-It differs from the lab's data plane in these points: a hop between stages takes `hop_s`; a stream's slots are free when
-it ends, not when the last of its chunks has left; one without a slot looks for one with each chunk it offers; a branch
-goes on although another one of the item has been refused; with Pull, a free batch slot takes what waits.
+It differs from the lab's data plane in these points:
+* A hop between stages takes `hop_s`.
+* The slots of a stream are free when the stream ends, not when the last of its chunks has left.
+* A stream without a slot looks for one with each chunk that it offers.
+* After one branch of an item is refused, its other branches go on.
+* With Pull, a free batch slot takes the items that wait.
 """
 
 import math
@@ -23,16 +26,17 @@ from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
-"""How long a draining replica still takes items pinned to it before it may end."""
+"""The least time that a draining replica still takes items pinned to it, unless its drain is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaCounters:
-    """One entry per replica number, since the start; `placement` indexes `PipelineSpec.placement_keys()`.
+    """The counters of all replicas since the start of the run. Each array is indexed by replica number.
 
-    Times are in seconds. `busy_s` has the service time of each batch once, `service_s` once per item of it;
-    `latency_sum_s` is waiting plus service; `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1). `queued`,
-    `in_service` and `sessions` are current values.
+    `placement` is the index of the replica's placement in `PipelineSpec.placement_keys()`. Times are in seconds.
+    `busy_s` has the service time of each batch once, `service_s` once per item of the batch. `latency_sum_s` is waiting
+    plus service. `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1). `queued`, `in_service` and
+    `sessions` are current values.
     """
 
     placement: Counts
@@ -53,8 +57,8 @@ class ReplicaCounters:
 class IngressCounters:
     """The metrics of the ingress: items since the start, and the active streams, shed ones included.
 
-    offered = served + filtered + shed + lost + in_flight. `latency_counts` has the served items by
-    `PipelineEngine.ingress_bounds_s`, lost ones in the last bucket.
+    offered = served + filtered + shed + lost + in_flight. `latency_counts` has the number of served items per latency
+    bucket (upper bounds: `PipelineEngine.ingress_bounds_s`); lost items are in the last bucket.
     """
 
     active_streams: int
@@ -86,9 +90,11 @@ class PipelineEngine:
         hop_s: float = 0.0,
         sla_changes: SlaChanges = (),
     ) -> None:
-        """`seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency
-        that every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items
-        does not change.
+        """Set up the engine at time 0, without replicas.
+
+        `seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency that
+        every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items does not
+        change.
 
         Raises:
             ValueError: a stage is listed before a stage in its `after`.
@@ -118,12 +124,12 @@ class PipelineEngine:
 
     @property
     def now_s(self) -> float:
-        """Return the current time."""
+        """Return the current time in seconds since the start of the run."""
         return float(self._state.real[places.NOW_S])
 
     @property
     def admissible(self) -> float | None:
-        """The limit in streams, or requests per second, above which new ones are shed; None: no limit."""
+        """The number of streams, or requests per second, above which new ones are shed; None if there is no limit."""
         limit = float(self._state.real[places.ADMISSIBLE])
         return None if math.isinf(limit) else limit
 
@@ -181,7 +187,7 @@ class PipelineEngine:
         Streams that it still has at `until_s` are cut and move to another replica; items it holds then are served.
 
         Raises:
-            ValueError: it is not serving, or `until_s` is before now.
+            ValueError: the replica is not serving, or `until_s` is before now.
         """
         self._require_phase(number, (places.SERVING,))
         if until_s < self.now_s:
@@ -204,7 +210,7 @@ class PipelineEngine:
         """Remove a replica at once: its items are sent again, and its streams move to other replicas.
 
         Raises:
-            ValueError: it has ended.
+            ValueError: the replica has ended.
         """
         self._require_phase(number, (places.SERVING, places.DRAINING))
         state, constants = self._state, self._constants
@@ -221,7 +227,7 @@ class PipelineEngine:
         self._arrive_again(int(constants.placement["owner"][state.replica["placement"][number]]), held, count)
 
     def ended(self) -> Sequence[tuple[int, float]]:
-        """Return the drained replicas that have ended since the last call, with the time at which each did."""
+        """Return the drained replicas that have ended since the last call, each with its time (s), sorted by time."""
         state, now_s = self._state, self.now_s
         found = []
         for number in self._ending:
@@ -236,7 +242,7 @@ class PipelineEngine:
         return sorted(found, key=lambda entry: (entry[1], entry[0]))
 
     def slow_down(self, stage: StageName, factor: float) -> None:
-        """Batches of a stage that start from now on take `factor` times as long; 1 is normal.
+        """Multiply the service time of the batches of a stage that start from now on by `factor`; 1 is normal.
 
         Raises:
             ValueError: there is no such stage, or the factor is not above 0.
@@ -249,7 +255,7 @@ class PipelineEngine:
         self._state.stage["slow"][names.index(stage)] = factor
 
     def counters(self) -> ReplicaCounters:
-        """Return the counters of the replicas."""
+        """Return the counters of all replicas, as copies."""
         state = self._state
         n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
         return ReplicaCounters(
@@ -288,7 +294,7 @@ class PipelineEngine:
         )
 
     def tally(self) -> Tally:
-        """Return the outcomes of the items; those in flight count with their current age."""
+        """Return a tally of the outcomes so far; items in flight count with their current age."""
         tally = self._tally.copy()
         n = kernel.in_flight(self._state)
         arrival_s = self._state.item["arrival_s"][self._state.candidates[:n]]

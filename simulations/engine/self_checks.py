@@ -1,4 +1,4 @@
-"""Self-checks of the engine against textbook formulas, which only this module uses."""
+"""Self-checks of the engine against textbook formulas. The formulas are used nowhere else."""
 
 import math
 
@@ -135,10 +135,11 @@ def _played(
     wait_s: float = 0.0,
     looks: int = 1,
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Let one stage with a shared queue serve the arrivals; the first of the batches of time is warm-up.
+    """Simulate one stage with a shared queue, and return statistics of equal intervals of time.
 
-    The result has the mean time in the stage of each batch, and for each how many items were in it at its `looks` on
-    average, and their rate times their mean time.
+    The first interval is warm-up. For each of the `_BATCHES` after it: the mean time (s) in the stage of the
+    items that complete in it; the mean number of items in the stage, at `looks` instants; and the rate times the mean
+    time.
     """
     placement = Placement(
         pool=_POOL, service=law, max_replicas=1, concurrency=servers, batch_sizes=(batch,), batch_wait_s=wait_s
@@ -168,7 +169,7 @@ def _played(
 
 
 def alone(placement: Placement) -> PipelineSpec:
-    """Return a pipeline of one stage that never refuses or loses an item."""
+    """Return a pipeline of one stage on `placement`, whose SLA and queue limit are so high that no item is lost."""
     steps = StepPolicy(stabilization_s=0.0, max_share=1.0, max_replicas=1)
     target = Target(api_version="apps/v1", kind="Deployment", name="stage")
     stage = StageSpec(

@@ -29,7 +29,7 @@ _FINENESS = 1.1
 
 
 def _finer(bounds_s: set[float]) -> tuple[float, ...]:
-    """Return the bounds, with more between them, so that no ratio of two neighbours exceeds `_FINENESS`."""
+    """Return the bounds in ascending order, with more in between: no ratio of two neighbours exceeds `_FINENESS`."""
     made: list[float] = []
     for low_s, high_s in pairwise(sorted(bounds_s)):
         parts = math.ceil(math.log(high_s / low_s) / math.log(_FINENESS))
@@ -39,15 +39,15 @@ def _finer(bounds_s: set[float]) -> tuple[float, ...]:
 
 _LONGEST_S = 10.0
 LATENCY_BOUNDS_S = _finer({bound_s for bound_s in (*WORKER_LATENCY_S, *VLLM_FIRST_TOKEN_S) if bound_s <= _LONGEST_S})
-"""Upper bounds of the buckets in which replicas count latencies; a last one has what is above all of them.
+"""Upper bounds (s) of the buckets in which replicas count latencies. One more bucket has the latencies above them.
 
-Every histogram that a server exports is derived from them, up to ten seconds. They are this fine because some servers
-export percentiles.
+The histograms that servers export are derived from these buckets, up to ten seconds. The buckets are finer than those
+histograms because some servers export percentiles.
 """
 
 DEFAULT_QUEUE_LIMIT = 512
 CELL_SHIFT = 47
-"""Bits of a float64 that the cells of `cells_of` leave out: they are at most 1/32 wide."""
+"""The number of low bits of a float64 that `cells_of` ignores: a cell is at most 1/32 of its values wide."""
 ITEMS_PER_SLICE = 512
 MAX_REFUSALS = 3
 """An item is lost when this many replicas have refused it."""
@@ -67,7 +67,7 @@ _ROUTINGS = {
 SERVING, DRAINING, GONE = range(3)
 OPEN, TURNED_AWAY, SHED_STREAM = range(3)
 
-# Places in State.whole
+# Indexes of State.whole
 (
     STREAMS,
     ADMITTED,
@@ -83,17 +83,17 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     NEXT_START,
     NEXT_FIRST,
     NEXT_END,
-    CHUNK_HEAD,  # streams by their next chunk, except the first chunk of each
+    CHUNK_HEAD,  # the queue of streams by their next chunk, without first chunks
     CHUNK_TAIL,
-    MISSING,  # pins that active streams lack
-    CANDIDATES,  # items that may have an outcome
-    SETTLED,  # items that wait to be counted
+    MISSING,  # number of pins that active streams lack
+    CANDIDATES,  # number of items in State.candidates
+    SETTLED,  # number of items that wait to be counted in the tally
     REPLICAS,
-    LATENCY_NS,  # whole nanoseconds: sums that no order of adding changes
+    LATENCY_NS,  # whole nanoseconds, so the sum does not depend on the order of adding
     WHOLE,
 ) = range(22)
 
-# Places in State.real
+# Indexes of State.real
 NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, REAL = range(5)
 
 
@@ -102,11 +102,11 @@ _STAGE = np.dtype(
         ("routing", np.int64),
         ("pinned", np.int64),  # whether it keeps a stream's items on one replica
         ("memory", np.int64),
-        ("first", np.int64),  # of its placements
-        ("last", np.int64),  # the one after them
+        ("first", np.int64),  # index of its first placement
+        ("last", np.int64),  # index after its last placement
         ("needs", np.int64),  # how many stages are before it
         ("after", np.int64),  # how many stages follow
-        ("end", np.int64),  # which end it is, or -1
+        ("end", np.int64),  # its index among the ends, or -1
         ("depth", np.int64),  # hops to it
         ("filters", np.int64),
         ("passes_below", np.uint64),  # an item goes on when its word is below
@@ -115,7 +115,7 @@ _STAGE = np.dtype(
 _PLACEMENT = np.dtype(
     [
         ("owner", np.int64),  # the stage
-        ("weight", np.float64),  # capacity over the largest of the stage's
+        ("weight", np.float64),  # capacity as a share of the largest at the stage
         ("batch", np.int64),
         ("concurrency", np.int64),
         ("slots", np.int64),  # sessions that it holds, or -1
@@ -131,22 +131,22 @@ _PLACEMENT = np.dtype(
 )
 _SESSION = np.dtype(
     [("end_s", np.float64), ("first_s", np.float64), ("chunks", np.int64)]
-)  # it ends no later than the run; `first_s` is when its first chunk comes
+)  # `end_s` is not after the run's end; `first_s` is the time of the first chunk
 
 
 class Constants(NamedTuple):
     """The values that do not change while the engine runs."""
 
     numbers: Floats  # patience, chunk (0: requests), hop, duration
-    seed: Counts  # of what is filtered
+    seed: Counts  # decides what is filtered
     stage: Records  # (S,)
     before: Counts  # (S, S) the stages before each, then -1
     ends_below: Counts  # (S, K) whether an end is reached through it
     placement: Records  # (P,)
-    start_s: Floats  # (N,) of sessions or requests
-    session: Records  # (N,), as the next two: none for requests
-    by_first: Counts  # those with chunks, in the order of their first
-    by_end: Counts
+    start_s: Floats  # (N,) start of each session or request
+    session: Records  # (N,); this and the next two are empty for requests
+    by_first: Counts  # sessions with chunks, in the order of their first chunk
+    by_end: Counts  # sessions in the order of their end
     bounds_s: Floats  # of the ingress's histogram
     cells: Counts  # see `cells_of`
 
@@ -184,9 +184,9 @@ _TURN = np.dtype(
 )
 _STREAM = np.dtype(
     [  # what every chunk touches is in one line of the processor's cache: most chunks find it in none
-        ("next_s", np.float64),  # when the next chunk comes
-        ("follower", np.int64),  # the stream whose chunk comes then
-        ("left", np.int64),  # chunks still to come
+        ("next_s", np.float64),  # time of the next chunk
+        ("follower", np.int64),  # the stream that is next in the queue by next chunk
+        ("left", np.int64),  # chunks not offered yet
         ("chunks", np.int64),  # as in `_SESSION`
         ("first_s", np.float64),
         ("missing", np.int32),  # how many pins it lacks
@@ -212,7 +212,7 @@ _SLOT = np.dtype(
 )
 _DUE = np.dtype(
     [("t_s", np.float64), ("what", np.int64)]
-)  # a batch slot, or -1 - queue for one whose batch need not wait longer
+)  # a batch slot whose batch ends, or -1 - queue where a batch stops waiting for items
 _RANK = np.dtype([("gain", np.float64), ("n", np.int64)])
 _GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
 _AT_STAGE = np.dtype(
@@ -227,10 +227,11 @@ _AT_STAGE = np.dtype(
 
 
 class State(NamedTuple):
-    """The values that change. Queues are linked by `behind`.
+    """The values that change while the engine runs. The items of a queue are linked by `visit.behind`.
 
-    The replicas of equal load are a ring in `turn`, the richest first: each rank has an entry of infinite credit, the
-    one with its place in `rank`, at which its ring begins and ends. Those of the replicas come after all of these.
+    The replicas of a placement that have equal load form a ring in `turn`, the highest credit first. A ring begins and
+    ends at an entry of infinite credit, whose index in `turn` is the flat index of the load in `rank`. The entries of
+    the replicas follow after all of these.
     """
 
     whole: Counts
@@ -253,10 +254,10 @@ class State(NamedTuple):
     tally_latency_s: Floats
     tally_outcome: NDArray[np.uint8]
     due: Records  # (S, H) the calendar of each stage, the soonest last
-    queue: Records  # of items: S for Pull, S for items that find no replica, R
+    queue: Records  # of items: S for Pull, S for items that wait for a replica, R of replicas
     replica: Records  # (R,)
     latency_counts: Counts  # (R, buckets)
-    slot: Records  # (R · widest,) room for a batch; n is 0: idle
+    slot: Records  # (R · widest,) room for a batch each; idle where n is 0
     group: Records  # (P,)
     members: Counts  # (P, R)
     rank: Records  # (P, levels) the replicas of equal load
@@ -267,6 +268,9 @@ def constants_of(
     pipeline: PipelineSpec, schedule: Schedule, *, duration_s: float, seed: int, hop_s: float, bounds_s: Floats
 ) -> Constants:
     """Return the constants of a pipeline and its load.
+
+    `seed` decides the phases of streams and what is filtered. `hop_s` is the latency of a hop between stages.
+    `bounds_s` are the upper bounds of the ingress's latency buckets.
 
     Raises:
         ValueError: a stage is listed before a stage in its `after`.
@@ -361,8 +365,8 @@ def constants_of(
 def cells_of(bounds_s: Floats) -> Counts:
     """Return the number of bounds below each cell of a grid, from the cell of the first bound to that of the last.
 
-    A value's cell is its bits without the last `CELL_SHIFT`: a few cells for every factor of two. No two bounds are in
-    the same cell, so that one comparison gives the bucket of a value whose cell is known.
+    The cell of a value is its bits without the last `CELL_SHIFT`, which makes 32 cells for every factor of two. No two
+    bounds are in the same cell, so one comparison gives the bucket of a value whose cell is known.
 
     Raises:
         ValueError: two bounds are in the same cell.
@@ -428,7 +432,7 @@ _NEW_REPLICA = {
 
 
 def with_items(state: State) -> State:
-    """Return the state with room for twice as many items; between slices of time only."""
+    """Return the state with room for twice as many items. It may be called only between slices of time."""
     old, new = len(state.item), 2 * len(state.item)
     numbers = np.arange(state.whole[OLDEST], state.whole[OFFERED] + 1)
 
@@ -478,7 +482,7 @@ def _slots(first: int, last: int, widest: int) -> Records:
 
 
 def _rings(count: int) -> Records:
-    """Return rings without replicas."""
+    """Return `count` rings without replicas: each has only the entry at which it begins and ends."""
     rings = _records(_TURN, count, credit=np.inf)
     rings["above"] = rings["below"] = np.arange(count)
     return rings

@@ -1,6 +1,6 @@
 """Compile the engine, so that the first simulation does not wait: `python -m simulations.engine.warm_up`.
 
-It is run during installation, as `optimizer.warm_up` is.
+Run it during installation, like `optimizer.warm_up`.
 """
 
 from dataclasses import replace

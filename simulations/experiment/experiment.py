@@ -43,7 +43,7 @@ SLUICE = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One run to make: a policy with the settings of a tuning, or with `settings`, under a what-if and a seed."""
+    """One run to make: a policy under a what-if and a seed, with `settings`, or with those of `tuning` if None."""
 
     policy: str
     seed: int
@@ -59,10 +59,10 @@ def planned_runs(
     what_ifs: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> tuple[RunRequest, ...]:
-    """Return the runs of an experiment: every policy with every seed, as documented and as trained where that differs.
+    """Return the runs of an experiment: every policy with every seed, and what-ifs.
 
-    `policies`, `what_ifs` and `seeds` default to the scenario's. What-ifs are run for Sluice only, unless `policies`
-    are given.
+    A policy runs with its documented settings, and with its trained settings where these differ. `policies`, `what_ifs`
+    and `seeds` default to the scenario's. What-ifs are run for Sluice only, unless `policies` are given.
     """
     named = scenario.file.policies if policies is None else policies
     pairs: list[tuple[str | None, str]] = [(None, policy) for policy in named]
@@ -89,11 +89,12 @@ def run_one(
 ) -> RunResult:
     """Run a scenario once under a policy and return the result.
 
-    `settings` replaces those of the tuning; `schedules` is the load; None: it is made from scenario and seed.
+    `settings` are used instead of those of the tuning, unless None. `schedules` is the load of each pipeline; if None,
+    it is made from scenario and seed.
 
     Raises:
         UnsupportedScenario: the scenario has a feature that is not simulated.
-        ValueError: no such what-if, or a policy without trained settings.
+        ValueError: there is no such what-if, or the policy has no trained settings.
     """
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
@@ -134,9 +135,9 @@ def run_all(
     jobs: int = 1,
     progress: Callable[[RunResult], None] | None = None,
 ) -> tuple[RunResult, ...]:
-    """Make runs in `jobs` processes and return their results in the order of the requests, as `run_and_bound` does.
+    """Make runs in `jobs` processes and return their results in the order of the requests.
 
-    `progress` is called in this process with each result.
+    `progress` is called in this process with each result. The results do not depend on the number of processes.
     """
 
     def report(result: RunResult | BoundResult) -> None:
@@ -156,8 +157,8 @@ def run_and_bound(
 ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
     """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
 
-    The results do not depend on the number of processes. `progress` is called in this process when each one ends. An
-    interrupt ends the processes before it is raised.
+    The results do not depend on the number of processes. `progress` is called in this process each time that a run
+    or a bound is done. An interrupt ends the processes before it is raised.
     """
     found = _answers(scenario, [*runs, *bounds], jobs=jobs, report=lambda _: progress and progress())
     return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
@@ -231,7 +232,10 @@ def _begin_process(scenario: Scenario) -> None:
 
 @contextlib.contextmanager
 def _uninterruptible() -> Iterator[None]:
-    """Let processes started inside ignore Ctrl-C, which a terminal sends to all of them: the parent ends them."""
+    """Let processes that are started in the `with` block ignore Ctrl-C; a terminal sends it to them too.
+
+    The parent process ends them instead.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers, and only it is interrupted
         return
@@ -256,17 +260,17 @@ def _answer(scenario: Scenario, request: RunRequest | BoundRequest) -> RunResult
 
 
 class _Loads:
-    """A cache of the last loads: the policies of an experiment share them."""
+    """A cache of the last loads made, because all policies of an experiment get the same ones."""
 
     def __init__(self) -> None:
         self._scenario: Scenario | None = None
         self._made: dict[tuple[str | None, int], Mapping[str, Schedule]] = {}
 
     def get(self, scenario: Scenario, what_if: str | None, seed: int) -> Mapping[str, Schedule]:
-        """Return the load of a what-if and a seed."""
+        """Return the schedule of each pipeline under a what-if and a seed."""
         if scenario is not self._scenario:
             self._scenario, self._made = scenario, {}
-        # A what-if that leaves the load alone has that of the scenario.
+        # A what-if that does not change the load has the scenario's load.
         changes_load = what_if is not None and scenario.what_if(what_if).load is not None
         key = (what_if if changes_load else None, seed)
         if key not in self._made:
@@ -313,7 +317,7 @@ class _DecisionLog:
         self._keys: dict[PipelineKey, object] = {}
 
     def add(self, decision: Decision) -> None:
-        """Add the decisions that are new."""
+        """Add the pipelines' decisions that differ from the ones before."""
         for pipeline in decision.pipelines:
             key = decision_key(pipeline)
             if self._keys.get(pipeline.key) == key:
@@ -388,7 +392,10 @@ def _result(
 
 
 def _percentile(tallies: Sequence[Tally], scores: Sequence[ItemScore], percent: float) -> float | None:
-    """Return the nearest-rank percentile over the served and lost items of all pipelines; None when infinite."""
+    """Return the nearest-rank percentile (s) of the served and lost items of all pipelines.
+
+    Lost items are infinitely late. None if the percentile is infinite, or there are no items.
+    """
     counts, latencies_s = [], []
     for tally in tallies:
         counts.append(tally.arrays.run_fine + tally.arrays.fine.sum(axis=0))

@@ -1,4 +1,4 @@
-"""The clairvoyant bound of a scenario for a what-if and a seed, on the load and the resources of the runs."""
+"""The clairvoyant bound of a scenario for a what-if and a seed, with the load and the resources that runs get."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from simulations.scenario.schedule import Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundRequest:
-    """A bound to find."""
+    """The what-if (None: no change) and the seed for which to find the bound of a scenario."""
 
     what_if: str | None
     seed: int
@@ -30,11 +30,11 @@ def bound_one(
 ) -> BoundResult:
     """Return the bound of a scenario under a what-if and a seed.
 
-    `schedules` is the load; None: it is made from scenario and seed.
+    `schedules` is the load of each pipeline; if None, it is made from scenario and seed.
 
     Raises:
         BoundNotFound: the solver failed.
-        ValueError: no such what-if.
+        ValueError: there is no such what-if.
     """
     scenario = with_what_if(scenario, None if request.what_if is None else scenario.what_if(request.what_if))
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
@@ -58,7 +58,7 @@ def bound_one(
 
 
 def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
-    """Return all resources as they are after each `set` fault."""
+    """Return all resources as they are after each change by a `set` fault, sorted by time."""
     pipelines = {pipeline_spec(resource).key: pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool_spec(resource).name: pool_spec(resource) for resource in scenario.pools}
     changes: list[Epoch] = []
@@ -74,7 +74,7 @@ def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
 
 
 def _by_window(bound: Bound, scenario: Scenario) -> tuple[float, ...] | None:
-    """Return the cost per hour of the bound's schedule in each window."""
+    """Return the cost (USD per hour) of the bound's schedule in each window; None if there is no schedule."""
     if not bound.times_s:
         return None
     clock = scenario.file.clock

@@ -3,8 +3,8 @@
     python -m simulations.experiment.training [--policy NAME]… [--candidates N] [--jobs N]
 
 For each policy: its documented settings and a random sample of the combinations in `SPACES`, `CANDIDATES` in all, each
-run on every training scenario with all of its seeds. `best` chooses one. It is written, with all scores and the hashes
-of the files read, to `simulations/policies/trained.json`; entries of policies that are not named stay.
+run on every training scenario with all of its seeds. `best` chooses one of them. It is written, with all scores and the
+hashes of the files read, to `simulations/policies/trained.json`; entries of policies that are not named stay.
 """
 
 import itertools
@@ -114,7 +114,11 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The score of settings: cost relative to the documented settings, share of calm windows met, cap violations."""
+    """The score of settings over all training runs.
+
+    `relative_cost` is the mean of the cost over that of the documented settings, `windows_met` the mean share (0–1) of
+    calm windows within the SLA, and `cap_violations` the number of cap violations in all runs.
+    """
 
     relative_cost: float
     windows_met: float
@@ -132,9 +136,10 @@ def candidates(family: Family[Any], *, count: int) -> list[Any]:
 
 
 def score(results: Sequence[RunResult], documented: Sequence[RunResult]) -> Score:
-    """Return the score of settings from their runs and those of the documented ones, one per training load and seed.
+    """Return the score of settings from their runs, `results`, and those of the documented settings, `documented`.
 
-    Windows of a scenario that scored none count as missed.
+    Both have one run per training scenario and seed, in the same order. A run without scored windows counts as a share
+    of 0.
     """
     ratios = [own.cost / other.cost for own, other in zip(results, documented, strict=True)]
     return Score(
@@ -145,7 +150,7 @@ def score(results: Sequence[RunResult], documented: Sequence[RunResult]) -> Scor
 
 
 def best(scores: Sequence[Score]) -> int:
-    """Return the index of the best score by `OBJECTIVE`; the first of equals."""
+    """Return the index of the best score by `OBJECTIVE`; of equal ones, the first."""
     good = [index for index, own in enumerate(scores) if own.windows_met >= GOOD_ENOUGH and own.cap_violations == 0]
     if good:
         return min(good, key=lambda index: scores[index].relative_cost)
@@ -153,7 +158,10 @@ def best(scores: Sequence[Score]) -> int:
 
 
 def train(name: str, scenarios: Sequence[Scenario], *, count: int, jobs: int) -> dict[str, Any]:
-    """Return a policy's entry in the data file: the best of `count` settings, its score, and all candidates."""
+    """Search the settings of a policy and return its entry in the data file.
+
+    The entry has the best of `count` settings, their score, the score of the documented settings, and all candidates.
+    """
     family = POLICIES[name]
     settings_tried = candidates(family, count=count)
     by_load = [

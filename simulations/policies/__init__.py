@@ -1,1 +1,1 @@
-"""What Sluice is compared with: other autoscalers, each by its own published rules, with the signature of `decide`."""
+"""The policies of simulations: Sluice, and the autoscalers to compare it with, with the signature of `decide`."""

@@ -1,4 +1,4 @@
-"""What all policies share: their input, their protocol, and the decision made from replica counts."""
+"""The input and the protocol of all policies, and the decision that sets given replica counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,14 +16,15 @@ from profiler.stages import LatencySource, PipelineProfile
 from simulations.scenario.schedule import Schedule
 
 PlacementName = tuple[PipelineKey, StageName, PoolName]
-"""A placement within the fleet."""
+"""The name of a placement within the fleet: pipeline, stage and pool."""
 
 
 class ReplicaReading(NamedTuple):
-    """One ready replica, averaged over the policy's metrics window; a tuple, as a run makes many of them.
+    """The readings of one ready replica, averaged over the policy's metrics window.
 
-    Rates are items per second, `utilization` is the busy share of its servers (0–1), `queued` and `in_service` are
-    items, `sessions` are streams that hold a slot. `latency_p95_s` is waiting and service, None without items.
+    Rates are items per second. `utilization` is the busy share of the replica's servers (0–1). `queued` and
+    `in_service` are items, `sessions` are streams that hold a slot. `latency_p95_s` is the p95 of waiting plus service,
+    None without items. `ready_since_s` is on the clock of `Snapshot.now_s`. It is a tuple because a run makes many.
     """
 
     ready_since_s: float
@@ -38,10 +39,10 @@ class ReplicaReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressReading:
-    """A pipeline's ingress, averaged over the policy's metrics window.
+    """The readings of a pipeline's ingress, averaged over the policy's metrics window.
 
-    `offered_rps` is items per second offered, `active_streams` the level of streams (0 with unit Requests). Latencies
-    are those of answered items from end to end, None without any.
+    `offered_rps` is the items per second offered. `active_streams` is the number of open streams (0 with unit
+    Requests). Latencies are end to end, of answered and lost items; None if there are none.
     """
 
     offered_rps: float
@@ -63,33 +64,34 @@ class DetailedSnapshot(Snapshot):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerDecision(Decision):
-    """A decision with its reason as text, because it has neither plan nor holds that would explain it."""
+    """A decision with its reason as text, because it has no plan and no holds from which to explain it."""
 
     reason: str
 
 
 class Hardware(Enum):
-    """Which placement of a stage an autoscaler of single Deployments acts on."""
+    """The placement of a stage that an autoscaler of single Deployments acts on."""
 
     FIRST = "first"
-    """The user's preference, as declared."""
+    """The first placement that the user declares."""
     CHEAPEST = "cheapest"
-    """The one with the lowest price per item at full batches, as price list and profile give it."""
+    """The placement with the lowest price per item at full batches, by initial prices and declared service times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneWorkloadSettings:
-    """What the user of an autoscaler of single Deployments chooses beside its own settings."""
+    """The settings of every autoscaler of single Deployments, besides its own."""
 
     hardware: Hardware = Hardware.FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Briefing:
-    """What is known before the run when a policy is set up.
+    """The input with which a policy is set up before a run.
 
-    `loads` is the offered load, and `changes` are the resources that faults will set. Only policies that plan from a
-    recording of the load may read them, and their module says so: the static peak, and InferLine for its sample.
+    `loads` is the offered load of each pipeline, and `changes` are the resources as faults will set them. Only policies
+    that plan from a recording of the load may read them, and their module says so: the static peak, InferLine for its
+    sample, and Sluice with a known load.
     """
 
     pipelines: tuple[PipelineSpec, ...]
@@ -100,9 +102,9 @@ class Briefing:
 
 
 class Autoscaler(Protocol):
-    """An autoscaler. Each run has a new one; it may hold state, as real ones do.
+    """An autoscaler, called every `interval_s` (at least 1 s) with readings averaged over `metrics_window_s`.
 
-    It is called every `interval_s` (at least 1 s) with readings averaged over `metrics_window_s`.
+    Each run makes a new one, which may hold state, as real autoscalers do.
     """
 
     @property
@@ -111,7 +113,7 @@ class Autoscaler(Protocol):
 
     @property
     def metrics_window_s(self) -> float:
-        """The time over which its readings are averaged, seconds."""
+        """The time over which readings are averaged, seconds."""
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
         """Return the decision for `snapshot`."""
@@ -122,7 +124,8 @@ def decision_of(
 ) -> AutoscalerDecision:
     """Return the decision that sets `desired` replicas, limited to each placement's declared bounds.
 
-    Placements that are not named keep their replicas. The decision has no pools, plan or profile, and sheds no load.
+    Placements that are not in `desired` keep their replicas. The decision has no pools, no plan and an empty profile,
+    and sheds no load.
     """
     return AutoscalerDecision(
         now_s=snapshot.now_s,

@@ -30,12 +30,12 @@ S = TypeVar("S")
 
 
 class InvalidPolicySettings(ValueError):
-    """Unknown or unfit settings of a policy; the message names policy, field, value and rule."""
+    """A setting of a policy is unknown or of the wrong type. The message names policy, field, value and rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Generic[S]):
-    """A policy: `default` are its documented settings, `make` returns its autoscaler for one run."""
+    """A policy and its settings: `default` are the documented ones, `make` returns a new autoscaler for a run."""
 
     name: str
     default: S
@@ -48,10 +48,10 @@ class Family(Generic[S]):
         return None if values is None else self.settings_of(values)
 
     def settings_of(self, values: Mapping[str, Any]) -> S:
-        """Return the default settings with some replaced by `values`, which are as in JSON.
+        """Return the default settings with those in `values`, given as in JSON, replaced.
 
         Raises:
-            InvalidPolicySettings: an unknown field, or a value of another type.
+            InvalidPolicySettings: a field is unknown, or a value has another type than the default.
         """
         known = {field.name: getattr(self.default, field.name) for field in fields(self.default)}  # type: ignore[arg-type]
         changed: dict[str, Any] = {}

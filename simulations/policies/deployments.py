@@ -1,7 +1,8 @@
-"""Single Deployments as baseline autoscalers see them: replicas, their readings, and the bounds of the replica count.
+"""Single Deployments, as baseline autoscalers see them: replicas, their readings, and bounds of the replica count.
 
 Most baselines act on one Deployment per stage. It is the stage's first placement: the user's preference, or the
 cheapest one where their settings say so (`simulations.experiment.hardware`). When its pool is full, pods stay pending.
+
 Such an autoscaler does not know that a stage needs at least one replica in total. So the first placement has a minimum
 of one where no placement declares a minimum.
 """
@@ -28,7 +29,10 @@ from simulations.policies.autoscaler import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One placement's Deployment: its state, the readings of its ready replicas, and the bounds of its replicas."""
+    """The Deployment of one placement. The autoscaler may set `least` to `most` replicas.
+
+    `replicas` has the readings of the ready replicas that report.
+    """
 
     pipeline: PipelineKey
     stage: StageSpec
@@ -59,12 +63,12 @@ class Deployment:
         return sum(replica.arrival_rate_rps for replica in self.replicas)
 
     def within(self, count: float) -> int:
-        """Return `count` limited to the bounds of the replicas."""
+        """Return `count` limited to `least` … `most`, as an integer."""
         return int(min(max(count, self.least), self.most))
 
 
 def first_placements(snapshot: DetailedSnapshot) -> Iterator[Deployment]:
-    """Yield the first placement of every stage whose workload exists."""
+    """Yield, for every stage, the first placement whose workload exists."""
     for state in snapshot.pipelines:
         for stage in state.spec.stages:
             yield from islice(_placements(snapshot, state, stage), 1)
@@ -94,10 +98,10 @@ def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSp
 
 
 def carried_out(state: PipelineState, stage: StageSpec, pool: PoolName, replicas: int) -> dict[PlacementName, int]:
-    """Return the replicas of a stage's placements when `pool` is to have `replicas`, limited to its bounds.
+    """Return the replicas to set for all placements of a stage, to move the stage to `replicas` replicas on `pool`.
 
-    Replicas on other pools stay until these are ready, and are then removed, as in a rolling update. Without a workload
-    on `pool` no replica count changes.
+    `replicas` is limited to the placement's maximum. Other pools keep their replicas until those on `pool` are ready,
+    and then go to their minimum, as in a rolling update. Without a workload on `pool` the result is empty.
     """
     existing = {
         placement.pool: (placement.prior, target)
@@ -116,9 +120,9 @@ def carried_out(state: PipelineState, stage: StageSpec, pool: PoolName, replicas
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:
     """Return a latency target per stage that splits `latency_s`, for autoscalers with targets per model.
 
-    Each stage gets the time of a batch of one on its first placement. The rest of the latency, on the longest path
-    through the stage, is split in proportion to the time of a full batch. Where batches of one already exceed the
-    latency, the whole of it is split in proportion to their times.
+    Each stage gets the time of a batch of one on its first placement. Of the latency that is left on the longest path
+    through the stage, it gets a share in proportion to the time of a full batch. If batches of one alone exceed the
+    latency, the whole latency is split in proportion to the times of batches of one.
     """
     lone = {stage.name: _batch_s(stage.placements[0], 1) for stage in spec.stages}
     full = {
@@ -145,9 +149,10 @@ def _longest_paths(spec: PipelineSpec, own: Mapping[StageName, float]) -> Mappin
 
 
 def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[StageName, float] | None:
-    """Return the items per second for every stage that follow from the load offered at the ingress; None if unknown.
+    """Return the items per second that every stage would get of the load offered at the ingress; None if unknown.
 
-    The declared pass ratios give them. Arrivals at a stage do not measure demand while an earlier stage refuses items.
+    They follow from the declared pass ratios. Arrivals at a stage would be too few while an earlier stage refuses
+    items.
     """
     reading = snapshot.ingress.get(spec.key)
     if reading is None:
@@ -156,7 +161,10 @@ def offered_rates(snapshot: DetailedSnapshot, spec: PipelineSpec) -> Mapping[Sta
 
 
 def slots_rate_rps(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> float:
-    """Return the items per second of as many streams as one replica has session slots; infinite without a limit."""
+    """Return the items per second that one replica's session slots allow; infinite if slots do not limit the rate.
+
+    It is the rate at `stage` of as many streams as the replica has slots.
+    """
     slots = placement.prior.session_slots
     if slots is None or spec.unit is not DemandUnit.STREAMS:
         return math.inf

@@ -1,10 +1,10 @@
 """NVIDIA Dynamo's SLA planner: predicted load divided by one engine's capacity within the SLA, and a reactive loop.
 
-After components/src/dynamo/planner/core/{throughput_scaling,load_scaling,budget,load/predictors}.py and
+Modelled on components/src/dynamo/planner/core/{throughput_scaling,load_scaling,budget,load/predictors}.py and
 config/defaults.py of ai-dynamo/dynamo.
 
 Mapping to speech: each stage's first placement is an engine type, an item a request, the latency target the stage's
-share of the end-to-end SLA. Load is counted at the ingress, the original's frontend, and reaches a stage by the
+part of the end-to-end SLA. Load is counted at the ingress, the original's frontend; the load of a stage follows by the
 declared pass ratios. The original's profiling sweep, which finds the rate at which one engine's mean latency reaches
 the target, is done on this project's latency model of one replica, bounded by its session slots as the original's is
 by its KV cache. The GPU budget is the pool's instances. The predictors are those that need no model library: the
@@ -42,17 +42,21 @@ _MEDIAN = 50.0  # the model needs a percentile, though only its mean is used
 
 
 class Predictor(Enum):
-    """How the load of the next interval is predicted."""
+    """The way in which the load of the next interval is predicted."""
 
     CONSTANT = "constant"
-    """The same as in the last one."""
+    """The same load as in the last interval."""
     KALMAN = "kalman"
-    """Level and trend, filtered."""
+    """Level plus trend, by a Kalman filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamoSettings(OneWorkloadSettings):
-    """Defaults of SLAPlannerDefaults, but for the predictor."""
+    """The settings of Dynamo's SLA planner, with the defaults of its `SLAPlannerDefaults` except for `predictor`.
+
+    `sla_share` is the share of the SLA's latency that is planned for. Every `throughput_interval_s` the throughput loop
+    sets replicas for the predicted load. With `load_scaling` the reactive loop corrects them every `load_interval_s`.
+    """
 
     sla_share: float = 1.0
     predictor: Predictor = Predictor.KALMAN
@@ -70,7 +74,7 @@ class DynamoSettings(OneWorkloadSettings):
 
 @dataclass(slots=True)
 class Kalman:
-    """A Kalman filter with a local linear trend: observe one value, predict the next."""
+    """A Kalman filter with a local linear trend, which predicts the next value of a series."""
 
     settings: DynamoSettings
     _state: tuple[float, float] | None = None
@@ -94,25 +98,25 @@ class Kalman:
         self._covariance = (p00 - p00 * p00 / gain, p01 - p00 * p01 / gain, p11 - p01 * p01 / gain)
 
     def predict(self) -> float:
-        """Return the next value; 0 before the first."""
+        """Return the prediction of the next value, at least 0; 0 before the first observation."""
         return 0.0 if self._state is None else max(0.0, self._state[0] + self._state[1])
 
 
 @dataclass(slots=True)
 class LatencyRegression:
-    """Latency (s) of a worker by the items it holds: least squares over the newest samples."""
+    """A worker's latency (s) as a linear function of the items it holds, by least squares over the newest samples."""
 
     settings: DynamoSettings
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
 
     def observe(self, items: float, latency_s: float) -> None:
-        """Add one worker's reading."""
+        """Add the reading of one worker: the items that it holds, and their latency in seconds."""
         self._samples.append((items, latency_s))
         while len(self._samples) > self.settings.load_samples:
             self._samples.popleft()
 
     def line(self) -> Callable[[float], float] | None:
-        """Return the latency as a function of the items at the worker; None with too few samples, or equal ones."""
+        """Return the latency (s) as a function of the items held; None if samples are too few, or do not differ."""
         count = len(self._samples)
         if count < self.settings.load_min_observations:
             return None
@@ -126,7 +130,10 @@ class LatencyRegression:
 
 
 def throughput_replicas(demand_rps: float, *, engine_rps: float, least_s: float, target_s: float, least: int) -> int:
-    """Return the replicas for a predicted load; `least_s` is an idle engine's latency, a floor if beyond the SLA."""
+    """Return the replicas for a predicted load, at least `least`; `engine_rps` is the capacity of one engine.
+
+    If the latency of an idle engine, `least_s`, exceeds `target_s`, their ratio is a minimum of the replicas too.
+    """
     floor = ceil(least_s / target_s) if least_s > target_s else 1
     return max(ceil(demand_rps / engine_rps), floor, least)
 
@@ -134,10 +141,11 @@ def throughput_replicas(demand_rps: float, *, engine_rps: float, least_s: float,
 def load_replicas(
     loads: Sequence[float], regression: LatencyRegression, *, target_s: float, sensitivity: float
 ) -> int | None:
-    """Return the desired replicas of the reactive loop for workers with `loads` items; None without an estimate.
+    """Return the desired replicas of the reactive loop; `loads` has the items at each worker. None without an estimate.
 
-    One more when every worker is above the target; one fewer when each, with the load of one spread over the others,
-    stays within `sensitivity` of what the target leaves for the queue.
+    One more when every worker's estimated latency is above the target. One fewer when, with the load of one worker
+    spread over the others, each stays within the share `sensitivity` of the latency that the target leaves for the
+    queue.
     """
     estimate = regression.line()
     if not loads or estimate is None:
@@ -155,9 +163,10 @@ def load_replicas(
 
 
 def within_budget(wanted: Sequence[int], units: Sequence[float], least: Sequence[int], budget: float) -> list[int]:
-    """Return the replicas of components that share `budget`: all shrink in proportion, the last takes the rest.
+    """Return the replicas of components that share `budget`; if `wanted` does not fit, all shrink in proportion.
 
-    `units` is the budget that one replica of each takes. All are 0 when not even `least` of each fit.
+    The last component takes the rest. `units[i]` is the budget that one replica of component i takes. All are 0 when
+    not even the `least` replicas of all components fit.
     """
     total = sum(count * unit for count, unit in zip(wanted, units, strict=True))
     if total <= budget + 1e-9:
@@ -190,7 +199,7 @@ class _Component:
 
 
 class Dynamo:
-    """One component per stage; budgets are shared by the components of a pool."""
+    """The baseline `dynamo`: one component per stage; the components of a pool share its instances as their budget."""
 
     def __init__(self, settings: DynamoSettings) -> None:
         self._settings = settings
@@ -201,7 +210,7 @@ class Dynamo:
         self._planned_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the planner."""
+        """Return the decision with the planner's desired replicas."""
         works = list(first_placements(snapshot))
         specs = {state.spec.key: state.spec for state in snapshot.pipelines}
         rates = {key: offered_rates(snapshot, spec) for key, spec in specs.items()}
@@ -264,7 +273,7 @@ class Dynamo:
         return work.within(max(current if wanted is None else wanted, component.floor))
 
     def _planned(self, component: _Component) -> int | None:
-        """Return the desired replicas of the throughput loop; None without traffic."""
+        """Return the desired replicas of the throughput loop; None if there was no traffic since its last plan."""
         offered = component.offered
         component.offered = []
         if not offered or not any(offered):
@@ -284,9 +293,9 @@ class Dynamo:
 
 
 def profiled(work: Deployment, target_s: float) -> tuple[float, float]:
-    """Return the largest rate (items/s) at which one replica's mean latency meets the target, and its least one (s).
+    """Return the largest rate (items/s) at which one replica's mean latency meets `target_s`, and its idle latency (s).
 
-    Where even an idle replica is slower than the target, the rate is its capacity.
+    If even an idle replica is slower than the target, the rate is the replica's capacity.
     """
     placement = work.placement.prior
     batch = placement.batch_sizes[-1]

@@ -1,13 +1,15 @@
 """The Flink Kubernetes Operator's autoscaler (DS2): true processing rates, and target rates along the topology.
 
-After flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
+Modelled on flink-autoscaler/src/main/java/org/apache/flink/autoscaler/{ScalingMetricEvaluator,JobVertexScaler,
 ScalingExecutor,DelayedScaleDown}.java and AutoScalerOptions.java of apache/flink-kubernetes-operator.
 
-Mapping to speech: a pipeline is a job, each stage's first placement a vertex, a replica a subtask. Its completion rate
-is its input rate. A stage without predecessor is a source: its waiting items are the lag, and what the ingress offers
-is its input and the growth of that lag, in which shed items count as well. A join sees an item once, so its rate is
-that of one branch, where Flink adds up inputs. Adding a replica causes no restart, so the restart time is 0, where a
-job's is 5 minutes. Items are lost after seconds here, so the original's handling of minutes of backlog never applies.
+Mapping to speech: a pipeline is a job, the first placement of each stage a vertex, a replica a subtask. The input rate
+of a vertex is the rate at which its replicas complete items. A stage without predecessor is a source, and its waiting
+items are the lag. The target rate of a source is the rate offered at the ingress, shed items included; Flink adds the
+growth of the lag to the input rate instead. A join gets an item once, after all branches, so its target rate is that of
+the branch with the highest one; Flink adds up the inputs. A new replica needs no restart, so the restart time is 0; for
+a Flink job it is 5 minutes. Items are lost after seconds here, so the original's rules for a backlog of minutes never
+apply.
 """
 
 import math
@@ -28,7 +30,10 @@ from simulations.policies.deployments import Deployment, ceil, first_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlinkSettings(OneWorkloadSettings):
-    """Defaults of AutoScalerOptions; metrics are collected every 15 s, the job's reconcile period."""
+    """The settings of Flink's autoscaler, with the defaults of AutoScalerOptions except `restart_s`.
+
+    Metrics are collected every 15 s, the reconcile period of a job.
+    """
 
     target_utilization: float = 0.7
     utilization_boundary: float = 0.3
@@ -44,7 +49,11 @@ class FlinkSettings(OneWorkloadSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VertexRates:
-    """One vertex over the metrics window: rates are items per second, `busy` is the busiest subtask's share."""
+    """One vertex over the metrics window; rates are in items/s.
+
+    `busy` is the share of time (0–1) that the busiest subtask works. `target_rps` is the rate to process, and
+    `catch_up_rps` the rate to add to work off the lag.
+    """
 
     parallelism: int
     input_rps: float
@@ -54,11 +63,11 @@ class VertexRates:
 
     @property
     def true_rps(self) -> float:
-        """Return the true processing rate: the rate if it were busy all the time."""
+        """Return the true processing rate (items/s): the rate if the vertex were busy all the time."""
         return self.input_rps / self.busy if self.busy > 0 and self.input_rps > 0 else math.inf
 
     def required_rps(self, utilization: float, settings: FlinkSettings, *, with_restart: bool) -> float:
-        """Return the capacity that serves the target rate at `utilization` and catches up in time."""
+        """Return the capacity (items/s) that serves the target rate at `utilization` and works off the lag in time."""
         if utilization <= 0:
             return math.inf
         catch_up_rps = self.catch_up_rps
@@ -76,7 +85,7 @@ def target_parallelism(vertex: VertexRates, settings: FlinkSettings) -> int:
 
 
 def outside_bounds(vertex: VertexRates, settings: FlinkSettings) -> bool:
-    """Whether the vertex runs above or below the utilisation band."""
+    """Return whether the vertex runs above or below the utilisation band."""
     low = settings.target_utilization - settings.utilization_boundary
     high = settings.target_utilization + settings.utilization_boundary
     return vertex.true_rps < vertex.required_rps(high, settings, with_restart=False) or (
@@ -86,7 +95,7 @@ def outside_bounds(vertex: VertexRates, settings: FlinkSettings) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One vertex at one collection: items/s taken in and offered, waiting items, and the busiest subtask's share."""
+    """One vertex at one collection: items/s processed and offered, waiting items, busy share of the busiest subtask."""
 
     input_rps: float
     offered_rps: float
@@ -95,7 +104,7 @@ class Sample:
 
 
 Collection = tuple[float, Mapping[PlacementName, Sample]]
-"""The time in seconds, and the sample of every vertex of the job."""
+"""One collection of metrics: its time in seconds, and the sample of every vertex of the job."""
 
 
 def evaluate(
@@ -103,8 +112,9 @@ def evaluate(
 ) -> dict[PlacementName, VertexRates]:
     """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
 
-    The target of a source is its offered rate, and it catches up on its lag. The target and catch-up rate of any other
-    vertex are those of its predecessor, times the items offered to it per input item of the predecessor.
+    A source has its offered rate as target rate, and catches up on its lag. The target and catch-up rate of any other
+    vertex are its predecessor's, times the items offered to the vertex per input item of the predecessor; of several
+    predecessors the highest result counts.
     """
 
     def mean(values: Iterable[float]) -> float:
@@ -135,7 +145,7 @@ def evaluate(
 
 @dataclass(slots=True)
 class Job:
-    """One pipeline's autoscaler: the collections since it settled, and the delayed reductions."""
+    """The autoscaler of one pipeline. `settled_s` is the time of its last scaling, or of its start."""
 
     settings: FlinkSettings
     settled_s: float
@@ -192,7 +202,7 @@ def _sample(own: Deployment, entry_rps: float) -> Sample:
 
 
 class Flink:
-    """One job per pipeline."""
+    """The baseline `flink`: one job per pipeline."""
 
     def __init__(self, settings: FlinkSettings) -> None:
         self._settings = settings
@@ -200,7 +210,7 @@ class Flink:
         self._jobs: dict[PipelineKey, Job] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the parallelism of every job."""
+        """Return the decision with the parallelism of every vertex as its replicas."""
         jobs: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             jobs.setdefault(work.pipeline, []).append(work)

@@ -1,6 +1,6 @@
 """Kubernetes' HorizontalPodAutoscaler (autoscaling/v2).
 
-After pkg/controller/podautoscaler/{replica_calculator,horizontal}.go and the defaults of pkg/apis/autoscaling/v2.
+Modelled on pkg/controller/podautoscaler/{replica_calculator,horizontal}.go and the defaults of pkg/apis/autoscaling/v2.
 
 Mapping to speech: each stage's first placement has an HPA on a Resource metric. A replica's busy share is taken as its
 CPU utilisation; the target is the 50 % of the documentation's walkthrough. A pod that became ready less than a metrics
@@ -20,10 +20,11 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpaBehavior:
-    """`spec.behavior`, with its defaults: how fast desired replicas may follow.
+    """`spec.behavior` of an HPA, with its defaults: how fast desired replicas follow the recommendations.
 
     Scaling up is limited to the larger of `up_pods` and `up_share` of the replicas per `period_s`; scaling down is not
-    limited. The lowest recommendation within `up_window_s` counts up, the highest within `down_window_s` down.
+    limited. To scale up, the lowest recommendation of the last `up_window_s` counts; to scale down, the highest one of
+    the last `down_window_s`.
     """
 
     up_window_s: float = 0.0
@@ -35,7 +36,11 @@ class HpaBehavior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpaSettings(OneWorkloadSettings):
-    """Defaults: kube-controller-manager (sync 15 s, tolerance 10 %), metrics-server (15 s), walkthrough (50 %)."""
+    """The settings of the baseline `hpa`.
+
+    The defaults are those of kube-controller-manager (sync 15 s, tolerance 10 %) and metrics-server (15 s), and the
+    target of the documentation's walkthrough (50 %).
+    """
 
     target_utilization: float = 0.5
     tolerance: float = TOLERANCE
@@ -47,11 +52,11 @@ class HpaSettings(OneWorkloadSettings):
 def resource_replicas(
     values: Sequence[float], *, target: float, current: int, missing: int, unready: int, tolerance: float = TOLERANCE
 ) -> int | None:
-    """Return the replicas that bring the mean of `values`, those of ready pods, to `target`.
+    """Return the replicas that bring the mean utilisation of ready pods, `values`, to `target`; None without values.
 
-    `missing` pods are ready without a sample: they count as fully used on the way down and as idle on the way up.
-    `unready` ones count as idle on the way up and not at all on the way down. None without any sample. `current` is
-    returned for a change within the tolerance, and for one whose direction the filled-in values reverse.
+    `missing` pods are ready but have no sample. They count as fully used when scaling down, as idle when scaling up.
+    `unready` pods count as idle when scaling up, and not at all when scaling down. The result is `current` if the
+    change is within the tolerance, or if the values assumed for these pods reverse its direction.
     """
     if not values:
         return None
@@ -70,7 +75,10 @@ def resource_replicas(
 
 
 def average_value_replicas(total: float, *, target: float, current: int, tolerance: float = TOLERANCE) -> int:
-    """Return the replicas for an External metric of `total` with a target average of `target` per replica."""
+    """Return the replicas for an External metric whose value is `total`, with a target average of `target` per replica.
+
+    The result is `current` if the change is within the tolerance.
+    """
     if current > 0 and _within(total / (target * current), tolerance):
         return current
     return ceil(total / target)
@@ -82,14 +90,14 @@ def _within(ratio: float, tolerance: float) -> bool:
 
 @dataclass(slots=True)
 class HpaControl:
-    """The state of an HPA for its workload, and how its recommendations become replicas."""
+    """The state of one HPA; `replicas` turns its recommendations into replicas."""
 
     behavior: HpaBehavior
     _recommendations: list[tuple[float, int]] = field(default_factory=list)
     _added: list[tuple[float, int]] = field(default_factory=list)
 
     def replicas(self, now_s: float, recommended: int, *, current: int, least: int, most: int) -> int:
-        """Return the desired replicas: stabilised, limited in speed, within the bounds."""
+        """Return the desired replicas: `recommended`, stabilised, limited in speed and to `least` … `most`."""
         behavior = self.behavior
         up = recommended >= current
         window_s = behavior.up_window_s if up else behavior.down_window_s
@@ -110,14 +118,14 @@ class HpaControl:
 
 
 class HpaControls:
-    """The HPAs of several workloads."""
+    """The HPAs of several workloads, all with the same behavior."""
 
     def __init__(self, behavior: HpaBehavior) -> None:
         self._behavior = behavior
         self._controls: dict[PlacementName, HpaControl] = {}
 
     def replicas(self, work: Deployment, now_s: float, recommended: int | None) -> int:
-        """Return the desired replicas of a workload's HPA; the current ones without a recommendation."""
+        """Return the desired replicas of a workload's HPA; the current ones if `recommended` is None."""
         current = work.target.desired
         if recommended is None:
             return work.within(current)

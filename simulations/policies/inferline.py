@@ -1,6 +1,6 @@
 """InferLine: a planner for a sample of the load, and a tuner that follows traffic envelopes.
 
-After D. Crankshaw et al., "InferLine: latency-aware provisioning and scaling for prediction serving pipelines",
+Modelled on D. Crankshaw et al., "InferLine: latency-aware provisioning and scaling for prediction serving pipelines",
 SoCC '20, §4 (planner) and §5 (tuner).
 
 Mapping to speech: a stage is a model, its placements are the hardware choices. As in the paper's evaluation, the
@@ -34,7 +34,10 @@ LONGEST_WINDOW_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferlineSettings:
-    """The paper's values. `sla_share` is the part of the SLA that the planner plans for."""
+    """The settings of `inferline`, with the paper's values. `sla_share` is the share of the SLA that is planned for.
+
+    `sample_share` is the part of the run, from its beginning, that the planner knows as its sample.
+    """
 
     sla_share: float = 1.0
     sample_share: float = 0.25
@@ -48,7 +51,8 @@ class InferlineSettings:
 class Model:
     """The plan for one model: the hardware, the replicas, and the rates that the tuner needs.
 
-    `visits` is the scale factor, items per item at the entry; `replica_rps` is the capacity of one replica.
+    `visits` is the paper's scale factor: items at the model per item at the entry. `replica_rps` is the capacity of one
+    replica in items/s.
     """
 
     stage: StageName
@@ -63,14 +67,14 @@ class Model:
 
 
 def replicas_for(rate_rps: float, model: Model, ratio: float) -> int:
-    """Return the replicas of `model` for `rate_rps` at the entry, at this provisioning ratio."""
+    """Return the replicas of `model` for `rate_rps` items/s at the entry, with the provisioning ratio `ratio`."""
     return max(1, ceil(rate_rps * model.visits / (model.replica_rps * ratio)))
 
 
 def envelope(rates_rps: Sequence[float] | NDArray[np.float64]) -> dict[int, float]:
-    """Return the highest mean rate (items/s) over windows of 1, 2, 4, … seconds and of the longest.
+    """Return, by window length in seconds (`windows_s`), the highest mean rate (items/s) over any such window.
 
-    `rates_rps` has one entry per second; windows longer than it are left out.
+    `rates_rps` has one value per second; windows that are longer than `rates_rps` are left out.
     """
     total = np.concatenate([[0.0], np.cumsum(rates_rps)])
     return {
@@ -81,7 +85,7 @@ def envelope(rates_rps: Sequence[float] | NDArray[np.float64]) -> dict[int, floa
 
 
 def windows_s() -> list[int]:
-    """Return the windows of an envelope: each twice the one before, the longest last."""
+    """Return the window lengths of an envelope in seconds: 1, 2, 4, …, and `LONGEST_WINDOW_S` last."""
     windows = [1]
     while windows[-1] * 2 < LONGEST_WINDOW_S:
         windows.append(windows[-1] * 2)
@@ -91,9 +95,10 @@ def windows_s() -> list[int]:
 def plan(problem: Pipeline, prices: Mapping[PoolName, float]) -> dict[PlacementKey, int]:
     """Return replicas on one hardware type per stage that serve `problem` within its SLA, made cheaper greedily.
 
-    `prices` are USD per instance and hour. It begins with the fastest hardware, and adds a replica to the stage with
-    the least capacity until the SLA is met. Then it takes the step that saves most and still meets the SLA, again and
-    again: a replica fewer, or cheaper hardware for a stage. Where no allocation meets the SLA, the largest one tried.
+    `prices` are in USD per instance and hour. The plan begins with the fastest hardware; the stage with the least
+    capacity gets another replica until the SLA is met. Then, as long as there is one, the step is taken that saves most
+    and still meets the SLA: a replica fewer, or cheaper hardware for a stage. If no allocation meets the SLA, the
+    result is the largest one tried.
     """
     chosen = {stage.name: (min(stage.placements, key=lambda own: own.service.mean_s(1)), 1) for stage in problem.stages}
     while not _feasible(problem, chosen):
@@ -117,7 +122,7 @@ _Chosen = dict[StageName, tuple[Placement, int]]
 def _cheaper(
     problem: Pipeline, chosen: _Chosen, stage: Stage, prices: Mapping[PoolName, float]
 ) -> list[tuple[float, StageName, Placement, int]]:
-    """Return the steps of one stage that keep the SLA, each with what it saves per hour."""
+    """Return the steps of one stage that keep the SLA, each with the USD per hour that it saves."""
     placement, count = chosen[stage.name]
     cost = count * _price(placement, prices)
     steps: list[tuple[float, StageName, Placement, int]] = []
@@ -156,7 +161,10 @@ def _feasible(problem: Pipeline, chosen: _Chosen) -> bool:
 
 @dataclass(slots=True)
 class Tuner:
-    """Follows the traffic of one pipeline from its plan; `planned` is the sample's envelope, items/s at the entry."""
+    """Adapts the replicas of one pipeline's plan to its traffic.
+
+    `planned_rps` is the rate that was planned for, and `planned` the envelope of the sample, in items/s at the entry.
+    """
 
     settings: InferlineSettings
     models: Sequence[Model]
@@ -185,7 +193,7 @@ class Tuner:
         return self.current
 
     def _reduced(self, rates: Sequence[float]) -> dict[PlacementKey, int]:
-        """Return fewer replicas where the highest rate of the recent bins needs fewer."""
+        """Return the replicas, with fewer where the highest rate of the bins in the down window needs fewer."""
         settings = self.settings
         if len(rates) < settings.down_window_s:
             return dict(self.current)
@@ -200,7 +208,7 @@ class Tuner:
 
 
 class Inferline:
-    """One plan and one tuner per pipeline."""
+    """The baseline `inferline`: one plan and one tuner per pipeline."""
 
     def __init__(self, settings: InferlineSettings, briefing: Briefing) -> None:
         self._settings = settings
@@ -210,7 +218,7 @@ class Inferline:
         self._tuners: dict[PipelineKey, Tuner] = {}
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the tuners. Other placements keep theirs until the planned ones are ready."""
+        """Return the decision with the tuners' replicas. Other placements keep theirs until planned ones are ready."""
         desired: dict[PlacementName, int] = {}
         for state in snapshot.pipelines:
             tuner = self._tuners.get(state.spec.key) or self._planned(state.spec, snapshot.now_s)
@@ -251,7 +259,7 @@ class Inferline:
 
 
 def entry_rates(load: Schedule, spec: PipelineSpec, until_s: float) -> NDArray[np.float64]:
-    """Return the items per second that a load offers at the entry, one entry per second until `until_s`."""
+    """Return the items/s that a load offers at the pipeline's entry, one value per second until `until_s`."""
     seconds = np.arange(int(until_s), dtype=np.float64)
     if spec.unit is DemandUnit.STREAMS:
         level = load.active(seconds + 0.5)

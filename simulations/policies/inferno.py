@@ -1,16 +1,16 @@
 """llm-inferno's optimizer: a queueing model sizes every server, a greedy algorithm divides limited accelerators.
 
-After pkg/analyzer/queueanalyzer.go, pkg/core/allocation.go and pkg/solver/greedy.go of llm-inferno/optimizer.
+Modelled on pkg/analyzer/queueanalyzer.go, pkg/core/allocation.go and pkg/solver/greedy.go of llm-inferno/optimizer.
 
 Mapping to speech: a stage is a server, a pool an accelerator type, an item a request of one step. A replica that
 serves c batches of at most b items holds N = c·b items at once and completes them at rate n / (fixed + n/c · perItem).
-The time to first token is the mean of waiting and service, its target the stage's share of the end-to-end SLA
-(`sla_share` of it in all), less the time that a batch waits to fill, which the model leaves out. Where a stage holds
-session slots they bound a replica's rate, as memory bounds the batch of the original. The arrival rate is the one
-offered at the ingress, by the declared pass ratios. As in the original, a stage runs on one pool at a time, targets
-are means, budgets are unknown. A stage that changes pools keeps the old replicas until the new ones are ready, as a
-rolling update does. The original's tuner of the service law is left out: the simulation uses the declared law, faults
-aside.
+The time to first token is the mean of waiting plus service. Its target is the stage's part of `sla_share` × the
+end-to-end SLA, less the time that a batch waits to fill, which the model leaves out. Where a stage holds session slots
+they bound a replica's rate, as memory bounds the batch of the original. The arrival rate follows from the rate offered
+at the ingress and the declared pass ratios. As in the original, a stage runs on one pool at a time, targets are means,
+and budgets are ignored. A stage that changes pools keeps the old replicas until the new ones are ready, as a rolling
+update does. The original's tuner of the service law is left out, because the simulation uses the declared law, except
+in faults.
 """
 
 import math
@@ -58,7 +58,10 @@ class Saturation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfernoSettings:
-    """Defaults of pkg/config/defaults.go; the control loop's period is 60 s."""
+    """The settings of `inferno`, with the defaults of pkg/config/defaults.go; the control loop's period is 60 s.
+
+    `sla_share` is the share of the SLA's latency that is planned for.
+    """
 
     sla_share: float = 1.0
     saturation: Saturation = Saturation.NONE
@@ -67,7 +70,7 @@ class InfernoSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """The steady state of a server: mean items in service, and mean seconds of service and of waiting."""
+    """The steady state of a queue: mean number of items in service, mean seconds of service and of waiting."""
 
     in_service: float
     service_s: float
@@ -75,7 +78,7 @@ class QueueState:
 
 
 def steady_state(service_rps: Array, arrival_rps: float) -> QueueState:
-    """Solve the M/M/1 queue with state-dependent rate and room for 10 · N items to wait.
+    """Return the steady state of an M/M/1 queue with state-dependent service rate and room for 10 · N items to wait.
 
     `service_rps[n - 1]` is the rate at which n items complete, shape (N,), items per second.
     """
@@ -114,7 +117,7 @@ def largest_rate(service_rps: Array, target: float, measure: Callable[[QueueStat
 
 
 def service_rates(placement: Placement) -> Array:
-    """Return the rate at which 1, 2, … items complete on one replica, items per second, shape (N,)."""
+    """Return the rates (items/s) at which one replica completes items when it holds 1, 2, …, N of them, shape (N,)."""
     items = np.arange(1, placement.concurrency * placement.batch_sizes[-1] + 1, dtype=np.float64)
     law = placement.service
     return items / (law.fixed_s + law.per_item_s * items / placement.concurrency)
@@ -122,25 +125,35 @@ def service_rates(placement: Placement) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A server on one accelerator type: replicas, its cost per hour, and its value, which includes the move there."""
+    """A possible allocation of a server: `replicas` on one accelerator type, their cost (USD per hour) and value.
+
+    A lower value is better; see `transition_value`.
+    """
 
     accelerator: str
     replicas: int
     units: Fraction
-    """Of the accelerator, per replica."""
+    """Units of the accelerator that one replica takes."""
     cost: float
     value: float
 
 
 def transition_value(*, cost: float, current_cost: float, same_accelerator: bool) -> float:
-    """Return the value of an allocation to a server that costs `current_cost` now: less is better."""
+    """Return the value of an allocation that costs `cost` to a server that costs `current_cost` now; less is better.
+
+    Costs are in USD per hour. Another accelerator type than now has a penalty.
+    """
     penalty = 0.0 if same_accelerator else _TRANSITION_PENALTY * (current_cost + cost)
     return penalty + cost - current_cost
 
 
 @dataclass(slots=True)
 class Server:
-    """A server in the queue of the greedy algorithm: its candidates, sorted by value, and its rank."""
+    """A stage in the queue of the greedy algorithm; the original calls it a server.
+
+    `candidates` are its possible allocations, sorted by value, the best (lowest) first; the next one to try is at
+    `index`. A lower `priority` number comes first. `order` is the sort key in the queue, which `rank` sets.
+    """
 
     name: str
     priority: int
@@ -153,7 +166,10 @@ class Server:
         self.rank()
 
     def rank(self) -> None:
-        """Set the order: priority first, then the larger regret, then the larger value."""
+        """Set `order`: by priority, then the larger regret, then the larger value.
+
+        The regret is the value of the next candidate less the value of the one at `index`.
+        """
         following = self.index + 1
         value = self.candidates[self.index].value
         regret = self.candidates[following].value - value if following < len(self.candidates) else math.inf
@@ -163,7 +179,10 @@ class Server:
 def divide(
     servers: Sequence[Server], capacity: Mapping[str, Fraction], saturation: Saturation
 ) -> dict[str, Allocation]:
-    """Return the allocation of each server within `capacity` (units per accelerator type); some may get none."""
+    """Return the allocations of the servers by name, within `capacity` (units per accelerator type).
+
+    Servers for which nothing fits are left out.
+    """
     free = dict(capacity)
     queue = sorted((server for server in servers if server.candidates), key=lambda server: server.order)
     taken: dict[str, Allocation] = {}
@@ -208,7 +227,10 @@ def _leftovers(servers: Sequence[Server], free: dict[str, Fraction]) -> dict[str
 
 
 class Inferno:
-    """Sizes all stages every period and applies the result at once."""
+    """The baseline `inferno`: every `interval_s` it sizes all stages anew, without step limits or delays.
+
+    Only a change of pool takes longer: old replicas stay until the new ones are ready.
+    """
 
     def __init__(self, settings: InfernoSettings) -> None:
         self._settings = settings

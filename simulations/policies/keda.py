@@ -1,6 +1,6 @@
-"""KEDA: an HPA that it generates, on an External metric with a target average per replica.
+"""KEDA: the HPA that it generates, on an External metric with a target average per replica.
 
-After kedacore/keda (ScaledObject, scalers) and the AverageValue rule of Kubernetes' replica calculator.
+Modelled on kedacore/keda (ScaledObject, scalers) and the AverageValue rule of Kubernetes' replica calculator.
 
 Mapping to speech: the trigger counts the items of a stage's first placement that wait or are in service, as the SQS
 scaler counts messages waiting and in flight; the target is its default, 5 per replica. KEDA's own part, scaling between
@@ -18,7 +18,11 @@ from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_rep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KedaSettings(OneWorkloadSettings):
-    """Defaults: `queueLength: 5` and `scaleOnInFlight: true` of the SQS scaler, the HPA's sync period and behaviour."""
+    """The settings of the baseline `keda`.
+
+    The defaults are `queueLength: 5` and `scaleOnInFlight: true` of the SQS scaler, and the HPA's sync period and
+    behaviour.
+    """
 
     target_ongoing: float = 5.0
     interval_s: float = 15.0

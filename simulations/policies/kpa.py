@@ -1,10 +1,10 @@
 """Knative Serving's autoscaler (KPA): stable and panic windows over the concurrency of a revision.
 
-After pkg/autoscaler/scaling/autoscaler.go and config/core/configmaps/autoscaler.yaml of knative/serving.
+Modelled on pkg/autoscaler/scaling/autoscaler.go and config/core/configmaps/autoscaler.yaml of knative/serving.
 
 Mapping to speech: each stage's first placement is a revision. A replica's concurrency is its items that wait or are in
 service, as the queue-proxy counts requests; `containerConcurrency` is its concurrency times its largest
-batch. The mean over the scraped replicas is taken for all that are ready. A stage never goes to zero.
+batch. All ready replicas are assumed to have the mean of the scraped ones. A stage never goes to zero.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KpaSettings(OneWorkloadSettings):
-    """Defaults of config-autoscaler. `tick-interval` is 2 s."""
+    """The settings of `kpa`, with the defaults of config-autoscaler; its `tick-interval` is 2 s."""
 
     target_utilization: float = 0.7
     stable_window_s: float = 60.0
@@ -31,9 +31,10 @@ class KpaSettings(OneWorkloadSettings):
 
 @dataclass(slots=True)
 class KpaScaler:
-    """The decider of one revision; `target` is the concurrency wanted per replica.
+    """The decider of one revision. `target` is the concurrency wanted per replica, in items.
 
-    It starts in panic mode with more than one replica ready, so that it does not scale down before it has data.
+    It is in panic mode if `panic_since_s` is set; `panic_most` is the most replicas that it wanted since. It starts in
+    panic mode if more than one replica is ready, so that it does not scale down before it has data.
     """
 
     settings: KpaSettings
@@ -43,7 +44,11 @@ class KpaScaler:
     _decided: list[tuple[float, int]] = field(default_factory=list)
 
     def scale(self, now_s: float, *, stable: float, panic: float, ready: int) -> int:
-        """Return the replicas for the revision's concurrency over the stable and over the panic window."""
+        """Return the desired replicas.
+
+        `stable` and `panic` are the items at the revision, averaged over the stable and over the panic window. `ready`
+        is the number of ready replicas.
+        """
         settings = self.settings
         base = max(1, ready)
         highest = ceil(settings.max_scale_up_rate * base)

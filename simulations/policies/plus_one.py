@@ -1,8 +1,8 @@
-"""One more replica for the slowest stage: the simplest rule, as a baseline.
+"""The baseline `plus-one`, the simplest rule: one more replica for the slowest stage.
 
 The rule is this project's own. While the end-to-end p95 is above the SLA, the first placement of the stage whose
-own p95 is the highest gets one replica more per tick; when it has been below half of the SLA for a cooldown, the least
-utilised stage gets one fewer.
+own p95 is the highest gets one replica more per decision. When the end-to-end p95 has been below half of the SLA for a
+cooldown, the least utilised stage gets one replica fewer.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from simulations.policies.deployments import Deployment, first_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlusOneSettings(OneWorkloadSettings):
-    """`up_share` and `down_share` are parts of the SLA: more replicas above the one, fewer below the other."""
+    """The settings of `plus-one`: replicas are added above `up_share` × SLA, and removed below `down_share` × SLA."""
 
     up_share: float = 1.0
     down_share: float = 0.5
@@ -32,14 +32,14 @@ class PlusOneSettings(OneWorkloadSettings):
 
 
 def slowest(stages: Sequence[Deployment]) -> Deployment | None:
-    """Return the stage with the slowest replica; None when no replica has served an item."""
+    """Return the stage whose replica has the highest p95 latency; None when no replica has served an item."""
     known = [(_p95_s(work), work) for work in stages]
     seen = [(p95_s, work) for p95_s, work in known if p95_s is not None]
     return max(seen, key=lambda pair: pair[0])[1] if seen else None
 
 
 def idlest(stages: Sequence[Deployment]) -> Deployment | None:
-    """Return the stage with the lowest utilisation among those above their minimum; None without one."""
+    """Return the stage with the lowest utilisation among those above their minimum; None if there is none."""
     able = [work for work in stages if work.replicas and work.target.desired > work.least]
     if not able:
         return None
@@ -47,7 +47,7 @@ def idlest(stages: Sequence[Deployment]) -> Deployment | None:
 
 
 class PlusOne:
-    """Applies the rule to every pipeline."""
+    """Applies the rule of this module to every pipeline."""
 
     def __init__(self, settings: PlusOneSettings) -> None:
         self._settings = settings

@@ -1,9 +1,10 @@
 """Ray Serve's default autoscaling policy: ongoing requests per replica, with delays.
 
-After python/ray/serve/autoscaling_policy.py and AutoscalingConfig of ray-project/ray.
+Modelled on python/ray/serve/autoscaling_policy.py and AutoscalingConfig of ray-project/ray.
 
 Mapping to speech: each stage's first placement is a deployment; ongoing requests are its items that wait or are in
-service. The original's control loop runs ten times a second; here it runs once, with the same delays in seconds.
+service. The original's control loop runs ten times a second. Here it runs once a second, with the same delays in
+seconds.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayServeSettings(OneWorkloadSettings):
-    """Defaults of AutoscalingConfig."""
+    """The settings of Ray Serve's autoscaler, with the defaults of its AutoscalingConfig."""
 
     target_ongoing_requests: float = 2.0
     upscaling_factor: float = 1.0
@@ -29,13 +30,16 @@ class RayServeSettings(OneWorkloadSettings):
 
 @dataclass(slots=True)
 class RayDeployment:
-    """One deployment; `_decisions` counts how often in a row it wanted more (positive) or fewer (negative) replicas."""
+    """The autoscaler of one deployment.
+
+    `_decisions` counts how often in a row it wanted more (positive) or fewer (negative) replicas.
+    """
 
     settings: RayServeSettings
     _decisions: int = 0
 
     def replicas(self, ongoing: float, *, running: int, target: int, least: int, most: int) -> int:
-        """Return the desired replicas, with `ongoing` requests over `running` replicas; `target` is desired now."""
+        """Return the new desired replicas, for `ongoing` requests at `running` replicas; `target` is desired now."""
         settings = self.settings
         if running == 0:
             return max(ceil(settings.upscaling_factor), target) if ongoing > 0 else target

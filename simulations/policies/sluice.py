@@ -13,7 +13,7 @@ from simulations.scenario.load import demand_by_second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SluiceSettings:
-    """The settings of `controller.core.state.policy.Policy` that a user can set, with their defaults."""
+    """The settings of the operator that a simulation can vary, with the defaults of `Policy`."""
 
     interval_s: float = Policy().interval_s
     latency_headroom: float = Policy().latency_headroom
@@ -22,13 +22,13 @@ class SluiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight(SluiceSettings):
-    """Settings of Sluice with a known load, `beyond_s` further ahead than the time until new replicas are ready."""
+    """The settings of Sluice with a known load. The load is known for the planning horizon and `beyond_s` after it."""
 
     beyond_s: float
 
 
 def sluice(settings: SluiceSettings, briefing: Briefing) -> Autoscaler:
-    """Return Sluice, or with `Foresight` Sluice with a known load."""
+    """Return Sluice as a policy; with `Foresight` settings, Sluice with a known load."""
     return ForesightSluice(settings, briefing) if isinstance(settings, Foresight) else Sluice(settings)
 
 
@@ -51,16 +51,16 @@ class Sluice:
                 interval_s=settings.interval_s,
                 latency_headroom=settings.latency_headroom,
                 switching_cost_per_hour=settings.switching_cost_per_hour,
-                advice=False,  # is not read in a simulation
+                advice=False,  # a simulation does not read it
             ),
         )
 
 
 class ForesightSluice:
-    """Sluice with a known load: comparing it with Sluice gives the cost of not knowing the load.
+    """Sluice with a known load. The difference in cost to Sluice is the cost of not knowing the load.
 
-    Demand is the highest of the coming load instead of measurement and forecast. The rest is as in a cluster: replicas
-    start and drain, service times are measured.
+    The demand is the highest level of the load up to the planning horizon and `beyond_s` after it, instead of a
+    measurement and a forecast. The rest is as in a cluster: replicas start and drain, service times are measured.
     """
 
     def __init__(self, settings: Foresight, briefing: Briefing) -> None:
@@ -73,7 +73,7 @@ class ForesightSluice:
         }
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> Decision:
-        """Return Sluice's decision for the Snapshot with the coming load as its demand."""
+        """Return Sluice's decision for the Snapshot, with the highest load until the horizon as its demand."""
         informed = tuple(self._informed(state, snapshot.now_s) for state in snapshot.pipelines)
         return self._decide(replace(snapshot, pipelines=informed), policy)
 

@@ -1,8 +1,8 @@
 """The static peak: the optimizer's allocation for the highest load, unchanged for the whole run.
 
 It knows the whole load in advance, and the highest prices and lowest budgets that the scenario will set, because it
-cannot change its allocation later. Where no plan within these serves the peak within the SLA, it takes the one that
-serves most of it.
+cannot change its allocation later. If no plan at these prices and budgets serves the peak within the SLA, it takes the
+plan that serves most of the peak.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ _OFTEN_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticPeakSettings:
-    """`latency_headroom` is the share of the SLA that the plan leaves free."""
+    """The settings of `static-peak`: `latency_headroom` is the share (0–1) of the SLA's latency that is left free."""
 
     latency_headroom: float = Policy().latency_headroom
 
 
 class StaticPeak:
-    """Sets the same replicas in every decision."""
+    """The baseline `static-peak`: sets the same replicas in every decision."""
 
     interval_s = _OFTEN_S
     metrics_window_s = _OFTEN_S
@@ -73,10 +73,10 @@ def peak_instances(
     loads: Mapping[PipelineKey, Schedule],
     duration_s: float,
 ) -> dict[PoolName, float] | None:
-    """Return the instances of each pool in the plan for the highest 20-second mean of the load.
+    """Return the instances of each pool, fractions included, in the plan for the highest 20-second mean of the load.
 
-    The plan is made by the operator's optimizer with its default latency headroom and without a budget. None when no
-    plan serves the peak.
+    The plan is made by the operator's optimizer with its default latency headroom and without a budget. The result is
+    None when no plan serves the peak.
     """
     plan = peak_plan(
         pipelines, pools, loads, duration_s, latency_headroom=Policy().latency_headroom, within_budget=False
@@ -102,7 +102,10 @@ def peak_plan(
     latency_headroom: float,
     within_budget: bool,
 ) -> Plan:
-    """Return the optimizer's plan for the highest 20-second mean of the load."""
+    """Return the optimizer's plan for the highest 20-second mean of the load of each pipeline.
+
+    Budgets are left out unless `within_budget`.
+    """
     problems = []
     for pipeline in pipelines:
         peak = peak_demand(loads[pipeline.key], pipeline, duration_s)

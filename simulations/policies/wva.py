@@ -1,12 +1,12 @@
 """llm-d's Workload Variant Autoscaler, saturation V1, its default, with the HPA that acts on its published targets.
 
-After internal/saturation/analyzer.go, internal/engines/saturation/engine.go and config/samples/hpa-integration.yaml of
-llm-d/llm-d-workload-variant-autoscaler.
+Modelled on internal/saturation/analyzer.go, internal/engines/saturation/engine.go and
+config/samples/hpa-integration.yaml of llm-d/llm-d-workload-variant-autoscaler.
 
 Mapping to speech: a stage is a model, its placements are the variants, a replica's price their cost. KV cache usage is
-the share of a replica's session slots in use (none without `memory`), the queue its waiting items, both as peaks over
-a minute: of means over 15 s here, of samples in the original, so that a spike of a few seconds counts for less. As in
-the original, a variant without a reporting replica is never chosen, so one at zero stays there, and a single pending
+the share of a replica's session slots in use (0 without `memory`), the queue its waiting items. The peaks of a minute
+count: of 15 s means here, of samples in the original, so a spike of a few seconds counts for less here. As in the
+original, a variant without a reporting replica is never chosen, so a variant at zero stays at zero. A single pending
 replica stops all decisions about its stage.
 """
 
@@ -23,7 +23,10 @@ _LEAST_TO_SHRINK = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WvaSettings:
-    """Defaults: the saturation thresholds of the chart, 30 s between decisions, the sample's HPA behaviour."""
+    """The settings of `wva`. Defaults: the chart's saturation thresholds, 30 s between decisions, the sample's HPA.
+
+    `peak_window_s` is the time over which peaks of slots and queue are taken.
+    """
 
     kv_threshold: float = 0.80
     queue_threshold: float = 5.0
@@ -39,7 +42,7 @@ class WvaSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLoad:
-    """One replica: the share of its session slots in use, and its waiting items."""
+    """The load of one replica: `kv` is the share (0–1) of its session slots in use, `queue` its waiting items."""
 
     kv: float
     queue: float
@@ -47,7 +50,11 @@ class ReplicaLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One variant: the loads of its reporting replicas, its replicas in the cluster, and what was last published."""
+    """One variant of a model: one placement of a stage.
+
+    `cost` is USD per hour of a replica. `loads` has the replicas that report, `current` and `pending` are counts of
+    replicas in the cluster. `published` is the last published target, None before the first.
+    """
 
     name: str
     cost: float
@@ -58,7 +65,7 @@ class Variant:
 
 
 def saturation(loads: Sequence[ReplicaLoad], settings: WvaSettings) -> tuple[bool, bool]:
-    """Return whether a model needs one replica more, and whether one fewer would be enough."""
+    """Return two values: whether a model needs one replica more, and whether one fewer would be enough."""
     calm = [load for load in loads if load.kv < settings.kv_threshold and load.queue < settings.queue_threshold]
     if not loads:
         return False, False
@@ -75,7 +82,7 @@ def saturation(loads: Sequence[ReplicaLoad], settings: WvaSettings) -> tuple[boo
 
 
 def targets(variants: Sequence[Variant], settings: WvaSettings) -> Mapping[str, int]:
-    """Return the replicas to publish for each variant of a model that reports."""
+    """Return the replicas to publish for each variant of a model, by name; variants that do not report are left out."""
     reporting = [variant for variant in variants if variant.loads]
     if any(_moving(variant) for variant in reporting):
         return {
@@ -100,11 +107,11 @@ def _moving(variant: Variant) -> bool:
 
 
 class Wva:
-    """One model per stage; one HPA per variant applies its published targets."""
+    """The baseline `wva`: one model per stage; one HPA per variant applies the published targets."""
 
     def __init__(self, settings: WvaSettings) -> None:
         self._settings = settings
-        self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs every other time
+        self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs only every second time
         behavior = HpaBehavior(up_pods=settings.hpa_up_pods, up_share=0.0, down_window_s=settings.hpa_down_window_s)
         self._controls = HpaControls(behavior)
         self._published: dict[PlacementName, int] = {}
@@ -112,7 +119,7 @@ class Wva:
         self._decided_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
-        """Return the desired replicas of the HPAs for the published targets."""
+        """Return the decision with the replicas that the HPAs set for the published targets."""
         now_s, settings = snapshot.now_s, self._settings
         models = [placements(snapshot, state, stage) for state in snapshot.pipelines for stage in state.spec.stages]
         peaks = {own.name: self._peak(own, now_s) for model in models for own in model}
@@ -154,7 +161,7 @@ class Wva:
         return average_value_replicas(float(published), target=1.0, current=own.target.desired, tolerance=tolerance)
 
     def _peak(self, own: Deployment, now_s: float) -> tuple[ReplicaLoad, ...]:
-        """Return the peaks of each replica that reports; a replica is identified by when it became ready."""
+        """Return the peaks of each replica that reports; a replica is identified by the time it became ready."""
         slots = own.placement.prior.session_slots
         loads: dict[tuple[float, int], ReplicaLoad] = {}
         for replica in own.replicas:

@@ -1,4 +1,4 @@
-"""Charts over time: an SVG that stretches with the page. Axes and legend are HTML, so that text keeps its size.
+"""Charts over time, each an SVG that stretches with the page. Axes and legend are HTML, so text keeps its size.
 
 A series has a value per window and is drawn as a step function.
 """
@@ -13,7 +13,7 @@ from simulations.report.scale import Axis
 from simulations.report.series import Value, borders, parts
 
 SIDE = 1000
-"""Width and height of the plot in its own units."""
+"""The width and the height of a plot in units of its SVG."""
 _COLUMNS = 600
 _READ_OUT_COLUMNS = 400
 _DIGITS = 4
@@ -22,7 +22,7 @@ _NEAR_END = 0.97
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A fault in a chart: shaded from `from_s` to `until_s`, and marked with a letter. `words` describe it."""
+    """A fault in a chart, shaded from `from_s` to `until_s` and marked with a letter; `words` describe the fault."""
 
     letter: str
     words: str
@@ -32,7 +32,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The time axis that all charts of a run share: when each window begins, and when the last one ends."""
+    """The time axis that all charts of a run share: the starts of the windows, `t_s`, and the end of the last one."""
 
     t_s: Sequence[float]
     end_s: float
@@ -40,17 +40,20 @@ class TimeAxis:
 
     @property
     def scale(self) -> Axis:
-        """The axis."""
+        """Return the axis from the start of the first window to the end of the last one."""
         return scale.of_time(self.t_s[0], self.end_s)
 
     def edge(self, window: int) -> float:
-        """Return when a window begins; for the index after the last, when the last one ends."""
+        """Return the time (s) at which a window begins; for the index after the last window, the end of that window."""
         return self.t_s[window] if window < len(self.t_s) else self.end_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A series with its name in the legend. `style` is a class of the style sheet: colour and dashes."""
+    """A series with its name in the legend. `style` is a class of the style sheet, which sets colour and dashes.
+
+    With `area` the area under the line is filled.
+    """
 
     name: str
     values: Sequence[Value]
@@ -60,10 +63,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart over time.
+    """The content of a chart over time.
 
-    `words` turns a value into text. `missed` marks windows in red at the bottom, with `missed_name` in the legend;
-    `beyond` marks those whose value is infinite at the top, with `beyond_name`.
+    `axis` is the time axis, `values` the axis of the values; `words` turns a value into text. `missed` says for each
+    window whether it is marked in red at the bottom, `beyond` whether it is marked at the top because its value is
+    infinite. `missed_name` and `beyond_name` are the names of these marks in the legend.
     """
 
     title: str
@@ -79,7 +83,7 @@ class Chart:
 
 
 def figure(chart: Chart) -> Markup:
-    """Return the chart as a figure."""
+    """Return the chart as an HTML figure, with axes and legend."""
     time = chart.axis.scale
     paths = [_steps(line, chart) for line in chart.lines]
     marks = [
@@ -163,7 +167,7 @@ def figure(chart: Chart) -> Markup:
 
 
 def read_out_axis(axis: TimeAxis) -> dict[str, str]:
-    """Return the attributes by which the script finds the windows under the pointer, the same for all charts."""
+    """Return the HTML attributes by which the script finds the windows under the pointer, the same for all charts."""
     cuts = borders(len(axis.t_s), _READ_OUT_COLUMNS)
     return {
         "data_from": "|".join(formats.clock(axis.edge(begin)) for begin, _ in cuts),
@@ -172,7 +176,7 @@ def read_out_axis(axis: TimeAxis) -> dict[str, str]:
 
 
 def _read_out(line: Line, words: Callable[[float], str]) -> str:
-    """Return the texts of a line for each part of the time; empty where a text repeats the one before."""
+    """Return the texts of a line for the parts of the time, joined by |; a text like the one before is empty."""
     texts, last, last_part = [], "", None
     for part in parts(line.values, _READ_OUT_COLUMNS):
         if last_part is not None and (part.low, part.high) == (last_part.low, last_part.high):
@@ -247,7 +251,10 @@ def _area(path: str) -> str:
 
 
 def _segments(windows: Sequence[bool], axis: TimeAxis, y: int) -> str:
-    """Return strokes at height `y` over the marked windows. Windows drawn as one are marked if one of them is."""
+    """Return an SVG path with strokes at height `y` over the marked windows.
+
+    Windows that are drawn as one are marked if one of them is.
+    """
     time, path, begun = axis.scale, "", None
     for begin, end in [*borders(len(windows), _COLUMNS), (len(windows), len(windows))]:
         marked = any(windows[begin:end])
@@ -271,7 +278,7 @@ def _band_label(band: Band, time: Axis) -> Markup:
 
 
 def swatch(style: str) -> Markup:
-    """Return a short piece of a line for a legend."""
+    """Return a short piece of a line in `style`, for a legend."""
     return element(
         "svg", element("path", class_=style, d="M1 5H23"), class_="swatch", viewBox="0 0 24 10", aria_hidden="true"
     )

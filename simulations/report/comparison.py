@@ -13,13 +13,13 @@ from simulations.results.scoring import REQUIRED_SHARE
 
 
 def anchor(run: Run) -> str:
-    """Return the id of the run's own section on the page."""
+    """Return the HTML id of the section about a run."""
     name = "-".join(filter(None, [run.policy, run.tuning.value, run.what_if]))
     return "run-" + "".join(char if char.isalnum() else "-" for char in name)
 
 
 def policies(runs: Sequence[Run]) -> Markup:
-    """Return the runs of one what-if as a chart and a table, each with a verdict against the others."""
+    """Return a chart and a table of the runs of one what-if, with a verdict on each run against the others."""
     ordered = sorted(runs, key=lambda run: (run.mean("cost") or 0.0, run.policy, run.tuning))
     return Markup.of(
         _scatter(runs),
@@ -49,7 +49,7 @@ def policies(runs: Sequence[Run]) -> Markup:
 
 
 def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
-    """Return the runs of one policy under each what-if; `words` returns what a what-if changes."""
+    """Return a table of one policy's runs by what-if; `words` returns the changes of a what-if (None: the scenario)."""
     top = max((high for run in runs if (costs := run.range("cost")) for high in [costs[1]]), default=0.0)
     baseline = next((run for run in runs if run.what_if is None), None)
     return table(
@@ -199,7 +199,7 @@ def _bar(cost: float | None, costs: tuple[float, float] | None, bound: float | N
 
 
 def _cell(run: Run, measure: str, words: formats.Words) -> Markup:
-    """A mean with its range over the seeds."""
+    """Return the mean of a measure with its range over the seeds."""
     value = run.mean(measure)
     text = formats.MISSING if value is None else words(value)
     return Markup.of(text, _seeds(run.range(measure), words))

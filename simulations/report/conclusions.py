@@ -11,7 +11,7 @@ SUBJECT = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A key figure: its name, its value as text, a note, and whether it is good (None: neither good nor bad)."""
+    """A key figure: its name, its value as text, a note, and whether it is good (None where that does not apply)."""
 
     name: str
     words: str
@@ -20,7 +20,7 @@ class Figure:
 
 
 def subject(experiment: Experiment) -> Run:
-    """Return the run that a report is about: Sluice with its default settings, or the first run without Sluice."""
+    """Return the run that a report is about: that of Sluice, with default settings if possible, or else the first."""
     runs = experiment.runs()
     ours = [run for run in runs if run.policy == SUBJECT and run.what_if is None]
     ours.sort(key=lambda run: run.tuning is not Tuning.DEFAULT)
@@ -28,13 +28,13 @@ def subject(experiment: Experiment) -> Run:
 
 
 def label(run: Run) -> str:
-    """Return the name of a policy with its tuning."""
+    """Return the name of a run's policy as readers see it, such as "Sluice" or "hpa (trained)"."""
     name = run.policy.capitalize() if run.policy == SUBJECT else run.policy
     return name if run.tuning is Tuning.DEFAULT else f"{name} (trained)"
 
 
 def figures(run: Run, required: float) -> Iterator[Figure]:
-    """Yield the key figures of a run; `required` is the share of windows that should meet the SLA."""
+    """Yield the key figures of a run; `required` is the share (0–1) of windows that should meet the SLA."""
     met, calm = run.mean("sla_windows_met"), run.mean("sla_windows_met_calm")
     yield Figure(
         name="windows within the SLA",
@@ -75,7 +75,7 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
 
 
 def sentences(experiment: Experiment) -> Iterator[str]:
-    """Yield the results of the scenario without what-ifs."""
+    """Yield sentences about the result of the experiment's `subject`, compared with the bound and other policies."""
     run = subject(experiment)
     seeds = len(run.results)
     over = f", on average over {seeds} random loads of the same kind" if seeds > 1 else ""

@@ -8,11 +8,11 @@ from simulations.report.table import Row, table
 from simulations.results.results import DecisionEntry
 
 MAX_ENTRIES = 400
-"""At most this many decisions of a baseline policy are listed; the numbers above the table count all."""
+"""The most decisions of a baseline policy that are listed; the numbers above the table count all decisions."""
 
 
 def log(entries: Sequence[DecisionEntry], *, name: str, limit: int | None = None) -> Markup:
-    """Return the table; `name` makes its fields unique on the page. At most `limit` decisions are listed."""
+    """Return the table of `entries`, or of the first `limit`; `name` makes the ids of its fields unique on the page."""
     if not entries:
         return element("p", "No decisions: no replica count changed.")
     shown = entries[:limit]

@@ -11,7 +11,7 @@ _FILE = "fidelity.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityError:
-    """The relative error of a simulated quantity, |simulated / live − 1|: its mean and its 90th percentile."""
+    """The relative error |simulated / live − 1| of a quantity: its mean, and its 90th percentile (None if unknown)."""
 
     quantity: str
     mean: float
@@ -20,7 +20,7 @@ class QuantityError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """The errors found in a comparison of simulated with live runs, and the command that repeats it."""
+    """The errors found when simulated runs were compared with live runs, and the command that repeats this."""
 
     command: str
     scenarios: tuple[str, ...]
@@ -29,17 +29,21 @@ class Fidelity:
 
 
 def measured_fidelity() -> Fidelity | None:
-    """Return the errors measured for this version; None when none were measured.
+    """Return the errors measured for this version; None if there is no file of them.
 
     Raises:
-        ValueError: the file exists, but lacks a field.
+        ValueError: the file is no valid JSON or lacks a field.
     """
     file = files("simulations.report") / _FILE
     return parse(file.read_text()) if file.is_file() else None
 
 
 def parse(text: str) -> Fidelity:
-    """Return the errors that the text of the file holds."""
+    """Return the errors in `text`, the content of the file.
+
+    Raises:
+        ValueError: the text is no valid JSON or lacks a field.
+    """
     try:
         document = json.loads(text)
         return Fidelity(
@@ -56,7 +60,7 @@ def parse(text: str) -> Fidelity:
 
 
 def words(fidelity: Fidelity | None) -> str:
-    """Return the error bar as a sentence."""
+    """Return a sentence about the errors; with None, that they were not measured."""
     if fidelity is None:
         return "The difference between simulated numbers and those of a live cluster was not measured for this version."
     errors = formats.listed([_error_words(error) for error in fidelity.errors])

@@ -11,7 +11,7 @@ MISSING = "–"
 
 
 def money(usd: float | None) -> str:
-    """Return an amount of USD."""
+    """Return an amount in USD as text, such as `$1,234.50` or `$0.125`; `–` for None."""
     if usd is None:
         return MISSING
     whole_cents = abs(usd * 100 - round(usd * 100)) < 1e-6
@@ -19,7 +19,11 @@ def money(usd: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share in percent. Only 1 is written as 100 %, and only 0 as 0 %: further digits are added for that."""
+    """Return a share (0–1) as text, such as `99.5 %`; `–` for None.
+
+    Only 1 is written as 100 %, and only 0 as 0 %: other shares get up to three digits after the
+    point, or are `over 99.999 %` or `under 0.001 %`.
+    """
     if value is None:
         return MISSING
     for digits in (1, 2, 3):
@@ -30,31 +34,31 @@ def share(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Return a ratio, such as `1.25 ×`."""
+    """Return a ratio as text, such as `1.25 ×`; `–` for None."""
     return MISSING if value is None else f"{value:.2f} ×"
 
 
 def latency(seconds: float | None) -> str:
-    """Return a latency; None is an infinite one, because too many items had no answer."""
+    """Return a latency as text; None means that it is infinite, because too many items had no answer."""
     return "no answer" if seconds is None else duration(seconds)
 
 
 def count(value: float | None) -> str:
-    """Return a count, or a mean of counts."""
+    """Return a count, or a mean of counts, as text, such as `1,234` or `3.5`; `–` for None."""
     if value is None:
         return MISSING
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.1f}"
 
 
 def clock(seconds: float) -> str:
-    """Return a time since the run began as m:ss, or h:mm:ss from the first hour on."""
+    """Return a time since the run began as text: m:ss, or h:mm:ss from one hour on."""
     whole = round(seconds)
     minutes, rest = divmod(whole, 60)
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time in hours, minutes or seconds."""
+    """Return a length of time as text in hours, minutes or seconds, such as `1.5 h` or `30 s`."""
     for unit, length_s in (("h", 3600), ("min", 60)):
         if seconds >= length_s:
             return f"{seconds / length_s:.4g} {unit}"
@@ -62,7 +66,7 @@ def span(seconds: float) -> str:
 
 
 def spread(low_high: tuple[float, float] | None, words: Words) -> str:
-    """Return a range over seeds as `lowest to highest`; empty where all seeds agree."""
+    """Return a range over seeds as `LOWEST to HIGHEST`, each by `words`; empty for None, or if both ends agree."""
     if low_high is None or math.isclose(*low_high, rel_tol=1e-9, abs_tol=1e-12):
         return ""
     low, high = (words(value) for value in low_high)
@@ -75,10 +79,10 @@ def listed(names: list[str]) -> str:
 
 
 def plural(number_of: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
+    """Return a number with its noun, such as `1 seed` or `3 seeds`."""
     return f"{number_of:,} {noun}" + ("" if number_of == 1 else "s")
 
 
 def change(share_more: float) -> str:
-    """Return a relative difference in percent with its sign."""
+    """Return a relative difference in percent with its sign, such as `+12 %` for 0.12."""
     return f"{share_more:+.0%}".replace("-", "−").replace("%", " %")

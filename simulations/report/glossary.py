@@ -27,7 +27,7 @@ _WORDS = {
 
 
 def glossary() -> Markup:
-    """Return the terms with their meanings."""
+    """Return the list of terms with their meanings as HTML."""
     return element(
         "dl",
         [Markup.of(element("dt", word), element("dd", meaning)) for word, meaning in _WORDS.items()],

@@ -1,4 +1,4 @@
-"""HTML from values. Text that is not `Markup` is escaped, so that no name from a scenario becomes HTML."""
+"""Builds HTML. Text that is not `Markup` is escaped, so no name from a scenario becomes HTML."""
 
 import html
 from typing import Self
@@ -7,7 +7,7 @@ _WITHOUT_END = frozenset({"br", "col", "hr", "input", "meta"})
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is HTML already, and is not escaped again."""
 
     __slots__ = ()
 
@@ -18,7 +18,10 @@ class Markup(str):
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Markup:
-    """Return an element. Attributes are named as in HTML, with _ for - (and `class_`); None and False are left out."""
+    """Return an HTML element. Attributes are named as in HTML, with _ for - and `class_` for class.
+
+    Attributes and children that are None or False are left out.
+    """
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{html.escape(str(value), quote=True)}"')
         for key, value in attributes.items()

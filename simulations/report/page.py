@@ -22,8 +22,8 @@ _POLICY = (
 def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | None, live: Live | None = None) -> str:
     """Return the report of `experiment`, which ran `scenario`; the same arguments give the same bytes.
 
-    `error_bar` is the measured difference between simulated and live numbers, None where it was not measured; `live`
-    is given for a live run.
+    `error_bar` is the measured difference between simulated and live numbers, None where it was not measured. `live`
+    has the facts about a live run, and is None for a simulation.
     """
     title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
     sections = [

@@ -1,4 +1,4 @@
-"""Axes: their ticks, and the position of a value between their ends."""
+"""The axes of charts: their ticks, and the position of a value between the ends."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ _LOG_TICKS = (1, 2, 5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis from `low` to `high`, logarithmic or not; `ticks` are within it."""
+    """An axis from `low` to `high`, logarithmic if `log`; all `ticks` are between these."""
 
     low: float
     high: float
@@ -29,13 +29,16 @@ class Axis:
 
 
 def from_zero(values: Iterable[float], *, ticks: int = 4, whole: bool = False) -> Axis:
-    """Return a linear axis from 0 to a round number above all finite `values`; `whole`: with whole numbers as ticks."""
+    """Return a linear axis from 0 to a round number, at least the largest finite value; about `ticks` ticks.
+
+    With `whole` all ticks are whole numbers.
+    """
     top = max((value for value in values if math.isfinite(value)), default=0.0)
     return _linear(0.0, max(top, ticks) if whole else top if top > 0 else 1.0, ticks, whole=whole)
 
 
 def around(values: Iterable[float], *, ticks: int = 5) -> Axis:
-    """Return a linear axis that covers all `values`, none below 0, with a margin at both ends."""
+    """Return a linear axis that covers all finite `values` with a margin at both ends, but does not go below 0."""
     known = [value for value in values if math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=1.0)
     air = (high - low) * 0.08 or abs(high) * 0.1 or 1.0
@@ -43,7 +46,7 @@ def around(values: Iterable[float], *, ticks: int = 5) -> Axis:
 
 
 def of_latencies(values: Iterable[float]) -> Axis:
-    """Return an axis for times in seconds: from 0, or logarithmic where they differ by more than `_LOG_SPAN`."""
+    """Return an axis for latencies in seconds: linear from 0, or logarithmic if their ratio exceeds `_LOG_SPAN`."""
     known = [value for value in values if value > 0 and math.isfinite(value)]
     if not known or max(known) / min(known) <= _LOG_SPAN:
         return from_zero(known)
@@ -59,7 +62,7 @@ def of_latencies(values: Iterable[float]) -> Axis:
 
 
 def of_time(from_s: float, until_s: float, *, ticks: int = 6) -> Axis:
-    """Return an axis of time with ticks at round times."""
+    """Return an axis of time in seconds, with at most about `ticks` ticks, at round times."""
     step = next((s for s in _TIME_STEPS_S if (until_s - from_s) / s <= ticks), _TIME_STEPS_S[-1])
     first, last = math.ceil(from_s / step - 1e-9), math.floor(until_s / step + 1e-9)
     return Axis(low=from_s, high=until_s, ticks=tuple(float(step * n) for n in range(first, last + 1)))

@@ -1,6 +1,6 @@
-"""Cost against SLA: a point per policy, with its range over the seeds, and names that do not cover each other.
+"""A chart of cost against SLA: a point per policy, with its range over the seeds and its name.
 
-Drawn twice, for wide and for narrow pages: where the names fit depends on the width.
+It is drawn twice, for wide and for narrow pages, because it depends on the width where names fit without overlap.
 """
 
 import math
@@ -15,7 +15,7 @@ _SIZES = (("wide", 860, 440), ("narrow", 330, 420))
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 14, 40
 _LETTER, _LINE = 6.8, 15
 _LINEAR_BELOW = 0.002
-"""The axis of missed windows is logarithmic above this share, linear below, so that 0.1 % and 1 % can be told apart."""
+"""The axis of missed windows is linear below this share and logarithmic above, so 0.1 % and 1 % lie well apart."""
 _MISSED_TICKS = (0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 _REACH = (12, 20, 30, 42, 56)
 _TICK_GAP = 26
@@ -23,7 +23,10 @@ _TICK_GAP = 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A policy: its cost in USD, the share of windows it met, their ranges over seeds. `style` is its verdict."""
+    """A policy in the chart: mean cost (USD) and mean share (0–1) of windows met, with their ranges over the seeds.
+
+    `style` is the class of its verdict: `best`, `dominated` or `broke`. `words` are shown under the pointer.
+    """
 
     name: str
     cost: float
@@ -61,7 +64,7 @@ class _Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plane:
-    """Where values lie on a drawing of `width` × `height` pixels."""
+    """The positions of values on a drawing of `width` × `height` pixels."""
 
     width: float
     height: float
@@ -77,9 +80,9 @@ class _Plane:
 
 
 def cost_against_sla(points: Sequence[Point], bound: float | None, required: float) -> Markup:
-    """Return the chart; `required` is the share of windows that a policy should meet, `bound` the least cost.
+    """Return the chart with lines at the `required` share of windows (0–1) and at the cost of the `bound`, in USD.
 
-    The first of `points` are drawn on top, and their names are placed first.
+    Earlier `points` are drawn on top of later ones, and their names are placed first.
     """
     return element(
         "div",
@@ -156,7 +159,7 @@ def _marker(point: Point, plane: _Plane) -> Markup:
 
 
 def _names(points: Sequence[Point], plane: _Plane) -> Iterator[Markup]:
-    """Place each name at the nearest free place around its point; without one, it is only in the table."""
+    """Yield the names, each at the nearest free place around its point; a name without a free place is left out."""
     taken = [_Box(left=plane.x(p.cost) - 7, top=plane.y(p.met) - 7, width=14, height=14) for p in points]
     for point in points:
         x, y = plane.x(point.cost), plane.y(point.met)

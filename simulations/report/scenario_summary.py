@@ -14,7 +14,7 @@ from simulations.scenario.scenario import Scenario
 
 
 def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
-    """Return the section about a scenario that is run with these seeds."""
+    """Return the section about a scenario, for runs with `seeds`."""
     clock = scenario.file.clock
     end = formats.span(clock.duration_s)
     warmup = f"; the first {formats.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
@@ -96,7 +96,7 @@ def _pools(scenario: Scenario) -> Markup:
 
 
 def fault_list(bands: Sequence[Band]) -> Markup | None:
-    """Return the list of faults, each with the letter that marks it in the charts; None without faults."""
+    """Return the list of faults, each with the letter that marks the fault in charts; None without faults."""
     if not bands:
         return None
     return element(

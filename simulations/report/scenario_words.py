@@ -13,7 +13,7 @@ from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, S
 
 
 def sla_and_budget(pipeline: PipelineSpec) -> str:
-    """Return the SLA and the budget of a pipeline."""
+    """Return the SLA and the budget of a pipeline in words."""
     sla = pipeline.sla
     return (
         f"SLA: {sla.percentile:g} % of the items answered within {duration(sla.latency_s)}; "
@@ -22,7 +22,7 @@ def sla_and_budget(pipeline: PipelineSpec) -> str:
 
 
 def item(pipeline: PipelineSpec) -> str:
-    """Return what an item of the pipeline is."""
+    """Return in words what an item of the pipeline is: a chunk of audio, or a request."""
     if pipeline.unit is DemandUnit.STREAMS and pipeline.chunk_s is not None:
         chunk = duration(pipeline.chunk_s)
         return f"an item is a chunk of {chunk} of audio; every open stream sends one in each such interval"
@@ -84,7 +84,7 @@ def what_if_words(what_if: WhatIf) -> str:
 
 
 def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return merge patches as a list of the fields they set, with their values."""
+    """Return merge patches in words: by resource, the fields that they set, with the new values."""
     return "; ".join(
         f"{resource}: {', '.join(f'{path} = {value}' for path, value in _leaves(patch))}"
         for resource, patch in patches.items()
@@ -92,7 +92,7 @@ def patch_words(patches: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def path_of_an_item(pipeline: PipelineSpec) -> str:
-    """Return the stages in the order in which an item passes them."""
+    """Return the stages in words, in the order in which an item passes them."""
     names = [stage.name for stage in pipeline.stages]
     in_line = all(stage.after == ((names[i - 1],) if i else ()) for i, stage in enumerate(pipeline.stages))
     if in_line:

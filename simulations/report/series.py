@@ -1,4 +1,4 @@
-"""Long series shortened for the screen; the lowest and the highest value of every part stay."""
+"""Shortens long series for the screen, and keeps the lowest and the highest value of every part."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,10 @@ Value = float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPart:
-    """Windows [begin, end) of a series as one; `low` and `high` are None where all of them are."""
+    """The windows [begin, end) of a series as one part: first, lowest, highest and last value.
+
+    None is a missing value. `low` and `high` are None only if all values are missing.
+    """
 
     begin: int
     end: int
@@ -20,12 +23,15 @@ class SeriesPart:
 
 
 def parts(values: Sequence[Value], columns: int) -> list[SeriesPart]:
-    """Return `values` in at most `columns` parts of about equal length; up to that many values stay as they are."""
+    """Return `values` cut into at most `columns` parts of equal length, except the last one.
+
+    Up to `columns` values are one part each.
+    """
     return [_part(values, begin, end) for begin, end in borders(len(values), columns)]
 
 
 def borders(count: int, columns: int) -> list[tuple[int, int]]:
-    """Return where each part begins and ends (exclusive) when `count` windows are cut into at most `columns`."""
+    """Return the begin and the end (exclusive) of each part when `count` windows are cut into at most `columns`."""
     size = max(1, math.ceil(count / columns))
     return [(begin, min(begin + size, count)) for begin in range(0, count, size)]
 

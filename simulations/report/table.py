@@ -1,4 +1,4 @@
-"""Tables that scroll where the page is narrow."""
+"""Tables for the report, which scroll where the page is narrow."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ class Row:
 def table(
     columns: Sequence[object], rows: Iterable[Row | Sequence[object]], *, label: str, tall: bool = False
 ) -> Markup:
-    """Return a table in a frame of its own that scrolls, also by keyboard; `label` names it for screen readers.
+    """Return a table in a frame that scrolls, also by keyboard; `label` names the table for screen readers.
 
-    A column whose name begins with > holds numbers; one whose name begins with # names the row.
+    In a column whose name begins with > the cells are numbers; in one whose name begins with # they are the heads of
+    their rows. The characters > and # are not shown. `tall` is for tables with many rows.
     """
     heads = [name[:1] if isinstance(name, str) else "" for name in columns]
     styles = ["n" if head == ">" else None for head in heads]

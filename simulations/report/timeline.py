@@ -13,7 +13,10 @@ _POOL_STYLES = 6
 
 
 def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[float] | None) -> Markup:
-    """Return the charts of a run; `bound_per_hour` is the cost of the bound's schedule in each window."""
+    """Return the charts of a run; `bound_per_hour` is the cost of the bound's schedule in each window, USD per hour.
+
+    It is shown only if there is one pipeline.
+    """
     series = run.series
     if not series.t_s:
         return element("p", "The run has no window to show.")
@@ -122,7 +125,7 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
 
 
 def _prices(series: RunSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterator[Markup]:
-    """Yield a chart of the prices if one of them changes."""
+    """Yield a chart of the prices if the price of a pool changes."""
     if any(len(set(prices)) > 1 for prices in series.price_per_hour.values()):
         lines = tuple(
             Line(name=pool, values=prices, style=_pool_style(pools[pool]))

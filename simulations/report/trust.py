@@ -1,4 +1,4 @@
-"""How accurate the numbers are (seeds, live runs, theory), and how to repeat the experiment."""
+"""The report's sections about accuracy (seeds, live runs, theory), and about how to repeat the experiment."""
 
 import shlex
 from collections.abc import Mapping
@@ -14,7 +14,10 @@ from simulations.results.results import Experiment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """Facts about a live run that its report shows beside the numbers."""
+    """Facts about a live run that its report shows: Kubernetes version, cost (USD) of a static peak, lag in seconds.
+
+    `generator_lag_p99_s` is how late the load generator was; above `max_lag_s` the run is invalid.
+    """
 
     kubernetes: str
     static_peak_cost: float | None
@@ -23,7 +26,10 @@ class Live:
 
 
 def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None) -> Markup:
-    """Return the section about accuracy: over seeds, against live runs, against theory."""
+    """Return the section about accuracy: over seeds, against live runs and against theory.
+
+    For a live run it describes the measurement instead.
+    """
     if live is not None:
         late = live.generator_lag_p99_s > live.max_lag_s
         lag = f"The load generator was late by {duration(live.generator_lag_p99_s)} (p99)"
@@ -78,7 +84,7 @@ def _self_checks(experiment: Experiment) -> Markup:
 
 
 def again(experiment: Experiment) -> Markup:
-    """Return the command, the seeds, the versions and the files that repeat the experiment."""
+    """Return the section with the command, seeds, versions and files that are needed to repeat the experiment."""
     made = experiment.provenance
     return Markup.of(
         element("p", "The same command with the same files and versions gives the same numbers."),

@@ -20,7 +20,7 @@ class Tuning(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSeries:
-    """The replicas of one stage on one pool as each window ended."""
+    """The replicas of one stage on one pool at the end of each window."""
 
     stage: str
     pool: str
@@ -32,9 +32,9 @@ class PlacementSeries:
 class PipelineSeries:
     """One pipeline (`namespace/name`), window by window.
 
-    The SLA is the one in force as the window began, the rates are of items that arrived in it. `p95_s` is None where
-    infinite or without items; `met` is None where a window is not scored. Money is in USD per hour as the window ended
-    (`cost_per_hour`: its mean over the window); without a budget, None.
+    The SLA is the one in force when a window begins; rates are of the items that arrive in the window. `p95_s` is None
+    where it is infinite or there are no items, `met` where a window is not scored. `spend_per_hour` and
+    `budget_per_hour` (None without a budget) are values at the end of the window, `cost_per_hour` is the mean over it.
     """
 
     pipeline: str
@@ -55,9 +55,9 @@ class PipelineSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeries:
-    """The scored windows of one run: window i is [t_s[i], t_s[i] + length_s[i]). All series have an entry for each.
+    """The series of one run: one value per scored window. Window i is [t_s[i], t_s[i] + length_s[i]).
 
-    `simulations.results.run_series` makes it from scores and observations.
+    `simulations.results.run_series` makes the series from scores and observations.
     """
 
     t_s: tuple[float, ...]
@@ -65,7 +65,7 @@ class RunSeries:
     calm: tuple[bool, ...]
     pipelines: tuple[PipelineSeries, ...]
     price_per_hour: Mapping[str, tuple[float, ...]]
-    """Per pool, for one whole instance."""
+    """By pool: USD per hour of one whole instance."""
 
     def __post_init__(self) -> None:
         for name, values in _named(self):
@@ -85,7 +85,7 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:
-    """A decision that differs from the last one for the same pipeline (`namespace/name`), with its reason as text."""
+    """A decision that differs from the one before for the same pipeline (`namespace/name`), with its reason as text."""
 
     t_s: float
     pipeline: str
@@ -98,8 +98,9 @@ class RunResult:
     """The result of one policy, tuning, what-if and seed, over all pipelines.
 
     It has more than fifteen fields because it mirrors an entry of `runs` in the JSON. Shares are None without items or
-    windows. Percentiles are nearest-rank, None when infinite or without items. `wall_s` is the duration of the run on
-    this machine. `seed` is that of the load; `windows` counts those with enough items to be scored.
+    windows. Percentiles are nearest-rank; None where infinite, or without items. `seed` is the seed of the load.
+    `windows` is the number of windows with enough items to be scored. `simulated_s` is the length of the run in
+    simulated time, `wall_s` the time that the simulation took on this machine.
     """
 
     policy: str
@@ -141,8 +142,9 @@ MEASURES = tuple(
 class BoundResult:
     """The clairvoyant bound of a what-if and seed: no schedule that meets the SLA in 99.5 % of the windows costs less.
 
-    `cost` is None where no schedule meets it; `windows_share` is the share of the scored windows that the bound's
-    schedule serves. `cost_per_hour` is its cost in each window, None where there is no cost.
+    `cost` (USD) is None where no schedule meets the SLA in as many windows. `windows_share` is the share of the scored
+    windows in which the bound's schedule meets it. `cost_per_hour` is the cost of that schedule in each window, None
+    where `cost` is None.
     """
 
     what_if: str | None
@@ -172,9 +174,9 @@ class Run:
 
     results: tuple[RunResult, ...]
     bound: float | None
-    """The mean of the bounds of its what-if; None where one of the seeds has none."""
+    """The mean of the bounds (USD) of the what-if over the seeds; None if a seed has no bound."""
     cost_over_bound_range: tuple[float, float] | None
-    """Lowest and highest, each seed's cost over its own bound."""
+    """The lowest and the highest ratio of a seed's cost to the same seed's bound; None if a seed has no bound."""
 
     @property
     def policy(self) -> str:
@@ -183,31 +185,31 @@ class Run:
 
     @property
     def tuning(self) -> Tuning:
-        """Return the origin of its settings."""
+        """Return the origin of the policy's settings."""
         return self.results[0].tuning
 
     @property
     def what_if(self) -> str | None:
-        """Return the name of the what-if; None is the scenario without changes."""
+        """Return the name of the what-if; None for the scenario without changes."""
         return self.results[0].what_if
 
     @property
     def cost_over_bound(self) -> float | None:
-        """Return mean cost over mean bound; None without a bound."""
+        """Return the ratio of the mean cost to the mean bound; None without a bound, or where the bound is 0."""
         cost = self.mean("cost")
         return None if self.bound is None or not self.bound or cost is None else cost / self.bound
 
     @property
     def breaks_caps(self) -> bool:
-        """Whether it spent above a cap, unexcused, with any seed."""
+        """Return whether spend exceeded a cap without an excuse with any seed."""
         return any(result.cap_violations for result in self.results)
 
     def mean(self, measure: str) -> float | None:
-        """Return the mean of one of MEASURES over the seeds; None where one of them has none, or an infinite one."""
+        """Return the mean of one of MEASURES over the seeds; None if a seed has no value, or an infinite one."""
         return mean_or_none(self._values(measure))
 
     def range(self, measure: str) -> tuple[float, float] | None:
-        """Return the lowest and the highest over the seeds; None where one of them has none."""
+        """Return the lowest and the highest value of one of MEASURES over the seeds; None if a seed has no value."""
         values = self._values(measure)
         known = [value for value in values if value is not None]
         return (min(known), max(known)) if known and len(known) == len(values) else None
@@ -237,7 +239,7 @@ class Experiment:
     provenance: Provenance
 
     def runs(self) -> tuple[Run, ...]:
-        """Return the runs grouped over seeds, in the order of first appearance."""
+        """Return one `Run` for each policy, tuning and what-if, in the order of their first result."""
         order = {seed: index for index, seed in enumerate(self.seeds)}
         groups: dict[tuple[str, Tuning, str | None], list[RunResult]] = {}
         for result in self.results:
@@ -247,17 +249,17 @@ class Experiment:
         )
 
     def bound_cost(self, what_if: str | None) -> float | None:
-        """Return the mean bound of a what-if over the seeds; None where one of them has none."""
+        """Return the mean bound (USD) of a what-if over the seeds; None if a seed has no bound."""
         return mean_or_none([bound.cost for bound in self.bounds if bound.what_if == what_if])
 
     @property
     def what_ifs(self) -> tuple[str | None, ...]:
-        """Return the what-ifs that were run; None is the scenario itself."""
+        """Return the names of the what-ifs that were run; None is the scenario itself."""
         return tuple(dict.fromkeys(result.what_if for result in self.results))
 
     @property
     def trustworthy(self) -> bool:
-        """Whether the simulator agreed with theory in every self-check."""
+        """Return whether the simulator agreed with theory in every self-check."""
         return all(check.ok for check in self.self_checks)
 
     def _run(self, results: tuple[RunResult, ...]) -> Run:
@@ -272,10 +274,10 @@ class Experiment:
 
 
 def dominates(one: Run, other: Run) -> bool:
-    """Whether `one` is at least as cheap as `other` and as good, and better in one of these.
+    """Return whether `one` is nowhere worse than `other`, and better somewhere: in cost or in one of two SLA shares.
 
-    As good: within the SLA in as many windows, and for as large a share of the items offered, so that shedding load is
-    no advantage. Only runs of one what-if without cap violations are compared.
+    The shares are those of the windows that meet the SLA and of the offered items that do, so shedding load is no
+    advantage. False unless both have the same what-if and no cap violations.
     """
     if one.what_if != other.what_if or one.breaks_caps or other.breaks_caps:
         return False
@@ -294,7 +296,7 @@ def dominated_by(run: Run, runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def mean_or_none(values: Sequence[float | None]) -> float | None:
-    """Return the mean; None when there is nothing to average, or one value is missing or infinite."""
+    """Return the mean; None if there are no values, or one of them is None or infinite."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known or len(known) < len(values):
         return None
@@ -304,8 +306,8 @@ def mean_or_none(values: Sequence[float | None]) -> float | None:
 def to_json(experiment: Experiment) -> dict[str, Any]:
     """Return the document that `sluice simulate -o json` prints.
 
-    Beside the fields of the contract a run has `spread` (lowest and highest over seeds) and `dominated_by`; the
-    document has `provenance`. Only `wall_s` differs when the same experiment is run again.
+    Each run has `spread`, the lowest and the highest value of each measure over the seeds, and `dominated_by`. Only
+    `wall_s` differs when the same experiment is run again.
     """
     runs = experiment.runs()
     return {

@@ -19,8 +19,8 @@ def run_series(
 ) -> RunSeries:
     """Return the series over the windows of `scores`, which are the same for every pipeline.
 
-    Replicas, spend, budget and prices are those of the last observation up to the end of a window; cost is the mean
-    over the window.
+    Replicas, spend, budget and prices come from the last observation up to the end of a window. Cost is the mean over
+    the window.
     """
     windows = scores[pipelines[0].key].windows
     ends_s = np.array([window.t_s + window.length_s for window in windows])
@@ -38,9 +38,9 @@ def run_series(
 
 
 def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float64]) -> tuple[float, ...]:
-    """Return the mean over each [begun_s, ended_s), both ascending, of shape (windows,).
+    """Return the mean of a step function over each interval [begun_s[i], ended_s[i]); both arrays ascend.
 
-    The mean is the difference of the running sum at end and beginning, over the length.
+    Each mean is the integral up to the end, minus the integral up to the beginning, over the length.
     """
     if not len(begun_s):
         return ()
@@ -92,5 +92,5 @@ def _placement(
 def _at(
     observations: Sequence[Observation], ends_s: NDArray[np.float64], value: Callable[[Observation], float]
 ) -> tuple[float, ...]:
-    """Return the value at the end of each window; 0 before the first observation."""
+    """Return `value` of the last observation up to each of `ends_s`; 0 before the first observation."""
     return tuple(spending.steps(observations, value).at(ends_s).tolist())

@@ -1,4 +1,4 @@
-"""How a run is scored, in the simulator and the lab: items, windows, cost, replica changes.
+"""The score of a run, in the simulator and the lab: items, windows, cost, replica changes, cap violations.
 
 Item counts cover the items that arrive in the scored time, [warmup_s, duration_s). Times are seconds since
 the run began.
@@ -39,10 +39,10 @@ class Outcome(IntEnum):
 
 
 REQUIRED_SHARE = 0.995
-"""The share of the scored windows in which the bound meets the SLA, and a good policy should."""
+"""The share of the scored windows in which the bound meets the SLA. A good policy reaches it too."""
 
 SERVED, FILTERED, SHED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
-"""The same for compiled code, which has no enumerations."""
+"""The values of Outcome as integers, for compiled code, which has no enumerations."""
 
 # What a tally counts of a window; those of FILTERED, SHED and LOST in the order of Outcome.
 _WITHIN, _LATE, _FILTERED, _SHED, _LOST, _YOUNG, _OLD = range(7)
@@ -53,10 +53,10 @@ _BINS = 20 * 1024 + 2  # twenty octaves below 10 × SLA; what is faster still fa
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Items:
-    """The items of one pipeline, arrays of shape (items,), in any order.
+    """The items of one pipeline, in any order, as arrays of shape (items,).
 
-    `latency_s` is from arrival to the last answer; for an item in flight, its age when the run ended. It is not used
-    for items that were filtered, shed or lost.
+    `latency_s` is the time from arrival to the last answer, or, for an item in flight, its age when the run ended. It
+    is ignored for items that were filtered, shed or lost.
     """
 
     arrival_s: NDArray[np.float64]
@@ -69,12 +69,12 @@ class Items:
 
 
 SlaChanges = Sequence[tuple[float, Sla]]
-"""SLAs that hold from an instant on, in order of time."""
+"""Pairs of a time in seconds and the SLA that holds from then on, in order of time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The scored part of a run, in windows of `window_s` (the last one may be shorter)."""
+    """The scored part of a run, [warmup_s, duration_s), in windows of `window_s` (the last one may be shorter)."""
 
     duration_s: float
     warmup_s: float
@@ -83,21 +83,22 @@ class Clock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """[from_s, until_s); `until_s` is infinite without an end, and equals `from_s` for a single point in time."""
+    """The time [from_s, until_s). `until_s` is infinite without an end, and equals `from_s` for a single instant."""
 
     from_s: float
     until_s: float
 
     def overlaps(self, other: "Interval") -> bool:
-        """Whether the intervals have a point in time in common."""
+        """Return whether the intervals have a point in time in common."""
         return self.from_s < other.until_s and other.from_s < self.until_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One window. `met` is None where it is not scored; `p95_s` is None without items that count, or when infinite.
+    """The items that arrived in one window, and whether the SLA was met.
 
-    `sla` is the one in force as it begins.
+    `sla` is the SLA in force when the window begins. `met` is None if the window has too few items to be scored.
+    `p95_s` is None if it is infinite, or if no item was served or lost.
     """
 
     t_s: float
@@ -117,8 +118,9 @@ class Window:
 class ItemScore:
     """The items of a run: offered = served + filtered + shed + lost + in_flight.
 
-    `within_sla_share` = items within the SLA / items offered and not filtered. Shares are None without
-    items; percentiles (nearest rank, lost items infinite) are None when infinite or without items.
+    `within_sla_share` = items within the SLA / items offered and not filtered. The `sla_windows_met` are shares of the
+    scored windows, or of those that are calm. Shares are None if there is nothing to count. Percentiles are
+    nearest-rank, with lost items as infinite; None where infinite, or without items.
     """
 
     windows: tuple[Window, ...]
@@ -137,13 +139,13 @@ class ItemScore:
 
     @property
     def scored_windows(self) -> int:
-        """The number of windows that had enough items to be scored."""
+        """Return the number of windows that had enough items to be scored."""
         return sum(window.met is not None for window in self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """A step function: `values[i]` holds from `times_s[i]` until the next one; 0 before the first. Times ascend."""
+    """A step function of time: `values[i]` from `times_s[i]` until the next time, 0 before the first. Times ascend."""
 
     times_s: Sequence[float]
     values: Sequence[float]
@@ -155,12 +157,12 @@ class Steps:
             raise ValueError("times_s: must ascend")
 
     def at(self, t_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values at these times."""
+        """Return the value at each of `t_s`, in the same shape."""
         values = np.concatenate([[0.0], np.asarray(self.values, dtype=np.float64)])
         return values[np.searchsorted(np.asarray(self.times_s, dtype=np.float64), t_s, side="right")]
 
     def parts(self, from_s: float, until_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the constant parts between two times: the beginning of each, with `until_s` last, and their values."""
+        """Return the constant parts between two times: their borders, from `from_s` to `until_s`, and their values."""
         edges = _edges([from_s, until_s], self.times_s)
         return edges, self.at(edges[:-1])
 
@@ -168,10 +170,16 @@ class Steps:
 class TallyArrays(NamedTuple):
     """The arrays of a Tally, for compiled code: `observe` writes them.
 
-    `counts` (windows, 7) by kind; `p95_s` (windows,) of the closed ones, NaN where there is none; `fine` and `peaks`
-    (open windows, bins) and `run_fine`, `run_peaks` (bins,) histograms of what was served, with the largest latency of
-    each bin; `first_open` (1,) the first window that is open; `base` (1,) the first bin; `slas` (SLAs, 2) from when on
-    which latency holds; `numbers` (3,): warm-up, duration, window.
+    Attributes:
+        counts: items by window and kind (`_WITHIN` to `_OLD`), shape (windows, 7).
+        p95_s: the p95 of each closed window, NaN where there is none, shape (windows,).
+        fine, peaks: histograms of the served items of the open windows: the number of items and the largest latency
+            (s) in each bin, shape (open windows, bins).
+        run_fine, run_peaks: the same for all closed windows together, shape (bins,).
+        first_open: the index of the first open window, shape (1,).
+        base: the latency bits of the first bin, shape (1,).
+        slas: rows of a time and the SLA latency from then on, in seconds, shape (SLAs, 2).
+        numbers: warm-up, duration and window length, in seconds, shape (3,).
     """
 
     counts: NDArray[np.int64]
@@ -189,13 +197,14 @@ class TallyArrays(NamedTuple):
 class Tally:
     """Counts the outcomes of one pipeline's items, in memory that does not grow with their number.
 
-    Percentiles come from a histogram whose bins are at most 0.1 % wide, and are given as the largest latency of the
-    bin: exact where it holds one value. A window is open, for its p95, until an item arrives `open_windows` after it.
-    An item is held to the latency of the SLA in force when it arrived, a window to the percentile as it begins.
+    Percentiles come from a histogram whose bins are at most 0.1 % wide. The largest latency in a bin stands for the
+    whole bin. A window is closed, and its p95 fixed, when an item arrives `open_windows` windows later. The latency of
+    an item is compared with the SLA in force when the item arrived. The percentile of a window is that of the SLA when
+    the window begins.
     """
 
     def __init__(self, sla: Sla, clock: Clock, *, changes: SlaChanges = (), open_windows: int = 1) -> None:
-        """`open_windows` is the number of consecutive windows whose items can be recorded at the same time."""
+        """Begin without items. Items can be added to `open_windows` consecutive windows at a time."""
         self._slas = ((-math.inf, sla), *changes)
         self._clock = clock
         windows = max(0, math.ceil(round((clock.duration_s - clock.warmup_s) / clock.window_s, 9)))
@@ -215,17 +224,17 @@ class Tally:
         )
 
     def record(self, items: Items) -> None:
-        """Count items; those outside scored time do not count.
+        """Count items; items that arrive outside the scored time are ignored.
 
         Raises:
-            ValueError: an item of a window that is closed.
+            ValueError: an item belongs to a window that is closed.
         """
         outcome = items.outcome.astype(np.uint8)
         if observe(self.arrays, len(outcome), items.arrival_s, items.latency_s, outcome):
             raise ValueError("arrival_s: in a window that is closed: items must come in the order of their windows")
 
     def copy(self) -> "Tally":
-        """Return a copy."""
+        """Return a tally with the same counts, which changes independently of this one."""
         (_, sla), *changes = self._slas
         twin = Tally(sla, self._clock, changes=changes, open_windows=len(self.arrays.fine))
         for mine, other in zip(self.arrays, twin.arrays, strict=True):
@@ -362,7 +371,11 @@ def _close(tally: TallyArrays) -> None:
 
 @compiled
 def ranked(fine: NDArray[np.int64], peaks: NDArray[np.float64], lost: int, percent: float) -> float:
-    """Return the nearest-rank percentile of a histogram and `lost` infinite values; NaN: infinite or no values."""
+    """Return the nearest-rank percentile (0–100) of latencies in seconds, `lost` of which are infinite.
+
+    The finite ones are in a histogram: `fine` has the number of items in each bin, `peaks` the largest latency in it,
+    which stands for the whole bin. NaN if the percentile is infinite or there are no items.
+    """
     left = fine.sum() + lost
     left = max(1, np.int64(np.ceil(round(percent / 100 * left, 9))))
     for index in range(len(fine)):
@@ -377,8 +390,8 @@ def score_items(
 ) -> ItemScore:
     """Return the score of one pipeline's items; `faults` are the intervals of the scenario's faults.
 
-    `changes` are the SLAs that follow `sla`. An answer later than 10 × SLA, and an item in flight for longer than that,
-    count as lost.
+    `changes` are the SLAs that later replace `sla`. An answer later than 10 × SLA, and an item in flight for longer
+    than that, count as lost.
     """
     tally = Tally(sla, clock, changes=changes)
     tally.record(items.select(np.argsort(items.arrival_s, kind="stable")))
@@ -392,15 +405,18 @@ def cost(cost_per_hour: Steps, clock: Clock) -> float:
 
 
 def replica_changes(desired: Iterable[Steps], clock: Clock) -> int:
-    """Return Σ|Δ desired| over all placements in the scored time; the state at its beginning is not a change."""
+    """Return the number of replica changes, Σ|Δ desired| over all placements, in the scored time.
+
+    The replicas desired when the scored time begins are not a change.
+    """
     return sum(int(np.sum(np.abs(np.diff(series.parts(clock.warmup_s, clock.duration_s)[1])))) for series in desired)
 
 
 def cap_violations(spend_per_hour: Steps, cap_per_hour: Steps, duration_s: float, excused: Iterable[Interval]) -> int:
-    """Return the number of maximal intervals in which spend exceeds the cap without an excuse, warm-up included.
+    """Return how often spend exceeds the cap without an excuse, warm-up included; an unbroken excess counts once.
 
-    In an excused interval (from a price rise, a budget cut or a take-over until drain + 2 cycles later) an excess does
-    not count as long as spend is not above its lowest value since the interval began.
+    Each of `excused` lasts from a price rise, a budget cut or a take-over until drain + 2 cycles later. In it an excess
+    does not count while spend is at its lowest since the interval began.
     """
     excuses = tuple(excused)
     edges = _edges(
@@ -428,9 +444,9 @@ def _finite(value: float) -> float | None:
 
 
 def _met(counts: Sequence[int], sla: Sla) -> bool | None:
-    """Whether enough items were within the SLA.
+    """Return whether enough of a window's items were within the SLA; None if too few items arrived or count.
 
-    Shed items stay out, as they do of percentiles. So does an item in flight that may still be in time.
+    Shed items do not count, as in percentiles, nor do items in flight that may still be in time.
     """
     if sum(counts) - counts[_FILTERED] < MIN_WINDOW_ITEMS:
         return None

@@ -1,4 +1,4 @@
-"""Observed replicas and what they cost: cost, replica changes and cap violations, for the simulator and the lab.
+"""Cost, replica changes and cap violations from observed replicas, for the simulator and the lab.
 
 Pure. Times are seconds since the run began, money is USD.
 """
@@ -31,8 +31,9 @@ class Replicas:
 class Observation:
     """The cluster `t_s` seconds after the run began, money in USD per hour.
 
-    `spend_per_hour` is max(desired, existing) × price by pipeline, which the cap limits; `cost_per_hour` is the price
-    of the scheduled replicas, which is paid; `budget_per_hour` and `price_per_hour` are the resources' current values.
+    `spend_per_hour` is max(desired, existing) × price of each pipeline: the cap limits it. `cost_per_hour` is the price
+    of all scheduled replicas: it is paid. `budget_per_hour` and `price_per_hour` (of an instance) are the resources'
+    current values.
     """
 
     t_s: float
@@ -51,7 +52,7 @@ def observation(
     budget_per_hour: Mapping[PipelineKey, float],
     price_per_hour: Mapping[PoolName, float],
 ) -> Observation:
-    """Return the observation of `placements` at these prices; a pool without a price costs nothing."""
+    """Return the observation of `placements` at `price_per_hour` (USD per instance); a pool without a price is free."""
     spend: dict[PipelineKey, float] = {}
     cost_per_hour = 0.0
     for pipeline in pipelines:
@@ -71,7 +72,7 @@ def observation(
 
 
 def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementKey, float]:
-    """Return the price per hour of one replica of each placement."""
+    """Return the price of one replica of each placement, in USD per hour; 0 on a pool without a price."""
     return {
         (pipeline.key, stage.name, placement.pool): price_per_hour.get(placement.pool, 0.0)
         / placement.prior.per_instance
@@ -81,22 +82,22 @@ def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, flo
 
 
 def at(observations: Sequence[Observation], t_s: float) -> Observation | None:
-    """Return the last observation up to `t_s`; None without one."""
+    """Return the last observation up to `t_s`; None if there is none."""
     return next((seen for seen in reversed(observations) if seen.t_s <= t_s), None)
 
 
 def steps(observations: Sequence[Observation], value: Callable[[Observation], float]) -> Steps:
-    """Return a quantity over time."""
+    """Return `value` of the observations as a step function over time."""
     return Steps(times_s=[seen.t_s for seen in observations], values=[value(seen) for seen in observations])
 
 
 def cost(observations: Sequence[Observation], clock: Clock) -> float:
-    """Return the cost of the scheduled replicas over the scored time."""
+    """Return the cost of the scheduled replicas over the scored time, in USD."""
     return scoring.cost(steps(observations, lambda seen: seen.cost_per_hour), clock)
 
 
 def cost_of_instances(observations: Sequence[Observation], instances: Mapping[PoolName, float], clock: Clock) -> float:
-    """Return the cost of these instances over the scored time, at the observed prices."""
+    """Return the cost (USD) of running `instances` of each pool for the whole scored time, at the observed prices."""
     return scoring.cost(
         steps(observations, lambda seen: sum(seen.price_per_hour[pool] * count for pool, count in instances.items())),
         clock,
@@ -104,7 +105,7 @@ def cost_of_instances(observations: Sequence[Observation], instances: Mapping[Po
 
 
 def replica_changes(observations: Sequence[Observation], clock: Clock) -> int:
-    """Return Σ|Δ desired| over all placements in the scored time."""
+    """Return the number of replica changes, Σ|Δ desired| over all placements, in the scored time."""
     keys = observations[0].placements.keys() if observations else ()
     return scoring.replica_changes(
         [steps(observations, lambda seen, key=key: seen.placements[key].desired) for key in keys],  # type: ignore[misc]
@@ -115,7 +116,7 @@ def replica_changes(observations: Sequence[Observation], clock: Clock) -> int:
 def cap_violations(
     observations: Sequence[Observation], pipeline: PipelineSpec, *, interval_s: float, duration_s: float
 ) -> int:
-    """Return how often a pipeline's spend exceeded its cap without an excuse. `interval_s` separates decisions."""
+    """Return how often a pipeline's spend exceeded its cap without an excuse; decisions are `interval_s` apart."""
     return scoring.cap_violations(
         steps(observations, lambda seen: seen.spend_per_hour[pipeline.key]),
         steps(observations, lambda seen: _cap(pipeline, seen)),
@@ -125,7 +126,10 @@ def cap_violations(
 
 
 def _excused(observations: Sequence[Observation], pipeline: PipelineSpec, interval_s: float) -> list[Interval]:
-    """Return when an excess is excused: from take-over, price rise or budget cut until drain + 2 cycles later."""
+    """Return the intervals in which an excess is excused.
+
+    Each begins at the take-over, a price rise or a budget cut, and ends drain + 2 cycles later.
+    """
     pools = {placement.pool for stage in pipeline.stages for placement in stage.placements}
     begun_s = [seen.t_s for seen in observations[:1]]
     for before, after in pairwise(observations):

@@ -29,14 +29,15 @@ _PEAK_WINDOW_S = 20
 
 
 def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> dict[str, Schedule]:
-    """Return the schedule of every pipeline, by namespace/name; spikes are included, and without load it is empty.
+    """Return the schedule of every pipeline, by namespace/name, with spikes; empty for a pipeline without load.
 
-    `scale` is the share of the sessions kept. The sessions of a seed do not depend on the rest of the file.
+    `scale` is the share of the sessions kept. The sessions of a load entry depend only on the entry, its place in
+    `load`, the seed and the duration of the run.
 
     Raises:
-        InvalidTrace: a trace that cannot be read.
-        LoadTooLarge: too many sessions; the error names the field that causes them.
-        ValueError: a scale outside (0, 1].
+        InvalidTrace: a trace cannot be read.
+        LoadTooLarge: there are too many sessions; `path` of the error is the field that causes them.
+        ValueError: `scale` is outside (0, 1].
     """
     clock = scenario.file.clock
     units = {pipeline_key(pipeline): pipeline.spec.demand.unit for pipeline in scenario.pipelines}
@@ -65,7 +66,7 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
 
 
 def refused_loads(scenario: Scenario, seeds: Iterable[int]) -> Iterator[Breach]:
-    """Yield the field that causes a load above the limit, if there is one."""
+    """Yield one breach for the first load that is too large under one of `seeds`; nothing if all loads fit."""
     for seed in seeds:
         try:
             pipeline_schedules(scenario, seed=seed)
@@ -84,7 +85,7 @@ def _blame(*path: str | int) -> Iterator[None]:
 
 
 def item_seed(seed: int, index: int) -> int:
-    """Return the seed for the items of the pipeline at `index` in a run: chunk phases, filtering, service times."""
+    """Return the seed of the pipeline at `index` in a run, for chunk phases, filtering and service times."""
     return derived_seed(seed, index)
 
 
@@ -100,14 +101,14 @@ def _replay(load: Load, folder: Path) -> Replay:
 
 
 def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:
-    """Return the highest 20-second mean of a load, in the pipeline's unit."""
+    """Return the highest 20-second mean of a load from 0 to `until_s`, in the pipeline's unit."""
     level = demand_by_second(load, pipeline, until_s)
     width = min(_PEAK_WINDOW_S, len(level))
     return float(np.convolve(level, np.ones(width) / width, mode="valid").max())
 
 
 def demand_by_second(load: Schedule, pipeline: PipelineSpec, until_s: float) -> NDArray[np.float64]:
-    """Return the load in each second, in the pipeline's unit: streams at its middle, or requests that arrive in it."""
+    """Return the load of each second: the streams at its middle, or the requests that arrive in it."""
     edges = np.arange(0.0, until_s + 1.0)
     if pipeline.unit is DemandUnit.STREAMS:
         return load.active(edges[:-1] + 0.5).astype(float)

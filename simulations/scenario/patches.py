@@ -19,7 +19,7 @@ def merged(document: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, A
 
 
 def undo(patch: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that undoes `patch`, which was applied to `before`."""
+    """Return the merge patch that undoes `patch`; `before` is the document as it was before `patch`."""
     return {
         field: undo(value, before[field])
         if isinstance(value, Mapping) and isinstance(before.get(field), Mapping)

@@ -31,7 +31,7 @@ MAX_WINDOWS = 100_000
 
 
 def _number(value: Any) -> float:
-    """Return a whole number or decimal string as a number; floats are refused, as in the resources."""
+    """Return a whole number or a decimal string as a number; floats are refused, as in resources."""
     try:
         number = Decimal(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
     except InvalidOperation:
@@ -92,7 +92,7 @@ Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
 
 
 class Session(Part):
-    """The length of streams, log-normal."""
+    """The distribution of session lengths: log-normal with this mean and coefficient of variation (`cv`)."""
 
     mean: PositiveDuration
     cv: Number
@@ -121,7 +121,7 @@ class Load(LoadFields):
 
 
 class MetricsShare(Part):
-    """`metricsPartial`: this share of the series is missing."""
+    """`metricsPartial`: the series of this share (0–1) of the pods are missing."""
 
     share: Share
     pipeline: PipelineNames = EVERYTHING
@@ -135,28 +135,28 @@ class MetricsNoise(Part):
 
 
 class Spike(Part):
-    """`spike`: the load of a pipeline is multiplied."""
+    """`spike`: the load of a pipeline is multiplied by `factor`."""
 
     pipeline: PipelineName
     factor: Multiple
 
 
 class SlowStart(Part):
-    """`slowStart`: new replicas on a pool take longer to become ready."""
+    """`slowStart`: the start-up time of new replicas on a pool is multiplied by `factor`."""
 
     pool: str
     factor: PositiveNumber
 
 
 class SlowStage(Part):
-    """`slowStage`: batches of a stage take longer."""
+    """`slowStage`: the service time of batches of a stage (NAME or PIPELINE/NAME) is multiplied by `factor`."""
 
     stage: str
     factor: PositiveNumber
 
 
 class SpotReclaim(Part):
-    """`spotReclaim`: a share of a pool's nodes is reclaimed, with the replicas on them."""
+    """`spotReclaim`: a share (0–1) of a pool's nodes is reclaimed, with the replicas on them."""
 
     pool: str
     share: Share
@@ -220,7 +220,7 @@ class Fault(Part):
 
     @property
     def kind(self) -> FaultKind:
-        """Return the kind of the fault, by its name in the file."""
+        """Return the kind of the fault, as it is named in the file."""
         kind: FaultKind = _kinds(self)[0]  # type: ignore[assignment]
         return kind
 
@@ -234,13 +234,13 @@ class Fault(Part):
 
     @property
     def pool(self) -> str | None:
-        """Return the pool that the fault affects, None if it affects none in particular."""
+        """Return the pool that the fault affects; None if it does not name one."""
         holder = self.slow_start or self.spot_reclaim
         return self.pool_unavailable or self.pool_lost or (holder.pool if holder else None)
 
     @property
     def pipeline(self) -> str | None:
-        """Return the pipeline (or "*") that the fault affects, None if it affects none in particular."""
+        """Return the pipeline that the fault affects, or "*" for all; None if it does not name one."""
         holder = self.metrics_partial or self.metrics_noisy or self.spike
         return self.metrics_lost or self.metrics_stale or (holder.pipeline if holder else None)
 
@@ -308,7 +308,7 @@ class ScenarioFile(Part):
 
     @property
     def clock(self) -> Clock:
-        """Return which part of a run is scored."""
+        """Return duration, warm-up and window length of a run, in seconds."""
         return Clock(
             duration_s=duration_s(self.duration), warmup_s=duration_s(self.warmup), window_s=duration_s(self.window)
         )
@@ -381,7 +381,7 @@ class PatchRefused(ValueError):
 
 
 def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
-    """Return the scenario with the resources and the load of a what-if, and nothing else changed.
+    """Return the scenario with the resources and the load that `what_if` changes; unchanged for None.
 
     Raises:
         PatchRefused: a patch makes a resource invalid.
@@ -398,7 +398,7 @@ def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
 
 
 def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]]) -> Scenario:
-    """Return the scenario with `documents` in place of those of the same names.
+    """Return the scenario with `documents` (by KIND/[NAMESPACE/]NAME) in place of its own of the same names.
 
     Raises:
         PatchRefused: a document is not a valid resource of its kind.
@@ -413,7 +413,7 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
 
 
 def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
-    """Return the changes that `set` faults make to resources, sorted by time; a fault with an end is undone then.
+    """Return the changes that `set` faults make to resources, sorted by time; the end of a fault is a change too.
 
     Raises:
         PatchRefused: a patch makes a resource invalid.
@@ -441,7 +441,7 @@ def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
 
 
 def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
-    """Return the SLAs that `set` faults give each pipeline after its first, by namespace/name."""
+    """Return the SLAs that `set` faults give each pipeline (namespace/name), each with the time (s) it holds from."""
     changes: dict[str, list[tuple[float, Sla]]] = {pipeline_key(pipeline): [] for pipeline in scenario.pipelines}
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):
@@ -467,7 +467,7 @@ def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Re
 
 
 def resource_name(resource: SpeechPipeline | ComputePool) -> str:
-    """Return KIND/[NAMESPACE/]NAME, as scenarios name resources."""
+    """Return the name of a resource in scenario files, KIND/[NAMESPACE/]NAME."""
     if isinstance(resource, SpeechPipeline):
         return f"SpeechPipeline/{pipeline_key(resource)}"
     return f"ComputePool/{resource.metadata.name}"
@@ -476,10 +476,10 @@ def resource_name(resource: SpeechPipeline | ComputePool) -> str:
 def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
     """Return the scenario in a file, with the manifests that it names.
 
-    `policies` are the names allowed in its `policies`; None: any.
+    `policies` are the names that the file may have in its `policies`; None allows any name.
 
     Raises:
-        InvalidScenario: with every error in the scenario and its manifests.
+        InvalidScenario: the scenario or one of its manifests is invalid; `findings` has every error.
     """
     try:
         documents = load_documents(path)
@@ -507,9 +507,10 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
 
 
 def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -> InvalidScenario:
-    """Return the error that reports mistakes with file and line.
+    """Return the error that reports `mistakes`, each with file and line.
 
-    A mistake is in the manifest of the resource named with it (KIND/[NAMESPACE/]NAME); None: in the scenario file.
+    A mistake is a breach and the name (KIND/[NAMESPACE/]NAME) of the resource in whose manifest it is. The name is None
+    for a breach in the scenario file.
     """
     manifests = _manifest_documents(scenario.manifests)
     (file,) = load_documents(scenario.path)
@@ -572,7 +573,7 @@ def _refused_faults(scenario: Scenario, base: tuple[str | int, ...]) -> Iterator
 
 
 def pipeline_key(pipeline: SpeechPipeline) -> str:
-    """Return namespace/name, as scenarios name pipelines."""
+    """Return the name of a pipeline in scenario files, namespace/name."""
     return f"{pipeline.metadata.namespace or 'default'}/{pipeline.metadata.name}"
 
 

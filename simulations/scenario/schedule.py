@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulations.scenario.traces import Column, Trace
 
 MAX_SESSIONS = 5_000_000
-"""The limit of sessions or bins in a schedule: more are surely a mistake, and would not fit into memory."""
+"""The most sessions or bins in a schedule: more are surely a mistake, and would not fit into memory."""
 
 _SPIKE_JITTER_S = 1.0
 _PHASES, _SPIKE, _THINNING = 1, 2, 3  # a random stream for each purpose
@@ -34,7 +34,7 @@ class LoadTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLength:
-    """Log-normal session lengths.
+    """The distribution of session lengths: log-normal with this mean and coefficient of variation.
 
     Log-normal, not gamma: call-centre recordings have a cv of 1.30 with the median at 0.60 and p95 at 3.2 of the mean,
     which a log-normal of that cv meets (0.61, 3.1) and a gamma does not (0.52, 3.6).
@@ -55,7 +55,7 @@ class Replay:
 
     The first copy plays the recording as it is, so that `offset_s` names a segment; every further copy is shifted
     cyclically by an independent random number of bins. Counts are never multiplied: that would inflate their
-    dispersion. A recording that ends before the run does starts again.
+    dispersion. A recording that is shorter than the run is repeated.
     """
 
     trace: Trace
@@ -74,7 +74,7 @@ class Replay:
 
     @property
     def bin_s(self) -> float:
-        """Return the length of a bin in the run."""
+        """Return the length of a bin in seconds of the run."""
         return self.trace.bin_s / self.speed
 
     def bins(self, rng: Generator, duration_s: float) -> NDArray[np.float64]:
@@ -104,7 +104,7 @@ class Schedule:
 
     @classmethod
     def of(cls, start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> Self:
-        """Return the schedule of these sessions, sorted by start."""
+        """Return the schedule of sessions that are given in any order."""
         order = np.argsort(start_s, kind="stable")
         return cls(start_s=start_s[order], end_s=end_s[order])
 
@@ -119,14 +119,14 @@ class Schedule:
         np.savez(path, start_s=self.start_s, end_s=self.end_s)
 
     def merged(self, other: "Schedule") -> "Schedule":
-        """Return the sum of both loads."""
+        """Return the schedule of all sessions of this schedule and of `other`."""
         return Schedule.of(
             np.concatenate([self.start_s, other.start_s]),
             np.concatenate([self.end_s, other.end_s]),
         )
 
     def active(self, at_s: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the number of active sessions at each time."""
+        """Return the number of active sessions at each of `at_s`."""
         return np.searchsorted(self.start_s, at_s, side="right") - np.searchsorted(
             np.sort(self.end_s), at_s, side="right"
         )
@@ -150,7 +150,7 @@ def stream_schedule(replay: Replay, duration_s: float, seed: int) -> Schedule:
     """Return the sessions for a pipeline whose unit is Streams; the run begins with none active.
 
     Raises:
-        ValueError: the trace does not say how long sessions last, and `replay` does not either.
+        ValueError: neither the trace nor `replay` says how long sessions last.
     """
     rng = default_rng(seed)
     if replay.trace.column is Column.STREAMS:
@@ -166,8 +166,8 @@ def stream_schedule(replay: Replay, duration_s: float, seed: int) -> Schedule:
 def with_spike(schedule: Schedule, from_s: float, until_s: float, factor: float, seed: int) -> Schedule:
     """Return the schedule with the load between `from_s` and `until_s` multiplied by `factor` (at least 1).
 
-    Every session gets factor - 1 copies on average for as long as it lasts within the interval, so that the level is
-    multiplied in all of it. The starts of the copies are spread over up to 1 s.
+    Every session gets factor - 1 copies on average. A copy lasts as long as the session does within the interval, so
+    the level is multiplied in all of the interval. The starts of the copies are spread over up to 1 s.
     """
     if factor < 1:
         raise ValueError(f"spike.factor: {factor:g}: must be at least 1")
@@ -185,7 +185,7 @@ def with_spike(schedule: Schedule, from_s: float, until_s: float, factor: float,
 
 
 def thinned(schedule: Schedule, share: float, seed: int) -> Schedule:
-    """Return the schedule with each session kept with probability `share`, which keeps the shape of the load."""
+    """Return the schedule with each session kept with probability `share` (0–1); the shape of the load stays."""
     if not 0 < share <= 1:
         raise ValueError(f"scale: {share:g}: must be above 0 and at most 1")
     kept = default_rng([seed, _THINNING]).random(len(schedule)) < share
@@ -195,9 +195,10 @@ def thinned(schedule: Schedule, share: float, seed: int) -> Schedule:
 def chunk_times(
     schedule: Schedule, chunk_s: float, duration_s: float, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return when each stream offers its chunks: every `chunk_s` from a random phase until it ends.
+    """Return the times at which streams offer chunks, ascending, and the index of each chunk's session in the schedule.
 
-    The result has the times in order, shape (chunks,), and for each the index of its session in the schedule.
+    A stream offers a chunk every `chunk_s`, from a random time in its first `chunk_s` until it or the run ends. Both
+    arrays have shape (chunks,).
     """
     first_s = schedule.start_s + chunk_phases(schedule, chunk_s, seed)
     end_s = np.minimum(schedule.end_s, duration_s)
@@ -210,12 +211,12 @@ def chunk_times(
 
 
 def chunk_phases(schedule: Schedule, chunk_s: float, seed: int) -> NDArray[np.float64]:
-    """Return how long after its start each stream offers its first chunk, shape (sessions,)."""
+    """Return the time from each stream's start to its first chunk, random in [0, chunk_s), shape (sessions,)."""
     return default_rng([seed, _PHASES]).random(len(schedule)) * chunk_s
 
 
 def derived_seed(seed: int, *path: int) -> int:
-    """Return a seed for one purpose, so that an additional draw for one purpose does not change others."""
+    """Return a seed for the purpose `path`, so that additional draws for one purpose do not change those for others."""
     return int(SeedSequence([seed, *path]).generate_state(1)[0])
 
 
@@ -233,8 +234,8 @@ def _starts(replay: Replay, duration_s: float, rng: Generator) -> NDArray[np.flo
 def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule:
     """Return sessions whose number follows the level.
 
-    A session that ends while the level holds is replaced at once. When the level falls, those end that would have ended
-    first. Without a session length, sessions last until the level falls.
+    A session that ends while the level holds is replaced at once. When the level falls, the sessions that would have
+    ended first end then. Without a session length, sessions last until the level falls.
     """
 
     def end_of(start_s: float) -> float:

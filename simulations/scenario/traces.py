@@ -34,12 +34,15 @@ class Column(Enum):
 
 
 class InvalidTrace(ValueError):
-    """A trace that cannot be read; the message names file, line, column, value and rule."""
+    """A trace cannot be read. The message names the file, and line, column, value and rule where there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """A recording: `values[i]` belongs to [i·bin_s, (i + 1)·bin_s)."""
+    """A recorded load: `values[i]` is its value in the seconds [i·bin_s, (i + 1)·bin_s), in the unit of `column`.
+
+    `name` is the file that it was read from.
+    """
 
     name: str
     column: Column
@@ -48,7 +51,7 @@ class Trace:
 
     @property
     def span_s(self) -> float:
-        """Return the length of the recording."""
+        """Return the length of the recording in seconds."""
         return self.bin_s * len(self.values)
 
 
@@ -59,7 +62,7 @@ def bundled_names() -> list[str]:
 
 
 def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
-    """Return the trace in the file `source`, relative to `folder`; if there is none, the bundled trace of that name.
+    """Return column `column` of the trace `source`: a path relative to `folder`, or else the name of a bundled trace.
 
     Raises:
         InvalidTrace: there is no such trace, or it cannot be read.
@@ -89,7 +92,7 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
 
 
 def parse_trace(text: str, column: Column, *, name: str) -> Trace:
-    """Return the trace in CSV `text`; `name` appears in messages.
+    """Return column `column` of the trace in CSV `text`; `name` is the file's name in error messages.
 
     Raises:
         InvalidTrace: the text is no valid trace.

@@ -29,12 +29,12 @@ DAYS = {
 
 
 def share_kept(t_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of sessions kept at these times of day, shape like `t_s`."""
+    """Return the share (0–1) of sessions kept at each time of day `t_s`, in seconds; shape like `t_s`."""
     return NIGHT + (1 - NIGHT) * (1 - np.cos(2 * math.pi * t_s / DAY_S)) / 2
 
 
 def day(trace: str, copies: int, begin_s: float, seed: int) -> bytes:
-    """Return the CSV of one day from `begin_s` on, gzipped."""
+    """Return the gzipped CSV file of one day that begins at the time of day `begin_s`, in seconds."""
     rng = default_rng(seed)
     replay = Replay(trace=read_trace(trace, Column.ARRIVALS, folder=Path()), copies=copies)
     counts = replay.bins(rng, DAY_S).astype(np.int64)
@@ -45,7 +45,7 @@ def day(trace: str, copies: int, begin_s: float, seed: int) -> bytes:
 
 
 def main(folder: Path) -> None:
-    """Write both traces to `folder`."""
+    """Write `day.csv.gz` and `training-day.csv.gz` to `folder`."""
     for name, (trace, copies, begin_s, seed) in DAYS.items():
         (folder / name).write_bytes(day(trace, copies, begin_s, seed))
 
