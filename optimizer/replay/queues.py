@@ -22,7 +22,8 @@ from optimizer.runtime.compiled import compiled
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_MASK = 2**64 - 1
+MASK = 2**64 - 1
+"""The bits of a seed."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
@@ -111,7 +112,7 @@ def serve(
         departures=np.empty(n),
         starts=np.empty(0) if starts_s is None else starts_s,
     )
-    start = np.uint64(seed & _MASK)
+    start = np.uint64(seed & MASK)
     replicas = np.array([group.replicas for group in groups], dtype=np.int64)
     weights = replicas * np.array([group.capacity_rps for group in groups])
     slots = np.repeat(
@@ -160,7 +161,7 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
         turn = _rank_of_first(sessions)
     count = int(turn.max()) + 1
     if routing is Routing.RANDOM:
-        unit = _unit_array(np.arange(n, dtype=np.uint64), seed)
+        unit = units(np.arange(n, dtype=np.uint64), seed ^ 0x5DEECE66D)
         each = np.repeat(weights / replicas, replicas)
         edges = np.cumsum(each) / each.sum()
         return np.minimum(np.searchsorted(edges, unit, side="right"), len(each) - 1).astype(np.int64)
@@ -199,9 +200,9 @@ def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
         ranks[item] = known[session]
 
 
-def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
-    """Return `_unit(_mix(...))` of each counter."""
-    z = counter * _GOLDEN + np.uint64((seed ^ 0x5DEECE66D) & _MASK)
+def units(counter: NDArray[np.uint64], seed: int) -> Array:
+    """Return a number in [0, 1) for each counter, by splitmix64 (Steele, Lea and Flood 2014)."""
+    z = counter * _GOLDEN + np.uint64(seed & MASK)
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return np.asarray(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * _TO_UNIT)
