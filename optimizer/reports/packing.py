@@ -101,8 +101,9 @@ def cheaper_packing(
 
     None also when the bill is at most `EXCESS` above the cost. The limits of `supply` and `budget_per_hour`, which
     applies to the cost of all pipelines, are kept. With few combinations of rows all are tried, and the result is
-    billed least of all; otherwise no change of one or two stages would be billed less. When `search_effort` (combinations tried) is
-    spent, the result is the best so far. Among equal bills the least cost wins, then the first rows, stages by name.
+    billed least of all; otherwise no change of one or two stages would be billed less. When `search_effort`
+    (combinations tried) is spent, the result is the best so far. Among equal bills the least cost wins, then the first
+    rows, stages by name.
     """
     start = _State.of(pipelines, supply)
     if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
@@ -111,11 +112,12 @@ def cheaper_packing(
     best = search.descend(start)
     if best.billed_per_hour >= start.billed_per_hour - _NOTHING:
         return None
-    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
-    for pipeline, rows in zip(pipelines, best.rows, strict=True):
-        for table, row in zip(pipeline.tables, rows, strict=True):
-            for placement, count in zip(table.stage.placements, table.replicas[row].tolist(), strict=True):
-                replicas[pipeline.key, table.stage.name, placement.pool] = count
+    replicas = {
+        (pipeline.key, table.stage.name, placement.pool): count
+        for pipeline, rows in zip(pipelines, best.rows, strict=True)
+        for table, row in zip(pipeline.tables, rows, strict=True)
+        for placement, count, _ in table.placed(row)
+    }
     return Packing(replicas=replicas, cost_per_hour=best.cost_per_hour, billed_per_hour=best.billed_per_hour)
 
 
