@@ -118,7 +118,8 @@ def serve(
     slots = np.repeat(
         np.array([group.concurrency for group in groups], dtype=np.int64), replicas
     )  # how many batches each replica serves at a time
-    batch, times = _parameters(groups)
+    batch = np.array([group.batch for group in groups], dtype=np.int64)
+    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
     draws = _draws(tuple(group.cv for group in groups), int(start))
     owner = np.repeat(np.arange(len(groups)), replicas)
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
@@ -145,13 +146,6 @@ def serve(
     servers = _Servers(group=of_slot, batch=batch[of_slot], times=times[of_slot], draws=draws)
     _serve_queues(items, queues, servers, start)
     return items.departures
-
-
-def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
-    """Return batch limits, shape (groups,), and wait, fixed, per item in seconds and cv, shape (groups, 4)."""
-    batch = np.array([group.batch for group in groups], dtype=np.int64)
-    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
-    return batch, times
 
 
 def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routing: Routing, seed: int) -> Counts:
