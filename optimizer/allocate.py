@@ -234,9 +234,9 @@ def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Cou
         ):  # planned for a tighter target: shown by the problem's own composition
             answer = replace(answer, subproblem=replace(answer.subproblem, composition=problem.composition))
         moved = sum(
-            abs(int(count) - placement.current)
+            abs(count - placement.current)
             for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
-            for placement, count in zip(table.stage.placements, table.replicas[row], strict=True)
+            for placement, count, _ in table.placed(row)
         )
     if answer is not None and answer.complete:
         latency_s = answer.subproblem.latency(answer.choice)
@@ -252,7 +252,7 @@ def _pipeline_plan(problem: Problem, pipeline: Pipeline, share: Share, left: Cou
         limited_by=share.limit,
         latency_s=latency_s,
         cost_per_hour=0.0 if answer is None else answer.cost_per_hour,
-        bottleneck=_bottleneck(pipeline, stages, steps, next_step),
+        bottleneck=_bottleneck(stages, steps, next_step),
         stages=stages,
         steps=steps,
         next_step=next_step,
@@ -271,20 +271,14 @@ def _error(stages: tuple[StagePlan, ...]) -> float | None:
     return sum(latency_s * error for latency_s, error in known if latency_s is not None and error is not None) / total
 
 
-def _bottleneck(
-    pipeline: Pipeline, stages: tuple[StagePlan, ...], steps: tuple[Step, ...], next_step: Step | None
-) -> StageName:
+def _bottleneck(stages: tuple[StagePlan, ...], steps: tuple[Step, ...], next_step: Step | None) -> StageName:
     """Return the stage of the next step, else of the last step that saved latency, else with the highest latency."""
     if next_step is not None:
         return next_step.stage
     bought = [step for step in steps if step.latency_saved_s > 0]
     if bought:
         return bought[-1].stage
-    return min(pipeline.stages, key=lambda s: (-(_by_name(stages)[s.name].latency_s or 0.0), s.name)).name
-
-
-def _by_name(stages: tuple[StagePlan, ...]) -> Mapping[StageName, StagePlan]:
-    return {stage.name: stage for stage in stages}
+    return min(stages, key=lambda stage: (-(stage.latency_s or 0.0), stage.name)).name
 
 
 def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> StagePlan:
@@ -324,15 +318,11 @@ def _step(subproblem: Subproblem, before: Choice, after: Choice) -> Step:
     index = next(k for k, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
     table, old, new = subproblem.tables[index], before[index], after[index]
     changes = [
-        PlacementStep(
-            pool=placement.pool,
-            before=int(table.replicas[old, k]),
-            after=int(table.replicas[new, k]),
-            batch=int(table.batches[new, k]),
+        PlacementStep(pool=placement.pool, before=count_before, after=count, batch=batch)
+        for (placement, count_before, batch_before), (_, count, batch) in zip(
+            table.placed(old), table.placed(new), strict=True
         )
-        for k, placement in enumerate(table.stage.placements)
-        if table.replicas[old, k] != table.replicas[new, k]
-        or (table.replicas[new, k] and table.batches[old, k] != table.batches[new, k])
+        if count_before != count or (count and batch_before != batch)
     ]
     return Step(
         stage=table.stage.name,

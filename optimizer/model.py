@@ -33,6 +33,10 @@ def require(ok: bool, where: str, value: object, rule: str) -> None:
         raise InvalidProblem(f"{where}: {value!r}: {rule}")
 
 
+def _require_at_least_0(where: str, value: float | None) -> None:
+    require(value is None or (math.isfinite(value) and value >= 0), where, value, "must be finite and ≥ 0")
+
+
 class Routing(Enum):
     """How items reach the replicas of a stage. The latency formula depends on it."""
 
@@ -73,15 +77,10 @@ class ServiceLaw:
     cv: float = 0.0
 
     def __post_init__(self) -> None:
-        require(math.isfinite(self.fixed_s) and self.fixed_s >= 0, "fixed_s", self.fixed_s, "must be finite and ≥ 0")
-        require(
-            math.isfinite(self.per_item_s) and self.per_item_s >= 0,
-            "per_item_s",
-            self.per_item_s,
-            "must be finite and ≥ 0",
-        )
+        _require_at_least_0("fixed_s", self.fixed_s)
+        _require_at_least_0("per_item_s", self.per_item_s)
         require(self.fixed_s + self.per_item_s > 0, "service law", self, "fixed_s + per_item_s must be > 0")
-        require(math.isfinite(self.cv) and self.cv >= 0, "cv", self.cv, "must be finite and ≥ 0")
+        _require_at_least_0("cv", self.cv)
 
     def mean_s(self, batch: float) -> float:
         """Return the mean service time of a batch of `batch` items, in seconds."""
@@ -150,9 +149,7 @@ class Placement:
             self.saturation_rps,
             "must be finite and > 0",
         )
-        require(
-            self.wer is None or (math.isfinite(self.wer) and self.wer >= 0), "wer", self.wer, "must be finite and ≥ 0"
-        )
+        _require_at_least_0("wer", self.wer)
         require(self.current >= 0, "current", self.current, "must be ≥ 0")
 
 
@@ -215,15 +212,9 @@ class Demand:
     arrival_cv2: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("entry_rate_rps", "arrival_cv2"):
-            value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, value, "must be finite and ≥ 0")
-        require(
-            self.sessions is None or (math.isfinite(self.sessions) and self.sessions >= 0),
-            "sessions",
-            self.sessions,
-            "must be finite and ≥ 0",
-        )
+        _require_at_least_0("entry_rate_rps", self.entry_rate_rps)
+        _require_at_least_0("arrival_cv2", self.arrival_cv2)
+        _require_at_least_0("sessions", self.sessions)
 
     def scaled(self, share: float) -> "Demand":
         """Return this demand times `share` (0–1), rounded to twelve digits: equal loads are then equal cache keys."""
@@ -261,18 +252,8 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         require(bool(self.stages), f"pipeline {self.key}.stages", self.stages, "must not be empty")
-        require(
-            self.budget_per_hour is None or (math.isfinite(self.budget_per_hour) and self.budget_per_hour >= 0),
-            f"pipeline {self.key}.budget_per_hour",
-            self.budget_per_hour,
-            "must be finite and ≥ 0",
-        )
-        require(
-            self.max_wer is None or (math.isfinite(self.max_wer) and self.max_wer >= 0),
-            f"pipeline {self.key}.max_wer",
-            self.max_wer,
-            "must be finite and ≥ 0",
-        )
+        _require_at_least_0(f"pipeline {self.key}.budget_per_hour", self.budget_per_hour)
+        _require_at_least_0(f"pipeline {self.key}.max_wer", self.max_wer)
         ratios: dict[StageName, float] = {}
         passed: dict[StageName, float] = {}
         for stage in self.stages:
@@ -294,12 +275,7 @@ class Pool:
     instances: int
 
     def __post_init__(self) -> None:
-        require(
-            math.isfinite(self.price_per_hour) and self.price_per_hour >= 0,
-            f"pool {self.name}.price_per_hour",
-            self.price_per_hour,
-            "must be finite and ≥ 0",
-        )
+        _require_at_least_0(f"pool {self.name}.price_per_hour", self.price_per_hour)
         require(self.instances >= 0, f"pool {self.name}.instances", self.instances, "must be ≥ 0")
 
     def replica_price_per_hour(self, placement: Placement) -> float:
@@ -326,18 +302,8 @@ class Problem:
     search_effort: int | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.budget_per_hour is None or (math.isfinite(self.budget_per_hour) and self.budget_per_hour >= 0),
-            "budget_per_hour",
-            self.budget_per_hour,
-            "must be finite and ≥ 0",
-        )
-        require(
-            math.isfinite(self.switching_cost_per_hour) and self.switching_cost_per_hour >= 0,
-            "switching_cost_per_hour",
-            self.switching_cost_per_hour,
-            "must be finite and ≥ 0",
-        )
+        _require_at_least_0("budget_per_hour", self.budget_per_hour)
+        _require_at_least_0("switching_cost_per_hour", self.switching_cost_per_hour)
         require(
             self.search_effort is None or self.search_effort >= 0, "search_effort", self.search_effort, "must be ≥ 0"
         )

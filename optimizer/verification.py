@@ -87,9 +87,9 @@ def _replayed_share(pipeline: Pipeline, share: Share) -> Replayed | None:
     answer = share.answer
     assert answer is not None
     placed = tuple(
-        (stage.name, placement.pool, int(replicas), int(batch))
-        for stage, table, row in zip(pipeline.stages, answer.subproblem.tables, answer.choice, strict=True)
-        for placement, replicas, batch in zip(stage.placements, table.replicas[row], table.batches[row], strict=True)
+        (table.stage.name, placement.pool, replicas, batch)
+        for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
+        for placement, replicas, batch in table.placed(row)
     )
     served = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
     if served.demand.entry_rate_rps <= 0:  # the share rounds to no load

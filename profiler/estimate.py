@@ -39,6 +39,7 @@ _BOUNDED = 1.5
 simulated servers, together with the way in which both bounds of the variance are combined
 (`tests/oracle/test_service_times.py`)."""
 LATENCY_WEIGHT, UTILIZATION_WEIGHT, QUEUE_WEIGHT = 0.40, 0.30, 0.30
+_PRESSURE = (Quantity.LATENCY_P95, Quantity.UTILIZATION, Quantity.QUEUE_DEPTH, Quantity.COMPLETION_RATE)
 
 
 def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: float) -> PipelineProfile:
@@ -86,18 +87,11 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
     Latency is the stage's p95 as a share of `sla_latency_s`. Queue is the time to clear the waiting items at the
     present completion rate, as a share of `sla_latency_s`. The pressure is absent where one of the readings is.
     """
-    p95_s = readings[Quantity.LATENCY_P95]
-    utilization = readings[Quantity.UTILIZATION]
-    queue = readings[Quantity.QUEUE_DEPTH]
-    completions_rps = readings[Quantity.COMPLETION_RATE]
-    if isinstance(p95_s, Absence):
-        return p95_s
-    if isinstance(utilization, Absence):
-        return utilization
-    if isinstance(queue, Absence):
-        return queue
-    if isinstance(completions_rps, Absence):
-        return completions_rps
+    own = [readings[quantity] for quantity in _PRESSURE]
+    for reading in own:
+        if isinstance(reading, Absence):
+            return reading
+    p95_s, utilization, queue, completions_rps = (reading for reading in own if not isinstance(reading, Absence))
     clears_in_s = 0.0 if queue <= 0 else math.inf if completions_rps <= 0 else queue / completions_rps
     return (
         LATENCY_WEIGHT * min(1.0, p95_s / sla_latency_s)

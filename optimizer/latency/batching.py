@@ -165,14 +165,19 @@ def erlang_c(servers: Array, load: Array) -> Array:
 
 
 @compiled
-def _place(axis: Array, value: float) -> tuple[int, float]:
-    """Return the node below `value` and the position of `value` between it and the next node (0–1)."""
-    last = len(axis) - 2
+def _extrapolated(axis: Array, value: float) -> tuple[int, float]:
+    """Return the node below `value` and the fraction of the way to the next node, above 1 beyond the last node."""
     k = 0
-    while k < last and value >= axis[k + 1]:
+    while k < len(axis) - 2 and value >= axis[k + 1]:
         k += 1
-    part = (value - axis[k]) / (axis[k + 1] - axis[k])
-    return k, min(max(part, 0.0), 1.0)
+    return k, max((value - axis[k]) / (axis[k + 1] - axis[k]), 0.0)
+
+
+@compiled
+def _place(axis: Array, value: float) -> tuple[int, float]:
+    """Return what `_extrapolated` does, but within the axis."""
+    k, part = _extrapolated(axis, value)
+    return k, min(part, 1.0)
 
 
 @compiled
@@ -395,12 +400,3 @@ def _look_up(
                 gap_low = 0.5 * gap_low if side > 0 else gap_low
                 side = 1
         quantile[i] = np.exp(0.5 * (low + high))
-
-
-@compiled
-def _extrapolated(axis: Array, value: float) -> tuple[int, float]:
-    """Return the same as `_place`, but a position above 1 for values beyond the last node."""
-    k = 0
-    while k < len(axis) - 2 and value >= axis[k + 1]:
-        k += 1
-    return k, max((value - axis[k]) / (axis[k + 1] - axis[k]), 0.0)

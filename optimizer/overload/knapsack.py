@@ -1,8 +1,8 @@
 """Multi-dimensional knapsack: serve as many owners as possible within several limited resources.
 
-An owner is a pipeline that is served in full; the resources are pools and money. An owner can be served in several
-ways, the columns; each column needs an amount of every resource. The Lagrangian dual gives prices of the resources.
-Columns with the least need at these prices are taken first. Exchanges and a bounded tree search improve the result.
+An owner can be served in several ways (columns), each with its need of every resource. Prices of the resources come
+from the Lagrangian dual. The columns that need least at these prices are taken first; exchanges improve on that. Owners
+are pipelines served in full, and resources are pools and money.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,6 @@ Counts = NDArray[np.int64]
 _SLACK = 1e-9
 _STEPS = 200  # of the descent of the dual
 _TRIES = 10  # steps of the descent between two fillings
-_NODES = 6000  # of the tree search
 _CANDIDATES = 64  # columns tried in pairs to replace one
 
 
@@ -60,11 +59,6 @@ def select(columns: Columns) -> Selection:
     whole = _Normal(owner=owner, starts=starts, need=need)
     best, prices, bound = whole.descend()
     best = whole.improve(best, prices)
-    while len(best) < floor_of(bound):
-        larger = whole.branch(best, prices)
-        if len(larger) == len(best):
-            break
-        best = whole.improve(larger, prices)
     back = np.zeros(count)
     back[scarce] = prices / columns.available[scarce]
     return Selection(columns=tuple(sorted(int(usable[c]) for c in best)), at_most=bound, prices=back)
@@ -175,35 +169,6 @@ class _Normal:
         if cheaper is None:
             return None
         return [*(column for column in chosen if column != cheaper[1]), cheaper[2]]
-
-    def branch(self, best: list[int], prices: Array) -> list[int]:
-        """Return a larger selection if the tree search finds one within `_NODES` nodes, else `best`."""
-        cost = self.need @ prices
-        cheapest = cost[self._cheapest(cost)]
-        order = [int(p) for p in np.lexsort((np.arange(len(cheapest)), cheapest))]
-        hopes = np.concatenate((np.cumsum(np.maximum(0.0, 1 - cheapest[order])[::-1])[::-1], [0.0])).tolist()
-        ends = [*self.starts[1:].tolist(), len(self.owner)]
-        ways = [
-            sorted(range(int(self.starts[p]), ends[p]), key=lambda column: (cost[column], column))
-            for p in range(len(ends))
-        ]
-        need, price = [tuple(row) for row in self.need.tolist()], prices.tolist()
-        target, nodes = len(best) + 1, 0
-        stack: list[tuple[int, tuple[float, ...], tuple[int, ...]]] = [(0, (1.0,) * len(price), ())]
-        while stack and nodes < _NODES:
-            depth, left, occupied = stack.pop()
-            nodes += 1
-            if len(occupied) >= target:
-                return list(occupied)
-            hope = len(occupied) + hopes[depth] + sum(p * capacity for p, capacity in zip(price, left, strict=True))
-            if depth == len(order) or floor_of(hope) < target or len(occupied) + len(order) - depth < target:
-                continue
-            stack.append((depth + 1, left, occupied))
-            for column in reversed(ways[order[depth]]):
-                rest = tuple(capacity - use for capacity, use in zip(left, need[column], strict=True))
-                if min(rest, default=0.0) >= -_SLACK:
-                    stack.append((depth + 1, rest, (*occupied, column)))
-        return best
 
     def _cheapest(self, cost: Array) -> Counts:
         """Return the cheapest column of each owner, the first among equals."""

@@ -6,7 +6,6 @@ possible are served in full; the shares of the others are raised together. The s
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from math import ceil, floor, frexp, inf, isfinite, log
 
 import numpy as np
@@ -51,9 +50,6 @@ _PASSES = 3
 
 _ROUNDS = 4
 """How often plans made at new prices of pools and money are added to those from which `_selection` chooses."""
-
-_SMALL = 5
-"""In groups of up to this many pipelines, every larger set to serve in full is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +231,6 @@ def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
             selection = other
         else:
             state.answers.update(cheap)
-    minimums = {p.key: state.answers[p.key] for p in group}
     for number, answer in selection.items():
         state.keep(group[number], 1.0, answer)
     for _ in range(2):
@@ -250,8 +245,6 @@ def _serve_in_full(state: _State, group: Sequence[Pipeline]) -> None:
                     state.keep(pipeline, 1.0, answer)
         if len(selection) == before:
             break
-    if len(group) <= _SMALL:
-        _one_more(state, group, minimums)
 
 
 def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, Answer]:
@@ -336,40 +329,6 @@ def _selection(state: _State, group: Sequence[Pipeline]) -> dict[int, Answer]:
             break
         found += fresh
     return best
-
-
-def _one_more(state: _State, group: Sequence[Pipeline], minimums: Mapping[PipelineKey, Answer]) -> None:
-    """Serve one more pipeline of a small group in full, again and again, as long as any larger set can be served."""
-    count = sum(state.served[p.key] >= 1 for p in group)
-    keys = [p.key for p in group]
-    for size in range(count + 1, len(group) + 1):
-        for chosen in combinations(keys, size):
-            answers = _in_full_together(state, chosen, {k: minimums[k] for k in keys if k not in chosen}, keys)
-            if answers is not None:
-                state.answers.update(answers)
-                state.served.update({**dict.fromkeys(keys, 0.0), **dict.fromkeys(chosen, 1.0)})
-                break
-        else:
-            return
-
-
-def _in_full_together(
-    state: _State, chosen: Sequence[PipelineKey], others: Mapping[PipelineKey, Answer], keys: Sequence[PipelineKey]
-) -> Mapping[PipelineKey, Answer] | None:
-    """Return how `chosen` are served in full beside the minimums of `others`, or None.
-
-    The minimums may move to other pools.
-    """
-    capacity, money = state.left(*keys)
-    left = capacity - sum((answer.use for answer in others.values()), np.zeros_like(capacity))
-    rest = money - sum(answer.cost_per_hour for answer in others.values())
-    if np.all(left >= 0):
-        answers = state.fleet.together(dict.fromkeys(chosen, 1.0), left, rest)
-        if answers is not None:
-            return {**others, **answers}
-    if not all(answer.complete for answer in others.values()):
-        return None
-    return state.fleet.together({**dict.fromkeys(others, 0.0), **dict.fromkeys(chosen, 1.0)}, capacity, money)
 
 
 def _level(state: _State, rest: Sequence[Pipeline]) -> None:

@@ -22,7 +22,8 @@ from optimizer.runtime.compiled import compiled
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-_MASK = 2**64 - 1
+MASK = 2**64 - 1
+"""The bits of a seed."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
@@ -122,13 +123,14 @@ def serve(
         departures=np.empty(n),
         starts=np.empty(0) if starts_s is None else starts_s,
     )
-    start = np.uint64(seed & _MASK)
+    start = np.uint64(seed & MASK)
     replicas = np.array([group.replicas for group in groups], dtype=np.int64)
     weights = replicas * np.array([group.capacity_rps for group in groups])
     slots = np.repeat(
         np.array([group.concurrency for group in groups], dtype=np.int64), replicas
     )  # how many batches each replica serves at a time
-    batch, times = _parameters(groups)
+    batch = np.array([group.batch for group in groups], dtype=np.int64)
+    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
     draws = _draws(tuple(group.cv for group in groups), int(start))
     owner = np.repeat(np.arange(len(groups)), replicas)
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
@@ -157,13 +159,6 @@ def serve(
     return items.departures
 
 
-def _parameters(groups: Sequence[ServerGroup]) -> tuple[Counts, Array]:
-    """Return `batch` and `times` as in `_Servers`, one row per group."""
-    batch = np.array([group.batch for group in groups], dtype=np.int64)
-    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
-    return batch, times
-
-
 def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routing: Routing, seed: int) -> Counts:
     """Return the position of each item's replica, for routings that do not depend on the state of the queues."""
     turn = np.arange(n, dtype=np.int64)
@@ -171,7 +166,7 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
         turn = _rank_of_first(sessions)
     count = int(turn.max()) + 1
     if routing is Routing.RANDOM:
-        unit = _unit_array(np.arange(n, dtype=np.uint64), seed)
+        unit = units(np.arange(n, dtype=np.uint64), seed ^ 0x5DEECE66D)
         each = np.repeat(weights / replicas, replicas)
         edges = np.cumsum(each) / each.sum()
         return np.minimum(np.searchsorted(edges, unit, side="right"), len(each) - 1).astype(np.int64)
@@ -210,9 +205,9 @@ def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
         ranks[item] = known[session]
 
 
-def _unit_array(counter: NDArray[np.uint64], seed: int) -> Array:
-    """Return a random number in [0, 1) for each counter: `_mix` of the counter and the seed, as an array."""
-    z = counter * _GOLDEN + np.uint64((seed ^ 0x5DEECE66D) & _MASK)
+def units(counter: NDArray[np.uint64], seed: int) -> Array:
+    """Return a number in [0, 1) for each counter, by splitmix64 (Steele, Lea and Flood 2014)."""
+    z = counter * _GOLDEN + np.uint64(seed & MASK)
     z = (z ^ (z >> np.uint64(30))) * _FIRST
     z = (z ^ (z >> np.uint64(27))) * _SECOND
     return np.asarray(((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * _TO_UNIT)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.model import Demand, Pipeline, PoolName, Routing, Stage, StageName
-from optimizer.replay.queues import ServerGroup, serve
+from optimizer.replay.queues import MASK, ServerGroup, serve, units
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -39,10 +39,6 @@ _INTERVAL = 1.753
 _APART_S = 1_000.0
 """Items further apart in time than this, and than the drain time, never meet in a queue."""
 _BLOCK, _BLOCK_WARM_UP = 480, 160
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,14 +295,10 @@ def _half_width(times: Array, percentile: float) -> float:
 
 
 def _seed(seed: int, stream: int) -> int:
-    """Return the seed of the random numbers with the number `stream`, independent of those of other streams."""
-    return (seed * 0xD1342543DE82EF95 + (stream + 1) * 0x2545F4914F6CDD1D) & _MASK
+    """Return the seed of an independent stream of random numbers."""
+    return (seed * 0xD1342543DE82EF95 + (stream + 1) * 0x2545F4914F6CDD1D) & MASK
 
 
 def _units(count: int, seed: int, stream: int) -> Array:
-    """Return `count` random numbers in [0, 1), by splitmix64 (Steele, Lea and Flood 2014)."""
-    z = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN + np.uint64(_seed(seed, stream))
-    z = (z ^ (z >> np.uint64(30))) * _FIRST
-    z = (z ^ (z >> np.uint64(27))) * _SECOND
-    z ^= z >> np.uint64(31)
-    return np.asarray((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    """Return `count` random numbers in [0, 1)."""
+    return units(np.arange(1, count + 1, dtype=np.uint64), _seed(seed, stream))

@@ -160,17 +160,8 @@ def _latency(answer: Answer) -> float:
 
 
 def _corner(answer: Answer) -> Corner:
-    stages = []
-    for table, row in zip(answer.subproblem.tables, answer.choice, strict=True):
-        stages.append(
-            (
-                table.stage.name,
-                tuple(
-                    PlacementPlan(pool=placement.pool, replicas=int(replicas), batch=int(batch))
-                    for placement, replicas, batch in zip(
-                        table.stage.placements, table.replicas[row], table.batches[row], strict=True
-                    )
-                ),
-            )
-        )
-    return Corner(latency_s=_latency(answer), cost_per_hour=answer.cost_per_hour, placements=tuple(stages))
+    placements = tuple(
+        (table.stage.name, tuple(PlacementPlan(pool=p.pool, replicas=n, batch=b) for p, n, b in table.placed(row)))
+        for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
+    )
+    return Corner(latency_s=_latency(answer), cost_per_hour=answer.cost_per_hour, placements=placements)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import fsum, prod
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.allocate import Allocation, Component, fleet_budget
 from optimizer.fleet.fleet import by_priority, own_budget
-from optimizer.model import Pipeline, PipelineKey, PoolName, Stage, StageName
+from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Packing
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
+from optimizer.search.tables import StageOptions, Supply
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -34,30 +34,6 @@ _JUDGING = 200  # checking a pipeline's SLA and budget counts as much work as th
 _NOTHING = 1e-9
 
 
-class Table(Protocol):
-    """The options of a stage, one row each; a part of `optimizer.search.tables.StageOptions`."""
-
-    @property
-    def stage(self) -> Stage:
-        """Return the stage."""
-        ...
-
-    @property
-    def replicas(self) -> Counts:
-        """Return the number of replicas, shape (rows, placements)."""
-        ...
-
-    @property
-    def cost_per_hour(self) -> Array:
-        """Return the cost of the replicas of each row, in USD per hour, shape (rows,)."""
-        ...
-
-    @property
-    def use(self) -> Counts:
-        """Return the units of each pool that a row takes, as in `optimizer.search.tables`, shape (rows, pools)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packable:
     """A pipeline to pack: a table for each stage, and the planned row of each table.
@@ -66,26 +42,9 @@ class Packable:
     """
 
     key: PipelineKey
-    tables: Sequence[Table]
+    tables: Sequence[StageOptions]
     rows: Rows
     keeps: Callable[[Rows], bool]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
-    """Prices, units and limits of the pools, as in `optimizer.search.tables.Supply`: arrays of shape (pools,)."""
-
-    prices_per_hour: Array
-    units_per_instance: Counts
-    limits: Counts
-
-    def billed_per_hour(self, units: Counts) -> Array:
-        """Return the price of the whole instances that hold `units`, in USD per hour.
-
-        `units` has the shape (…, pools), the result the shape (…).
-        """
-        instances = -(-units // self.units_per_instance)
-        return np.asarray(instances @ self.prices_per_hour, dtype=np.float64)
 
 
 def packing_for(allocation: Allocation) -> Packing | None:
@@ -117,14 +76,10 @@ def _of_component(component: Component) -> Packing | None:
         if share.answer is None or share.served < 1:
             return None
         packables.append(_packable(pipeline, share.answer.subproblem, share.answer.choice))
-    effort, supply = fleet.problem.search_effort, fleet.supply
+    effort = fleet.problem.search_effort
     return cheaper_packing(
         packables,
-        Pools(
-            prices_per_hour=supply.prices_per_hour,
-            units_per_instance=supply.units_per_instance,
-            limits=supply.limits,
-        ),
+        fleet.supply,
         budget_per_hour=fleet_budget(fleet.problem),
         search_effort=_PLAN_WORK if effort is None else min(effort, _PLAN_WORK),
     )
@@ -140,29 +95,29 @@ def _packable(pipeline: Pipeline, subproblem: Subproblem, choice: Choice) -> Pac
 
 
 def cheaper_packing(
-    pipelines: Sequence[Packable], pools: Pools, *, budget_per_hour: float = np.inf, search_effort: int = _WORK
+    pipelines: Sequence[Packable], supply: Supply, *, budget_per_hour: float = np.inf, search_effort: int = _WORK
 ) -> Packing | None:
     """Return a plan that keeps every SLA and budget and is billed less than the planned rows, or None.
 
-    None if no such plan was found, or if the bill of the planned rows is at most `EXCESS` above their cost. The plan
-    also keeps the pools' limits and `budget_per_hour`, which applies to the cost of all pipelines.
-
-    Up to `_WHOLE_LIMIT` combinations of rows are all tried, and the result has the least bill of all. With more, the
-    search ends where no change of one or two stages lowers the bill, or when `search_effort` combinations were tried.
-    Among equal bills the least cost wins, then the first rows, in the order of pipelines and stages by name.
+    None also when the bill is at most `EXCESS` above the cost. The limits of `supply` and `budget_per_hour`, which
+    applies to the cost of all pipelines, are kept. With few combinations of rows all are tried, and the result is
+    billed least of all; otherwise no change of one or two stages would be billed less. When `search_effort`
+    (combinations tried) is spent, the result is the best so far. Among equal bills the least cost wins, then the first
+    rows, stages by name.
     """
-    start = _State.of(pipelines, pools)
+    start = _State.of(pipelines, supply)
     if start.billed_per_hour <= (1 + EXCESS) * start.cost_per_hour + _NOTHING:
         return None
-    search = _Search(pipelines, pools, budget_per_hour, search_effort)
+    search = _Search(pipelines, supply, budget_per_hour, search_effort)
     best = search.descend(start)
     if best.billed_per_hour >= start.billed_per_hour - _NOTHING:
         return None
-    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
-    for pipeline, rows in zip(pipelines, best.rows, strict=True):
-        for table, row in zip(pipeline.tables, rows, strict=True):
-            for placement, count in zip(table.stage.placements, table.replicas[row].tolist(), strict=True):
-                replicas[pipeline.key, table.stage.name, placement.pool] = count
+    replicas = {
+        (pipeline.key, table.stage.name, placement.pool): count
+        for pipeline, rows in zip(pipelines, best.rows, strict=True)
+        for table, row in zip(pipeline.tables, rows, strict=True)
+        for placement, count, _ in table.placed(row)
+    }
     return Packing(replicas=replicas, cost_per_hour=best.cost_per_hour, billed_per_hour=best.billed_per_hour)
 
 
@@ -174,19 +129,25 @@ class _State:
     billed_per_hour: float
 
     @staticmethod
-    def of(pipelines: Sequence[Packable], pools: Pools, rows: Sequence[Rows] | None = None) -> "_State":
-        """Return the sums of use, cost and bill over `rows`, one for each table of each pipeline; default: planned."""
+    def of(pipelines: Sequence[Packable], supply: Supply, rows: Sequence[Rows] | None = None) -> "_State":
+        """Return the sums over `rows`, one of each table of each pipeline; by default the planned ones."""
         chosen = tuple(p.rows for p in pipelines) if rows is None else tuple(rows)
         occupied = [
             (t, row) for p, of in zip(pipelines, chosen, strict=True) for t, row in zip(p.tables, of, strict=True)
         ]
-        use = np.sum([table.use[row] for table, row in occupied], axis=0, initial=0) + np.zeros_like(pools.limits)
+        use = np.sum([table.use[row] for table, row in occupied], axis=0, initial=0) + np.zeros_like(supply.limits)
         return _State(
             rows=chosen,
             use=use,
             cost_per_hour=float(sum(table.cost_per_hour[row] for table, row in occupied)),
-            billed_per_hour=float(pools.billed_per_hour(use)),
+            billed_per_hour=float(_billed_per_hour(supply, use)),
         )
+
+
+def _billed_per_hour(supply: Supply, units: Counts) -> Array:
+    """Return the price of the whole instances that hold `units`, shape (…, pools), in USD per hour."""
+    instances = -(-units // supply.units_per_instance)
+    return np.asarray(instances @ supply.prices_per_hour, dtype=np.float64)
 
 
 _Place = tuple[int, int]
@@ -196,9 +157,11 @@ _Place = tuple[int, int]
 class _Search:
     """A local search for a lower bill that changes one or two stages at a time and counts its work."""
 
-    def __init__(self, pipelines: Sequence[Packable], pools: Pools, budget_per_hour: float, search_effort: int) -> None:
+    def __init__(
+        self, pipelines: Sequence[Packable], supply: Supply, budget_per_hour: float, search_effort: int
+    ) -> None:
         self._pipelines = pipelines
-        self._pools = pools
+        self._supply = supply
         self._budget_per_hour = budget_per_hour
         self._left = search_effort
         self._places: list[_Place] = sorted(
@@ -217,7 +180,7 @@ class _Search:
                 return state
             state = better
 
-    def _table(self, place: _Place) -> Table:
+    def _table(self, place: _Place) -> StageOptions:
         return self._pipelines[place[0]].tables[place[1]]
 
     def _best(self, state: _State, changes: Sequence[Sequence[_Place]]) -> _State | None:
@@ -245,12 +208,12 @@ class _Search:
         for table, pick, row in zip(tables, picks, now, strict=True):
             use = use + (table.use[pick] - table.use[row])
             cost = cost + (table.cost_per_hour[pick] - table.cost_per_hour[row])
-        billed = self._pools.billed_per_hour(use)
+        billed = _billed_per_hour(self._supply, use)
         less = billed < better_than.billed_per_hour - _NOTHING
         if better_than is not state:
             alike = billed < better_than.billed_per_hour + _NOTHING
             less |= alike & (cost < better_than.cost_per_hour - _NOTHING)
-        less &= np.all(use <= self._pools.limits, axis=1) & (cost <= self._budget_per_hour + _NOTHING)
+        less &= np.all(use <= self._supply.limits, axis=1) & (cost <= self._budget_per_hour + _NOTHING)
         found = np.nonzero(less)[0]
         for at in found[np.lexsort((cost[found].round(9), billed[found].round(9)))]:
             if self._left <= 0:
@@ -259,7 +222,7 @@ class _Search:
             for (p, k), row in zip(places, picks[:, at].tolist(), strict=True):
                 rows[p][k] = row
             if self._kept(state, rows, {p for p, _ in places}):
-                return _State.of(self._pipelines, self._pools, [tuple(of) for of in rows])
+                return _State.of(self._pipelines, self._supply, [tuple(of) for of in rows])
         return None
 
     def _kept(self, state: _State, rows: Sequence[Sequence[int]], changed: set[int]) -> bool:

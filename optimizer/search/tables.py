@@ -128,6 +128,10 @@ class StageOptions:
     def __len__(self) -> int:
         return len(self.cost_per_hour)
 
+    def placed(self, row: int) -> Iterator[tuple[Placement, int, int]]:
+        """Yield every placement with its replicas and its batch limit in `row`."""
+        return zip(self.stage.placements, self.replicas[row].tolist(), self.batches[row].tolist(), strict=True)
+
     @property
     def digest(self) -> bytes:
         """Return a digest of all arrays, as key of caches for values that depend on the rows. Computed once."""

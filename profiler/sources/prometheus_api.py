@@ -93,7 +93,7 @@ class PrometheusApi:
 
     def _ask_one(self, query: str, end_s: float) -> Any:
         self._of_thread.end_s = end_s
-        problem = "the deadline passed before the query was sent"
+        problem = "no time was left before the deadline to send the query"
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE_S)
@@ -103,12 +103,8 @@ class PrometheusApi:
             read_s = left_s / (_ATTEMPTS - attempt)
             try:
                 return self._client.custom_query(query, timeout=(min(_CONNECT_S, read_s), read_s))
-            except _PartialAnswer as partial:
-                return Absence(reason=AbsenceReason.PARTIAL, detail=f"Prometheus: {partial}")
-            except _AnswerOfAnotherTime as stale:
-                return Absence(reason=AbsenceReason.STALE, detail=f"Prometheus: {stale}")
             except _NoAnswer as refusal:
-                return _unavailable(str(refusal))
+                return Absence(reason=refusal.reason, detail=f"Prometheus: {refusal}")
             except _BadQuery as error:
                 return _unavailable(f"{error}, in: {query}")
             except _Overloaded as error:
@@ -120,16 +116,12 @@ class PrometheusApi:
         return _unavailable(problem)
 
 
-class _PartialAnswer(Exception):
-    """The back end warns that parts of the answer are missing."""
-
-
-class _AnswerOfAnotherTime(Exception):
-    """The answer was evaluated at another time: it comes from a cache."""
-
-
 class _NoAnswer(Exception):
     """There is no usable answer, and another attempt would not change that."""
+
+    def __init__(self, detail: str, reason: AbsenceReason = AbsenceReason.UNAVAILABLE) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 class _BadQuery(Exception):
@@ -179,9 +171,11 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     off_s = _off_s(data["result"], response.headers.get("Date"))
     if abs(off_s) > _MOST_OFF_S:
         when = "before" if off_s < 0 else "after"
-        raise _AnswerOfAnotherTime(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent")
+        # The answer comes from a cache.
+        raise _NoAnswer(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent", AbsenceReason.STALE)
     if document.get("warnings"):
-        raise _PartialAnswer("; ".join(str(warning) for warning in document["warnings"])[:_SHOWN])
+        warnings = "; ".join(str(warning) for warning in document["warnings"])
+        raise _NoAnswer(warnings[:_SHOWN], AbsenceReason.PARTIAL)
     response.json = lambda **_: document  # type: ignore[method-assign]  # custom_query would parse the body once more
 
 

@@ -176,35 +176,29 @@ def selector_places(query: str) -> tuple[SelectorPlace, ...]:
 
 
 def metric_names(expression: Expression) -> Iterator[str]:
-    """Yield the names of the metrics that `expression` selects, from left to right."""
-    match expression:
-        case Selector():
-            yield expression.name
-        case Subquery() | Aggregate():
-            yield from metric_names(expression.inside)
-        case Call():
-            for argument in expression.arguments:
-                yield from metric_names(argument)
-        case Binary():
-            yield from metric_names(expression.left)
-            yield from metric_names(expression.right)
+    """Yield the names of the metrics that an expression selects, in its order."""
+    if isinstance(expression, Selector):
+        yield expression.name
+    for part in _inside(expression):
+        yield from metric_names(part)
 
 
 def longest_window_s(expression: Expression) -> float:
-    """Return how far back `expression` looks, in seconds; 0 if it uses the newest samples only."""
+    """Return how far back an expression looks, in seconds; 0 if it uses the newest samples only."""
+    own_s = expression.window_s or 0.0 if isinstance(expression, Selector | Subquery) else 0.0
+    return own_s + max((longest_window_s(part) for part in _inside(expression)), default=0.0)
+
+
+def _inside(expression: Expression) -> tuple[Expression, ...]:
     match expression:
-        case Selector():
-            return expression.window_s or 0.0
-        case Subquery():
-            return expression.window_s + longest_window_s(expression.inside)
-        case Aggregate():
-            return longest_window_s(expression.inside)
+        case Subquery() | Aggregate():
+            return (expression.inside,)
         case Call():
-            return max((longest_window_s(argument) for argument in expression.arguments), default=0.0)
+            return expression.arguments
         case Binary():
-            return max(longest_window_s(expression.left), longest_window_s(expression.right))
+            return expression.left, expression.right
         case _:
-            return 0.0
+            return ()
 
 
 class _Parser:

@@ -356,7 +356,7 @@ def inside(rows: list[dict[str, Any]], servers: tuple[int, int], band: tuple[flo
 
 def calibrate(rows: list[dict[str, Any]]) -> None:
     """Print for each cell what nine of ten further points are expected to stay below: an order statistic."""
-    print("\n_ERRORS: dict[str, Array] = {")
+    print("\n_ERRORS, in thousandths:")
     for region in dict.fromkeys(row["region"] for row in rows):
         chosen = [row for row in rows if row["region"] == region]
         table = []
@@ -368,10 +368,9 @@ def calibrate(rows: list[dict[str, Any]]) -> None:
                     cell = inside(chosen, (1, 64), band)
                 size = sorted(abs(error(row)) for row in cell)
                 rank = min(math.ceil(0.9 * (len(size) + 1)), len(size)) - 1
-                cells.append(f"{max(math.ceil(size[rank] * 1000) / 1000, LEAST_BAR):.3f}" if size else "1.0")
-            table.append("[" + ", ".join(cells) + "]")
-        print(f'    "{region}": np.array(\n        [{", ".join(table)}]\n    ),')
-    print("}")
+                cells.append(f"{1000 * max(math.ceil(size[rank] * 1000) / 1000, LEAST_BAR):.0f}" if size else "1000")
+            table.append("(" + ", ".join(cells) + ")")
+        print(f'        "{region}": ({", ".join(table)}),')
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The bill of whole instances, against every combination there is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -9,46 +8,47 @@ import pytest
 from numpy.typing import NDArray
 from problems import a_stage, on
 
-from optimizer.model import PipelineKey, PoolName, Stage
+from optimizer.model import PipelineKey, PoolName
 from optimizer.plan import Packing
-from optimizer.reports.packing import Packable, Pools, cheaper_packing
+from optimizer.reports.packing import Packable, cheaper_packing
+from optimizer.search.tables import StageOptions, Supply
 
-Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Rows:
-    stage: Stage
-    replicas: Counts
-    cost_per_hour: Array
-    use: Counts
-    latency_s: Array
 
 
 PRICES = np.array([1.0, 3.0])  # cpu, gpu
 UNITS = np.array([4, 2])  # replicas that fit an instance
 
 
-def a_table(name: str, *rows: tuple[int, int, float]) -> Rows:
+def a_table(name: str, *rows: tuple[int, int, float]) -> StageOptions:
     """Rows of replicas on cpu, on gpu, and latency."""
     replicas = np.array([row[:2] for row in rows], dtype=np.int64)
-    return Rows(
+    latency_s, cost = np.array([row[2] for row in rows]), replicas @ (PRICES / UNITS)
+    return StageOptions(
         stage=a_stage(name, on("cpu", per_instance=4), on("gpu", per_instance=2)),
         replicas=replicas,
-        cost_per_hour=replicas @ (PRICES / UNITS),
+        batches=np.ones_like(replicas),
+        cost_per_hour=cost,
+        objective_per_hour=cost,
+        mean_s=latency_s,
+        percentile_s=latency_s,
+        utilization=np.zeros(len(rows)),
         use=replicas,
-        latency_s=np.array([row[2] for row in rows]),
     )
 
 
-def pools(cpu: int = 9, gpu: int = 9) -> Pools:
-    return Pools(prices_per_hour=PRICES, units_per_instance=UNITS, limits=UNITS * np.array([cpu, gpu]))
+def pools(cpu: int = 9, gpu: int = 9) -> Supply:
+    return Supply(
+        pools=(PoolName("cpu"), PoolName("gpu")),
+        prices_per_hour=PRICES,
+        units_per_instance=UNITS,
+        limits=UNITS * np.array([cpu, gpu]),
+    )
 
 
-def packable(key: str, *tables: Rows, sla_s: float = 1.0, rows: tuple[int, ...] | None = None) -> Packable:
+def packable(key: str, *tables: StageOptions, sla_s: float = 1.0, rows: tuple[int, ...] | None = None) -> Packable:
     def latency_s(chosen: tuple[int, ...]) -> float:
-        return float(sum(table.latency_s[row] for table, row in zip(tables, chosen, strict=True)))
+        return float(sum(table.percentile_s[row] for table, row in zip(tables, chosen, strict=True)))
 
     return Packable(
         key=PipelineKey(key), tables=tables, rows=rows or (0,) * len(tables), keeps=lambda c: latency_s(c) <= sla_s
@@ -97,14 +97,14 @@ def test_without_work_there_is_no_answer() -> None:
     assert cheaper_packing([packable("a/b", vad, encoder)], pools(), search_effort=1) is None
 
 
-def counts_of(packing: Packing, tables: Sequence[Rows]) -> list[list[int]]:
+def counts_of(packing: Packing, tables: Sequence[StageOptions]) -> list[list[int]]:
     return [
         [packing.replicas[PipelineKey("a/b"), table.stage.name, PoolName(pool)] for pool in ("cpu", "gpu")]
         for table in tables
     ]
 
 
-def random_tables(seed: int, stages: int, rows: int) -> list[Rows]:
+def random_tables(seed: int, stages: int, rows: int) -> list[StageOptions]:
     random = np.random.default_rng(seed)
     tables = []
     for k in range(stages):
@@ -123,7 +123,7 @@ def test_of_few_combinations_the_one_billed_least_is_found(seed: int) -> None:
         (billed(total), rows)
         for rows in product(range(6), repeat=3)
         for total in [sum(t.replicas[r] for t, r in zip(tables, rows, strict=True))]
-        if np.all(total <= capacity.limits) and sum(t.latency_s[r] for t, r in zip(tables, rows, strict=True)) <= 0.6
+        if np.all(total <= capacity.limits) and sum(t.percentile_s[r] for t, r in zip(tables, rows, strict=True)) <= 0.6
     ]
     if not possible:
         pytest.skip("nothing keeps the promises")
@@ -144,13 +144,13 @@ def test_of_few_combinations_the_one_billed_least_is_found(seed: int) -> None:
 @pytest.mark.parametrize("seed", [2, 3, 4])
 def test_of_many_combinations_no_change_of_two_stages_is_billed_less(seed: int) -> None:
     tables = random_tables(seed, 5, 14)
-    fastest = tuple(int(np.argmin(table.latency_s)) for table in tables)
+    fastest = tuple(int(np.argmin(table.percentile_s)) for table in tables)
     pipeline = packable("a/b", *tables, sla_s=1.2, rows=fastest)
     packing = cheaper_packing([pipeline], pools())
     assert packing is not None
     found = counts_of(packing, tables)
     rows = tuple(
-        min((r for r in range(14) if t.replicas[r].tolist() == want), key=lambda r: t.latency_s[r])
+        min((r for r in range(14) if t.replicas[r].tolist() == want), key=lambda r: t.percentile_s[r])
         for t, want in zip(tables, found, strict=True)
     )
     assert pipeline.keeps(rows)
