@@ -1,17 +1,4 @@
-"""Typed calls to the API server, each with a time limit. No other module uses the Kubernetes client.
-
-Errors:
-
-    KubeError
-    ├── Refused         the request failed for good: repeating it unchanged is pointless
-    │   ├── NotFound    the object or its kind does not exist
-    │   ├── Conflict    the object has changed since it was read
-    │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
-    │   └── Invalid     the object or the request breaks a rule of the API
-    └── Unavailable     the server or the network failed: the same request may succeed later
-        ├── Expired     a watch cannot continue from its version: list again
-        └── NotLeading  nothing was sent, because this replica does not safely hold the lease
-"""
+"""Typed calls to the API server, each with a time limit. No other module uses the Kubernetes client."""
 
 import json
 import os
@@ -51,7 +38,7 @@ class KubeError(Exception):
 
 
 class Refused(KubeError):
-    """The server rejected the request."""
+    """The server rejected the request; repeating it unchanged is pointless."""
 
 
 class NotFound(Refused):
@@ -71,7 +58,7 @@ class Invalid(Refused):
 
 
 class Unavailable(KubeError):
-    """The server could not be reached, was overloaded, failed, or did not answer in time."""
+    """The server could not be reached, was overloaded, failed, or did not answer in time; a retry may succeed."""
 
 
 class Expired(Unavailable):
@@ -182,7 +169,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Address of the API server and credentials, for another client."""
+    """Address of the API server and credentials for another client; the fields are those of `kopf.ConnectionInfo`."""
 
     server: str
     ca_path: str | None
@@ -325,10 +312,6 @@ class Gateway:
             Conflict: the object of this name has another uid, because it was deleted and created again.
         """
         return self._patch(resource.path(namespace, name, "status"), {"metadata": {"uid": uid}, "status": status})
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Record an Event."""
-        self.create(EVENTS, namespace, event)
 
     def create(self, resource: Resource, namespace: str, body: Json) -> Json:
         """Create an object and return it; `Conflict` when its name is taken."""

@@ -6,7 +6,10 @@ servable load down, a required budget up.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+
+from pydantic.alias_generators import to_camel
 
 from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
 from controller.core.messages.explain import explain_pipeline, reason_sentence
@@ -14,7 +17,7 @@ from controller.core.messages.phrases import timestamp
 from controller.core.messages.summary import summary
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
-from controller.kube.durable import memory_document
+from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from optimizer.model import PoolName, StageName, whole_instances
@@ -36,21 +39,13 @@ def pipeline_status(
     `old` is the stored status: a condition whose status has not changed keeps its transition time.
     """
     spec, now_s = state.spec, decision.now_s
-    plan, profile, words = own.plan, own.profile, summary(own)
+    plan, profile = own.plan, own.profile
     lower_bound, gap = _bound(decision)
-    return _without_none(
+    status: Json = without_nulls(
         {
             "observedGeneration": spec.generation,
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
-            "summary": {
-                "health": words.health,
-                "demand": words.demand,
-                "latency": words.latency,
-                "bottleneck": words.bottleneck,
-                "limitedBy": words.limited_by,
-                "cost": words.cost,
-                "replicas": words.replicas,
-            },
+            "summary": {to_camel(name): text for name, text in asdict(summary(own)).items()},
             "demand": number(own.demand.planned),
             "observedDemand": number(own.demand.observed),
             "metrics": {
@@ -91,6 +86,7 @@ def pipeline_status(
             },
         }
     )
+    return status
 
 
 def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
@@ -114,7 +110,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     """Return the status of a pool; `old` is the stored one."""
     memory = decision.memory
     condition = pool_condition(memory, state.unread, now_s)
-    return _without_none(
+    status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
             "conditions": _conditions((condition,), old, state.spec.generation, now_s),
@@ -130,6 +126,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "reason": memory.reason or None,
         }
     )
+    return status
 
 
 def written_at_s(status: Json) -> float:
@@ -183,10 +180,8 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
     """Return the price of the whole instances that the plan's replicas occupy."""
     sizes: dict[PoolName, list[tuple[int, int]]] = {}
     replicas = plan.replicas()
-    for stage in state.spec.stages:
-        for placement in stage.placements:
-            occupied = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
-            sizes.setdefault(placement.pool, []).append(occupied)
+    for key, placement in state.spec.placements().items():
+        sizes.setdefault(placement.pool, []).append((placement.prior.per_instance, replicas.get(key, 0)))
     return sum(
         whole_instances(occupied) * pools[pool].spec.price_per_hour for pool, occupied in sizes.items() if pool in pools
     )
@@ -239,7 +234,7 @@ def _placement(
     key = (stage, profile.pool)
     target = state.target(*key)
     found = None if isinstance(target, TargetMissing) else target
-    measured_batch = profile.readings.get(Quantity.BATCH_SIZE)
+    batch_size = profile.readings.get(Quantity.BATCH_SIZE)
     return {
         "pool": profile.pool,
         "current": None if found is None else found.desired,
@@ -249,9 +244,7 @@ def _placement(
         "unconstrained": decision.unconstrained.get(key),
         "batch": batch,
         "serviceTime": {
-            "priorSeconds": number(
-                profile.prior.mean_s(measured_batch) if isinstance(measured_batch, float) else profile.prior.mean_s(1)
-            ),
+            "priorSeconds": number(profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1)),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
             "factor": number(profile.service_factor),
         },
@@ -264,17 +257,4 @@ def _planned_batches(plan: PipelinePlan | None, name: StageName) -> dict[str, in
         return {}
     return {
         placement.pool: placement.batch for stage in plan.stages if stage.name == name for placement in stage.placements
-    }
-
-
-def _without_none(document: Json) -> Json:
-    """Return `document` without the fields that have no value, at any depth."""
-    return {
-        key: _without_none(value)
-        if isinstance(value, dict)
-        else [_without_none(item) if isinstance(item, dict) else item for item in value]
-        if isinstance(value, list)
-        else value
-        for key, value in document.items()
-        if value is not None
     }
