@@ -80,9 +80,7 @@ class Observation:
         """Return the observation with the pipelines whose decision failed among those that cannot be used."""
         left_out = tuple(
             InvalidObject(
-                resource=self.pipelines[key],
-                problem=internal_error(error),
-                reason=ConditionReason.INTERNAL_ERROR,
+                resource=self.pipelines[key], problem=internal_error(error), reason=ConditionReason.INTERNAL_ERROR
             )
             for key, error in contained.failed.items()
         )
@@ -249,16 +247,14 @@ class Reader:
         owners: dict[tuple[str, Target], str] = {}
         jobs = {}
         for spec in specs:
-            for stage in spec.stages:
-                for placement in stage.placements:
-                    key = (spec.key, (stage.name, placement.pool))
-                    owner = owners.setdefault((spec.namespace, placement.target), owner_words(spec.key, stage.name))
-                    is_owner = owner == owner_words(spec.key, stage.name)
-                    jobs[key] = (
-                        self._found(view, spec.namespace, placement.target, nodes, now_s)
-                        if is_owner
-                        else _absent(owned_target(placement.target, owner))
-                    )
+            for key, placement in spec.placements().items():
+                own = owner_words(spec.key, key[0])
+                owner = owners.setdefault((spec.namespace, placement.target), own)
+                jobs[spec.key, key] = (
+                    self._found(view, spec.namespace, placement.target, nodes, now_s)
+                    if owner == own
+                    else _absent(owned_target(placement.target, owner))
+                )
         return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
 
     def _found(
@@ -311,17 +307,12 @@ class Reader:
             for stage in spec.stages
             for placement in stage.placements
         )
-        scalars: dict[Hashable, str] = {}
-        scalar_owners: dict[Hashable, PipelineKey] = {}
-        for spec in specs:
-            own = _user_queries(spec)
-            scalars |= own
-            scalar_owners |= dict.fromkeys(own, spec.key)
+        queries = {spec.key: _user_queries(spec) for spec in specs}
         return ReadRequest(
             placements=placements,
-            scalars=scalars,
+            scalars={name: query for own in queries.values() for name, query in own.items()},
             deadline_s=_METRICS_SHARE * self._interval_s,
-            scalar_owners=scalar_owners,
+            scalar_owners={name: key for key, own in queries.items() for name in own},
         )
 
     def _pipeline_state(

@@ -138,9 +138,8 @@ def _worth_it(
     if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
-        (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
-        for stage in assessment.spec.stages
-        for placement in stage.placements
+        key: pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
+        for key, placement in assessment.spec.placements().items()
     }
     cost = sum(prices[key] * count for key, count in assessment.current.items())
     saving = cost - sum(prices[key] * count for key, count in planned.items())
@@ -193,9 +192,8 @@ def _lifted(
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
     left = assessment.spec.budget_per_hour - sum(
-        prices[placement.pool] / placement.prior.per_instance * lifted[(stage.name, placement.pool)]
-        for stage in assessment.spec.stages
-        for placement in stage.placements
+        prices[placement.pool] / placement.prior.per_instance * lifted[key]
+        for key, placement in assessment.spec.placements().items()
     )
     for stage in assessment.spec.stages:
         missing = assessment.rules.floors().get(stage.name, 0) - sum(

@@ -63,9 +63,7 @@ def with_missing_pools(snapshot: Snapshot) -> Snapshot:
 
     A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
-    named = {
-        placement.pool for state in snapshot.pipelines for stage in state.spec.stages for placement in stage.placements
-    }
+    named = {pool for state in snapshot.pipelines for _, pool in state.spec.placement_keys()}
     missing = {name: _placeholder(name) for name in named - snapshot.pools.keys()}
     return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
 
@@ -181,10 +179,8 @@ def affordable(
     total_per_hour = 0.0
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
-            pools[placement.pool].replica_price_per_hour(placement.prior)
-            * assessment.kept.get((stage.name, placement.pool), 0)
-            for stage in assessment.spec.stages
-            for placement in stage.placements
+            pools[placement.pool].replica_price_per_hour(placement.prior) * assessment.kept.get(key, 0)
+            for key, placement in assessment.spec.placements().items()
         )
         if not assessment.kept or cost_per_hour > assessment.spec.budget_per_hour + EPSILON:
             continue

@@ -192,7 +192,7 @@ def _same_placements(before: Pipeline, now: Pipeline) -> bool:
 def declared(pipeline: Pipeline) -> object:
     """Return the declared parts of a pipeline, which do not drift."""
     return (
-        *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        (pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
         tuple(
             (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
@@ -208,20 +208,16 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
     )
 
 
-def measured(pipeline: Pipeline) -> tuple[float, ...]:
-    """Return the measured parts of a pipeline, which drift: loads, times and ratios."""
-
-    def numbers() -> Iterator[float]:
-        yield pipeline.demand.entry_rate_rps
-        yield pipeline.demand.sessions or 0.0
-        for stage in pipeline.stages:
-            yield stage.pass_ratio
-            yield stage.latency_factor
-            for placement in stage.placements:
-                yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
-                yield placement.saturation_rps or 0.0
-
-    return tuple(numbers())
+def measured(pipeline: Pipeline) -> Iterator[float]:
+    """Yield the measured parts of a pipeline, which drift: loads, times and ratios."""
+    yield pipeline.demand.entry_rate_rps
+    yield pipeline.demand.sessions or 0.0
+    for stage in pipeline.stages:
+        yield stage.pass_ratio
+        yield stage.latency_factor
+        for placement in stage.placements:
+            yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
+            yield placement.saturation_rps or 0.0
 
 
 def terms_of(pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
