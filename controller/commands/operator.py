@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,37 +25,21 @@ DEEPEST = 40_000
 end the watches."""
 
 
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` with a flag for each setting."""
+    for name, field in reversed(OperatorSettings.model_fields.items()):
+        flag = f"--{name.replace('_', '-')}"
+        if field.annotation is bool:
+            add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
+        else:
+            kind = click.Path(path_type=Path) if name == "kubeconfig" else None
+            add = click.option(flag, type=kind, help=field.description)
+        command = add(command)
+    return command
+
+
 @click.command()
-@click.option("--metrics", help="Metric sources, preferred first: prometheus (default), direct, or prometheus,direct.")
-@click.option("--prometheus-url", help="URL of Prometheus, such as http://prometheus:9090.")
-@click.option("--scrape-endpoints", help="URLs from which direct scrapes evaluate users' queries, comma-separated.")
-@click.option(
-    "--restrict-queries/--no-restrict-queries",
-    default=None,
-    help="Let users' queries select only series of their own namespace; default: no.",
-)
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
-@click.option("--interval", help="Time between cycles; default 15s.")
-@click.option("--scrape-interval", help="Time between two scrapes of a pod, by Prometheus or directly; default 15s.")
-@click.option("--fleet-budget", help="Limit on the spend of all pipelines together, in USD per hour; default: none.")
-@click.option(
-    "--composition",
-    help="How stage latencies combine: rss (default, verified by simulation), or sum (safe, more expensive).",
-)
-@click.option("--decision-time", help="Approximate time limit of the search for a plan; default 2s.")
-@click.option("--namespaces", help="Manage only pipelines of these namespaces, comma-separated; default: all.")
-@click.option("--host", help="Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1.")
-@click.option("--port", help="Port for the same; default 8080, 0 picks a free one.")
-@click.option(
-    "--leader-elect/--no-leader-elect",
-    default=None,
-    help="Write only while holding the Lease (default). Disable only with a single replica.",
-)
-@click.option("--lease-namespace", help="Namespace of the Lease; default sluice-system.")
-@click.option("--lease-name", help="Name of the Lease; default sluice.")
-@click.option("--lease-duration", help="Time after which an unrenewed Lease expires; default 10s.")
-@click.option("--pod-name", help="Name of the pod that this process runs in; default: the host name.")
-@click.option("--log-format", help="text (default), or json, which includes the decision records.")
+@_flags
 def operator(**flags: object) -> None:
     """Watch pipelines and pools, decide every interval, and scale the stages.
 
