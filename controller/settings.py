@@ -78,24 +78,9 @@ class OperatorSettings(BaseSettings):
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @property
-    def scrape_s(self) -> float:
-        """Return the time between two scrapes of a pod in seconds."""
-        return duration_s(self.scrape_interval)
-
-    @property
     def interval_s(self) -> float:
         """Return the time between cycles in seconds."""
         return duration_s(self.interval)
-
-    @property
-    def decision_s(self) -> float:
-        """Return the time limit of the search for a plan in seconds."""
-        return duration_s(self.decision_time)
-
-    @property
-    def lease_s(self) -> float:
-        """Return the duration of the Lease in seconds."""
-        return duration_s(self.lease_duration)
 
     @property
     def pod(self) -> str:
@@ -108,7 +93,7 @@ class OperatorSettings(BaseSettings):
 
         The pod must be discovered, and a rate needs two scrapes: the first sample comes up to three scrapes later.
         """
-        return 4 * self.scrape_s
+        return 4 * duration_s(self.scrape_interval)
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.core.state.policy import Policy
+from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             assert settings.prometheus_url is not None
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
         else:
-            direct = DirectSource(cadence_s=settings.scrape_s, endpoints=settings.scrape_endpoints)
+            direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source) if settings.restrict_queries else source
@@ -136,7 +137,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         leadership: Leadership | None = None
         try:
             if settings.leader_elect:
-                terms = Terms(duration_s=settings.lease_s)
+                terms = Terms(duration_s=duration_s(settings.lease_duration))
                 leadership = Leadership(
                     # A separate client: what delays other requests must not delay renewing the lease.
                     parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
@@ -150,7 +151,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 telemetry.leads(leadership.leads)
             else:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
-            permit = leadership.check if leadership else _anything
+            permit = leadership.check if leadership else lambda: None
             gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
@@ -211,7 +212,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             resync=watches.resync,
             watch=watches.start,
             policy=operating_policy(settings),
-            search_effort=lambda: search_effort(settings.decision_s),
+            search_effort=lambda: search_effort(duration_s(settings.decision_time)),
             telemetry=telemetry,
             health=health,
             permit=permit,
@@ -220,7 +221,3 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             parts.enter_context(leadership)  # entered last, so released first, as soon as nothing is written any more
             loop.stand_by(stop.event, leadership)
         loop.run(stop.event)
-
-
-def _anything() -> None:
-    """Permit every write."""

@@ -54,8 +54,7 @@ class Move:
 
     def ready(self, key: PlacementKey) -> int:
         """Return the ready replicas of a placement."""
-        target = self.assessment.state.target(*key)
-        return 0 if isinstance(target, TargetMissing) else target.ready
+        return self.assessment.state.ready(*key)
 
     def begun(self, key: PlacementKey) -> int:
         """Return the replicas of a placement that are ready or have a node to start on."""

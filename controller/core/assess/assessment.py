@@ -264,7 +264,7 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,
-                        replicas=_ready(state, (stage.name, placement.pool)),
+                        replicas=state.ready(stage.name, placement.pool),
                         batch=batches.get((stage.name, placement.pool), placement.prior.batch_sizes[-1]),
                         samples=state.samples_of(stage.name, placement.pool),
                     )
@@ -284,7 +284,7 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
     """Return the stages whose ready replicas report no usable load, and what they do not report."""
     silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
-        if stage in silent or _ready(state, (stage, pool)) == 0:
+        if stage in silent or state.ready(stage, pool) == 0:
             continue
         for quantity in THROUGHPUT:
             reading = state.samples_of(stage, pool).of(quantity)
@@ -292,11 +292,6 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
                 silent[stage] = MissingReading(pool=pool, quantity=quantity, absence=reading)
                 break
     return silent
-
-
-def _ready(state: PipelineState, key: PlacementKey) -> int:
-    target = state.target(*key)
-    return 0 if isinstance(target, TargetMissing) else target.ready
 
 
 def out_of_bounds(assessment: Assessment) -> bool:

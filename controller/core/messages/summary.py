@@ -26,13 +26,10 @@ class Health(Enum):
 READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED})
 """A pipeline of this health has the condition Ready."""
 _BY_HOLD = (
-    (HoldReason.POOL_NOT_FOUND, Health.POOL_NOT_FOUND),
-    (HoldReason.TARGET_MISSING, Health.TARGET_MISSING),
-    (HoldReason.CONFLICT, Health.CONFLICT),
-    (HoldReason.SCALE_REFUSED, Health.SCALE_REFUSED),
-    (HoldReason.METRICS_MISSING, Health.METRICS_MISSING),
-    (HoldReason.PAUSED, Health.PAUSED),
+    *(HoldReason.POOL_NOT_FOUND, HoldReason.TARGET_MISSING, HoldReason.CONFLICT, HoldReason.SCALE_REFUSED),
+    *(HoldReason.METRICS_MISSING, HoldReason.PAUSED),
 )
+"""The holds that determine the health, the most severe first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +62,9 @@ def summary(decision: PipelineDecision) -> Summary:
 def health(decision: PipelineDecision) -> Health:
     """Return the most severe problem of the pipeline, or that there is none."""
     reasons = {hold.reason for hold in decision.holds}
-    for reason, verdict in _BY_HOLD:
+    for reason in _BY_HOLD:
         if reason in reasons:
-            return verdict
+            return Health(reason.value)
     if decision.plan is not None and not decision.plan.feasible:
         return Health.OVERLOADED
     measured_s = decision.profile.latency_s

@@ -240,10 +240,9 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
-        pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
+        pools[p.pool].spec.price_per_hour / p.per_instance * assessment.current[(stage.name, p.pool)]
         for stage in pipeline.stages
-        for placement in stage.placements
-        for pool in (placement.pool,)
+        for p in stage.placements
     )
     return PipelinePlan(
         key=assessment.key,

@@ -200,13 +200,9 @@ class Ledger:
         costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
         return costs + self._unaccounted_of(pipeline)
 
-    def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
-        """Return the cap of `pipeline` (None: of the fleet), None without one."""
-        return self._fleet_budget if pipeline is None else self._budgets[pipeline]
-
     def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
         """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
-        budget = self.budget_per_hour(pipeline)
+        budget = self._fleet_budget if pipeline is None else self._budgets[pipeline]
         return budget is not None and per_hour > budget + EPSILON
 
     def instances(self, pool: PoolName) -> int:

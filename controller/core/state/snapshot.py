@@ -129,6 +129,11 @@ class PipelineState:
         target = self.target(stage, pool)
         return 0 if isinstance(target, TargetMissing) else target.desired
 
+    def ready(self, stage: StageName, pool: PoolName) -> int:
+        """Return the ready replicas of a placement's workload, 0 where it is missing."""
+        target = self.target(stage, pool)
+        return 0 if isinstance(target, TargetMissing) else target.ready
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
