@@ -56,10 +56,9 @@ def admitted_meanwhile(
     servable streams. Where `by_plan` refuses load in any case, it is also the load that the model predicts within the
     SLA for the ready replicas, until these are the planned ones: with more load, all of it would be late.
     """
-    targets = {key: assessment.state.target(*key) for key in assessment.spec.placement_keys()}
-    if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
+    if any(isinstance(target, TargetMissing) and target.unreadable for target in assessment.state.targets.values()):
         return None
-    there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
+    there = dict(assessment.state.found())
     if {stage for stage, _ in there} != {stage.name for stage in assessment.spec.stages}:
         return None
     soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * assessment.spec.sla.latency_s)
