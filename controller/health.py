@@ -20,8 +20,10 @@ class Health:
         self._clock = clock
         self._lock = threading.Lock()
         self._beats: dict[str, tuple[float, float]] = {}
-        self._problem: str | None = "no cycle has completed yet"
-        self._state = "ok"
+        self.problem: str | None = "no cycle has completed yet"
+        """Why the operator is not ready, None when it is."""
+        self.state = "ok"
+        """The text of `/readyz` from when the operator was last ready."""
 
     def beat(self, loop: str, within_s: float) -> None:
         """Record that `loop` makes progress; without another beat within `within_s` seconds it counts as dead."""
@@ -30,13 +32,11 @@ class Health:
 
     def ready(self, state: str = "ok") -> None:
         """Record that a cycle succeeded, or that this standby is healthy; `state` is the text of `/readyz`."""
-        with self._lock:
-            self._problem, self._state = None, state
+        self.problem, self.state = None, state
 
     def not_ready(self, problem: str) -> None:
         """Record that a cycle failed; `problem` is the reason."""
-        with self._lock:
-            self._problem = problem
+        self.problem = problem
 
     def dead(self) -> tuple[str, ...]:
         """Return a message for each loop that makes no progress."""
@@ -47,16 +47,6 @@ class Health:
                 for loop, (at, within_s) in self._beats.items()
                 if now - at > within_s
             )
-
-    def problem(self) -> str | None:
-        """Return why the operator is not ready, None when it is."""
-        with self._lock:
-            return self._problem
-
-    def state(self) -> str:
-        """Return the text of `/readyz` from when the operator was last ready."""
-        with self._lock:
-            return self._state
 
 
 class HealthServer:
@@ -74,8 +64,8 @@ class HealthServer:
             return (HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(dead)) if dead else (HTTPStatus.OK, "ok")
 
         def readyz() -> tuple[HTTPStatus, str]:
-            problem = health.problem()
-            return (HTTPStatus.OK, health.state()) if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
+            problem = health.problem
+            return (HTTPStatus.OK, health.state) if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
 
         probes = {"/livez": livez, "/readyz": readyz}
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
@@ -108,8 +109,9 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
     The lower bound is computed for a single pipeline only: a bound of several is in no status.
     """
     single = len(problem.pipelines) == 1
+    solve = partial(certified_plan, problem, shares_before=shares_before, lower_bound=single, advice=advice)
     if len(problem.pipelines) > REMEMBERED:
-        return certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
+        return solve()
     key = (
         problem.pipelines,
         tuple(sorted(problem.pools.items())),
@@ -120,10 +122,7 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         advice,
         tuple(sorted(shares_before.items())),
     )
-    known = _PLANS.get(key)
-    return known or _PLANS.put(
-        key, certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
-    )
+    return _PLANS.get(key) or _PLANS.put(key, solve())
 
 
 def _problem(

@@ -55,7 +55,7 @@ def plan_in_turns(
     planned = {
         assessment.key: own
         for assessment in assessments
-        if (own := assessment.state.planned) is not None and _same_placements(own.pipeline, pipelines[assessment.key])
+        if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
     turn = choose(assessments, pipelines, planned, pools)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
@@ -174,19 +174,17 @@ def _change(
         return 0.0
     if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
         return inf
-    then = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
+    then = _current(before)
     # Once the planned replicas run, a plan without changes replaces the old one.
     moved = 0.0 if current == then else ARRIVED if current == planned.plan.replicas() else 1.0
     return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
 
 
-def _same_placements(before: Pipeline, now: Pipeline) -> bool:
-    """Whether a plan for `before` has exactly the placements of `now`."""
-    then, present = (
-        {(stage.name, placement.pool) for stage in pipeline.stages for placement in stage.placements}
-        for pipeline in (before, now)
-    )
-    return then == present
+def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
+    """Return the replicas of every placement when `pipeline` was planned."""
+    return {
+        (stage.name, placement.pool): placement.current for stage in pipeline.stages for placement in stage.placements
+    }
 
 
 def declared(pipeline: Pipeline) -> object:
