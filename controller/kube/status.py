@@ -6,10 +6,7 @@ servable load down, a required budget up.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
-
-from pydantic.alias_generators import to_camel
 
 from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
 from controller.core.messages.explain import explain_pipeline, reason_sentence
@@ -45,7 +42,7 @@ def pipeline_status(
         {
             "observedGeneration": spec.generation,
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
-            "summary": {to_camel(name): text for name, text in asdict(summary(own)).items()},
+            "summary": summary(own),
             "demand": number(own.demand.planned),
             "observedDemand": number(own.demand.observed),
             "metrics": {

@@ -1,6 +1,5 @@
 """The health of a pipeline and the columns of `kubectl get`."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.messages.decisions import observed_latency, replicas_words
@@ -32,31 +31,18 @@ _BY_HOLD = (
 """The holds that determine the health, the most severe first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The texts of the printer columns."""
-
-    health: str
-    demand: str
-    latency: str
-    bottleneck: str
-    limited_by: str
-    cost: str
-    replicas: str
-
-
-def summary(decision: PipelineDecision) -> Summary:
-    """Return the texts of the printer columns."""
-    plan = decision.plan
-    return Summary(
-        health=health(decision).value,
-        demand="-" if decision.demand.planned is None else demand_words(decision.spec, decision.demand.planned),
-        latency=f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
-        bottleneck=decision.profile.bottleneck or "-",
-        limited_by="-" if plan is None or plan.limited_by is None else str(plan.limited_by),
-        cost=f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
-        replicas=replicas_words(decision),
-    )
+def summary(decision: PipelineDecision) -> dict[str, str]:
+    """Return the texts of the printer columns, by the name of their field in `status.summary`."""
+    plan, planned = decision.plan, decision.demand.planned
+    return {
+        "health": health(decision).value,
+        "demand": "-" if planned is None else demand_words(decision.spec, planned),
+        "latency": f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
+        "bottleneck": decision.profile.bottleneck or "-",
+        "limitedBy": "-" if plan is None or plan.limited_by is None else str(plan.limited_by),
+        "cost": f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
+        "replicas": replicas_words(decision),
+    }
 
 
 def health(decision: PipelineDecision) -> Health:
