@@ -170,21 +170,17 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda what: stop.because(f"the watch of {what} ended unexpectedly"),
             )
         )
-        source = metric_source(settings, parts)
-        reader = parts.enter_context(
-            closing(
-                Reader(
-                    gateway,
-                    source,
-                    pipelines=pipelines,
-                    pools=pools,
-                    cluster=cluster,
-                    interval_s=settings.interval_s,
-                    reporting_grace_s=settings.reporting_grace_s,
-                    namespaces=settings.namespaces,
-                )
-            )
+        reader = Reader(
+            gateway,
+            metric_source(settings, parts),
+            pipelines=pipelines,
+            pools=pools,
+            cluster=cluster,
+            interval_s=settings.interval_s,
+            reporting_grace_s=settings.reporting_grace_s,
+            namespaces=settings.namespaces,
         )
+        parts.callback(reader.close)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
@@ -194,17 +190,9 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
             )
         )
-        reporter = parts.enter_context(
-            closing(
-                Reporter(
-                    gateway,
-                    EventRecorder(gateway),
-                    pipelines=pipelines,
-                    pools=pools,
-                    interval_s=settings.interval_s,
-                )
-            )
-        )
+        events = EventRecorder(gateway)
+        reporter = Reporter(gateway, events, pipelines=pipelines, pools=pools, interval_s=settings.interval_s)
+        parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
             actuator=Actuator(gateway, written=cluster.written),
