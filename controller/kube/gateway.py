@@ -244,12 +244,9 @@ class Gateway:
 
     def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
         """Return all objects of a kind that match a label selector, in one namespace or in all."""
-        items: list[Json] = []
-        version = ""
-        for page in self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})):
-            items += page.items
-            version = page.resource_version
-        return Listing(items=tuple(items), resource_version=version)
+        pages = list(self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})))
+        items = tuple(item for page in pages for item in page.items)
+        return Listing(items=items, resource_version=pages[-1].resource_version)
 
     def pages(self, resource: Resource, namespace: str | None = None, **selectors: str) -> Iterator[Listing]:
         """Yield all objects of a kind, in one namespace or in all, page by page, all at one resource version.

@@ -37,7 +37,8 @@ def pipeline_status(
     """
     spec, now_s = state.spec, decision.now_s
     plan, profile = own.plan, own.profile
-    lower_bound, gap = _bound(decision)
+    # Several pipelines have the lower bound and the optimality gap together.
+    alone = decision.plan if decision.plan is not None and len(decision.plan.pipelines) == 1 else None
     status: Json = without_nulls(
         {
             "observedGeneration": spec.generation,
@@ -71,8 +72,8 @@ def pipeline_status(
             "requiredBudgetPerHour": None
             if plan is None
             else number(plan.advice.required_budget_per_hour, rounding=ROUND_CEILING),
-            "lowerBoundPerHour": number(lower_bound),
-            "gap": number(gap),
+            "lowerBoundPerHour": None if alone is None else number(alone.lower_bound_per_hour),
+            "gap": None if alone is None else number(alone.gap),
             "servedFraction": None if plan is None else number(plan.served_fraction, rounding=ROUND_FLOOR),
             "admissible": number(own.admissible, rounding=ROUND_FLOOR),
             "stages": [_stage(stage, state, own) for stage in profile.stages],
@@ -184,12 +185,6 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
     )
 
 
-def _bound(decision: Decision) -> tuple[float | None, float | None]:
-    """Return the lower bound and the optimality gap; (None, None) for several pipelines, which have them together."""
-    plan = decision.plan
-    return (None, None) if plan is None or len(plan.pipelines) != 1 else (plan.lower_bound_per_hour, plan.gap)
-
-
 def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json | None:
     if not decision.changes:
         return old.get("lastDecision")
@@ -201,7 +196,8 @@ def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json 
 
 
 def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
-    planned = _planned_batches(decision.plan, stage.name)
+    stages = () if decision.plan is None else decision.plan.stages
+    planned = {p.pool: p.batch for own in stages if own.name == stage.name for p in own.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
     return {
         "name": stage.name,
@@ -246,12 +242,4 @@ def _placement(
             "factor": number(profile.service_factor),
         },
         "saturationRate": number(profile.saturation_rps),
-    }
-
-
-def _planned_batches(plan: PipelinePlan | None, name: StageName) -> dict[str, int]:
-    if plan is None:
-        return {}
-    return {
-        placement.pool: placement.batch for stage in plan.stages if stage.name == name for placement in stage.placements
     }
