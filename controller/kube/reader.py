@@ -328,8 +328,8 @@ class Reader:
             spec=spec,
             targets=targets,
             samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
-            demand=_scalar(answer, _demand_id(spec)),
-            latency_s=None if spec.queries.latency is None else _scalar(answer, _sla_id(spec)),
+            demand=_scalar(answer, (spec.key, "demand")),
+            latency_s=None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla")),
             rule_readings={
                 (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
                 for stage in spec.stages
@@ -373,20 +373,12 @@ class Reader:
 
 def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     """Return the queries in a pipeline's spec, by the id of their result."""
-    queries: dict[Hashable, str] = {_demand_id(spec): spec.queries.demand}
+    queries: dict[Hashable, str] = {(spec.key, "demand"): spec.queries.demand}
     if spec.queries.latency is not None:
-        queries[_sla_id(spec)] = spec.queries.latency
+        queries[(spec.key, "sla")] = spec.queries.latency
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries
-
-
-def _demand_id(spec: PipelineSpec) -> Hashable:
-    return (spec.key, "demand")
-
-
-def _sla_id(spec: PipelineSpec) -> Hashable:
-    return (spec.key, "sla")
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
