@@ -71,19 +71,12 @@ def _pipeline(number: int) -> Pipeline:
         Stage(
             name=StageName(f"stage{k}"),
             after=(StageName(f"stage{k - 1}"),) if k else (),
-            placements=(
-                Placement(
-                    pool=_NEAR,
-                    service=ServiceLaw(fixed_s=0.020 + 0.003 * ((7 * number + 3 * k) % 11), cv=0.8),
-                    max_replicas=30,
-                    per_instance=2,
-                ),
-                Placement(
-                    pool=_FAR,
-                    service=ServiceLaw(fixed_s=0.010 + 0.002 * ((5 * number + k) % 7), cv=0.8),
-                    max_replicas=30,
-                    per_instance=2,
-                ),
+            placements=tuple(
+                Placement(pool=pool, service=ServiceLaw(fixed_s=fixed_s, cv=0.8), max_replicas=30, per_instance=2)
+                for pool, fixed_s in (
+                    (_NEAR, 0.020 + 0.003 * ((7 * number + 3 * k) % 11)),
+                    (_FAR, 0.010 + 0.002 * ((5 * number + k) % 7)),
+                )
             ),
         )
         for k in range(_STAGES)

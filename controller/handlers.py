@@ -12,6 +12,7 @@ import gc
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any, Self
 
 import kopf
@@ -113,16 +114,7 @@ class ResourceWatches:
 
         @kopf.on.login(registry=registry)
         def login(**_: Any) -> kopf.ConnectionInfo:
-            connection = self._gateway.connection()
-            return kopf.ConnectionInfo(
-                server=connection.server,
-                ca_path=connection.ca_path,
-                insecure=connection.insecure,
-                scheme=connection.scheme,
-                token=connection.token,
-                certificate_path=connection.certificate_path,
-                private_key_path=connection.private_key_path,
-            )
+            return kopf.ConnectionInfo(**asdict(self._gateway.connection()))
 
         for resource, store in self._stores.items():
             _feed(registry, resource, store)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Self
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -21,8 +20,10 @@ class Health:
         self._clock = clock
         self._lock = threading.Lock()
         self._beats: dict[str, tuple[float, float]] = {}
-        self._problem: str | None = "no cycle has completed yet"
-        self._state = "ok"
+        self.problem: str | None = "no cycle has completed yet"
+        """Why the operator is not ready, None when it is."""
+        self.state = "ok"
+        """The text of `/readyz` from when the operator was last ready."""
 
     def beat(self, loop: str, within_s: float) -> None:
         """Record progress of `loop`, such as "cycle"; without another beat within `within_s` seconds it is dead."""
@@ -30,14 +31,12 @@ class Health:
             self._beats[loop] = (self._clock(), within_s)
 
     def ready(self, state: str = "ok") -> None:
-        """Record that a cycle succeeded or this standby is healthy; `/readyz` then answers 200 and the text `state`."""
-        with self._lock:
-            self._problem, self._state = None, state
+        """Record that a cycle succeeded, or that this standby is healthy; `state` is the text of `/readyz`."""
+        self.problem, self.state = None, state
 
     def not_ready(self, problem: str) -> None:
-        """Record that a cycle or this standby failed; `/readyz` then answers 503 and the text `problem`."""
-        with self._lock:
-            self._problem = problem
+        """Record that a cycle failed; `problem` is the reason."""
+        self.problem = problem
 
     def dead(self) -> tuple[str, ...]:
         """Return one message for each loop that is dead, with the seconds since its last beat."""
@@ -48,16 +47,6 @@ class Health:
                 for loop, (at, within_s) in self._beats.items()
                 if now - at > within_s
             )
-
-    def problem(self) -> str | None:
-        """Return why the operator is not ready; None when it is ready."""
-        with self._lock:
-            return self._problem
-
-    def state(self) -> str:
-        """Return the text that the last call of `ready` recorded for `/readyz`."""
-        with self._lock:
-            return self._state
 
 
 class HealthServer:
@@ -75,8 +64,8 @@ class HealthServer:
             return (HTTPStatus.SERVICE_UNAVAILABLE, "; ".join(dead)) if dead else (HTTPStatus.OK, "ok")
 
         def readyz() -> tuple[HTTPStatus, str]:
-            problem = health.problem()
-            return (HTTPStatus.OK, health.state()) if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
+            problem = health.problem
+            return (HTTPStatus.OK, health.state) if problem is None else (HTTPStatus.SERVICE_UNAVAILABLE, problem)
 
         probes = {"/livez": livez, "/readyz": readyz}
 
@@ -116,9 +105,7 @@ class HealthServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

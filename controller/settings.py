@@ -25,56 +25,52 @@ def _whole_seconds(duration: str) -> str:
 
 
 class OperatorSettings(BaseSettings):
-    """Settings of `sluice operator`, one field per flag."""
+    """Settings of `sluice operator`: one field per flag, with the flag's help text."""
 
-    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
-    """Metric sources in order of preference, comma-separated: prometheus, direct (scrapes the pods' own endpoints)."""
+    """Metric sources, preferred first: prometheus (default), direct, or prometheus,direct."""
     prometheus_url: Url | None = None
-    """URL of Prometheus; required when `metrics` names prometheus."""
+    """URL of Prometheus, such as http://prometheus:9090."""
+    # Each endpoint must be one process, not a Service in front of several.
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
-    """URLs, comma-separated, from which direct scrapes evaluate users' queries, such as the ingress. Each must reach
-    one process, not a Service in front of several."""
+    """URLs from which direct scrapes evaluate users' queries, comma-separated."""
     restrict_queries: bool = False
-    """Whether users' queries can select only series of their pipeline's namespace."""
+    """Let users' queries select only series of their own namespace; default: no."""
     kubeconfig: Path | None = None
-    """Kubeconfig file; by default $KUBECONFIG, the pod's service account, or ~/.kube/config."""
+    """Credentials; default: the pod's, or kubectl's."""
     interval: PositiveDuration = "15s"
-    """Time between cycles."""
+    """Time between cycles; default 15s."""
     scrape_interval: PositiveDuration = "15s"
-    """Time between two scrapes of a pod, by Prometheus or directly. Metrics of a pod are expected four such intervals
-    after it became ready."""
+    """Time between two scrapes of a pod, by Prometheus or directly; default 15s."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
-    """Limit on the spend of all pipelines together, in USD per hour."""
+    """Limit on the spend of all pipelines together, in USD per hour; default: none."""
     composition: Literal["rss", "sum"] = "rss"
-    """How the latency of a pipeline is composed of its stages' latencies. rss is nearly unbiased, and a simulation of
-    the queues verifies its plans. sum adds the stages' percentiles: it mostly overestimates, and costs more on
-    average."""
+    """How stage latencies combine: rss (default, verified by simulation), or sum (safe, more expensive)."""
     decision_time: PositiveDuration = "2s"
-    """Approximate time limit of the search for a plan; when it ends, the best plan found is used and its optimality gap
-    reported."""
+    """Approximate time limit of the search for a plan; default 2s."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
-    """Namespaces whose pipelines are managed, comma-separated; all when empty."""
+    """Manage only pipelines of these namespaces, comma-separated; default: all."""
     host: str = "127.0.0.1"
-    """Address to listen on for /metrics, /livez and /readyz."""
+    """Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """Port to listen on for /metrics, /livez and /readyz; 0 picks a free one."""
+    """Port for the same; default 8080, 0 picks a free one."""
     leader_elect: bool = True
-    """Write only while holding the Lease, so that of several replicas only one writes. Disable only with a single
-    replica."""
+    """Write only while holding the Lease (default). Disable only with a single replica."""
     lease_namespace: Label = "sluice-system"
-    """Namespace of the Lease."""
+    """Namespace of the Lease; default sluice-system."""
+    # The admission policy must name the same Lease.
     lease_name: Label = "sluice"
-    """Name of the Lease; the admission policy must name the same Lease."""
+    """Name of the Lease; default sluice."""
+    # Another replica takes over within 1.25 times this duration.
     lease_duration: Annotated[PositiveDuration, AfterValidator(_whole_seconds)] = "10s"
-    """Time after which an unrenewed Lease expires. After a crash, another replica takes over within 1.25 times this
-    duration; with less than 5s, up to 0.3 s later."""
+    """Time after which an unrenewed Lease expires; default 10s."""
+    # The admission policy compares it with the holder of the Lease. In a pod it is the same as the host name.
     pod_name: Subdomain | None = None
-    """Name of the pod that this process runs in, which the admission policy compares with the holder of the Lease; by
-    default the host name, which in a pod is the same."""
+    """Name of the pod that this process runs in; default: the host name."""
     log_format: Literal["text", "json"] = "text"
-    """Format of the log: text, or json (one JSON object per line, with the decision records)."""
+    """text (default), or json, which includes the decision records."""
 
     @field_validator("namespaces", "metrics", "scrape_endpoints", mode="before")
     @classmethod
@@ -82,24 +78,9 @@ class OperatorSettings(BaseSettings):
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @property
-    def scrape_s(self) -> float:
-        """Return the time between two scrapes of a pod in seconds."""
-        return duration_s(self.scrape_interval)
-
-    @property
     def interval_s(self) -> float:
         """Return the time between cycles in seconds."""
         return duration_s(self.interval)
-
-    @property
-    def decision_s(self) -> float:
-        """Return the time limit of the search for a plan in seconds."""
-        return duration_s(self.decision_time)
-
-    @property
-    def lease_s(self) -> float:
-        """Return the duration of the Lease in seconds."""
-        return duration_s(self.lease_duration)
 
     @property
     def pod(self) -> str:
@@ -112,7 +93,7 @@ class OperatorSettings(BaseSettings):
 
         The pod must be discovered first, and a rate needs two scrapes, so the first value can take three intervals.
         """
-        return 4 * self.scrape_s
+        return 4 * duration_s(self.scrape_interval)
 
 
 def load_settings(flags: dict[str, object]) -> OperatorSettings:

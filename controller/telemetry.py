@@ -140,48 +140,48 @@ class Telemetry:
 
 
 class _Fleet(Collector):
-    """The gauges of the last decision, computed at once so that the decision itself need not be kept in memory."""
+    """The gauges of the last decision as plain numbers, so that the decision itself need not be kept in memory.
+
+    Prometheus' objects are made during a scrape.
+    """
 
     def __init__(self) -> None:
-        self._families = _Families()
+        self._series: dict[str, list[tuple[list[str], float]]] = {}
 
     def take(self, snapshot: Snapshot, decision: Decision) -> None:
-        """Replace the gauges by those of `decision`, which was made from `snapshot`."""
-        families = _Families()
+        """Replace the gauges by those of a new decision."""
+        gauges = _Gauges()
         detailed = len(decision.pipelines) <= DETAILED
-        families.set("pipelines", [], len(decision.pipelines))
+        gauges.set("pipelines", [], len(decision.pipelines))
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
-            families.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+            gauges.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
         for pool in decision.pools:
-            families.set("pool_instances", [pool.name], pool.in_use)
-            families.set("pool_limit", [pool.name], pool.limit)
-            families.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
-        self._families = families
+            gauges.set("pool_instances", [pool.name], pool.in_use)
+            gauges.set("pool_limit", [pool.name], pool.limit)
+            gauges.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
+        self._series = gauges.series
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges of the last decision."""
-        yield from self._families.all()
+        """Yield the gauges that have at least one series."""
+        series = self._series
+        for name, text, labels in _FAMILIES:
+            if name in series:
+                family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
+                for values, value in series[name]:
+                    family.add_metric(values, value)
+                yield family
 
 
-class _Families:
-    """The gauges of one decision as plain numbers; Prometheus' objects are made during a scrape."""
+class _Gauges:
+    """The series of one decision by the name of their gauge."""
 
     def __init__(self) -> None:
-        self._series: dict[str, list[tuple[list[str], float]]] = {name: [] for name, _, _ in _FAMILIES}
+        self.series: dict[str, list[tuple[list[str], float]]] = {}
 
     def set(self, name: str, labels: list[str], value: Reading | None) -> None:
         """Add a series, unless its value is unknown."""
         if isinstance(value, int | float):
-            self._series[name].append((labels, value))
-
-    def all(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges that have at least one series."""
-        for name, text, labels in _FAMILIES:
-            if self._series[name]:
-                family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-                for values, value in self._series[name]:
-                    family.add_metric(values, value)
-                yield family
+            self.series.setdefault(name, []).append((labels, value))
 
     def add_pipeline(self, state: PipelineState, decision: PipelineDecision, now_s: float, *, detailed: bool) -> None:
         """Add the series of one pipeline, and those of its stages if `detailed`."""

@@ -10,11 +10,10 @@ import click
 
 from controller.core.codec import InvalidRecord, Json
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain
+from controller.core.messages.explain import explain_pipeline
 from controller.core.messages.phrases import count_of
-from controller.core.record import differences, policy_from_record, snapshot_from_record
+from controller.core.record import differences, recorded_inputs
 from controller.core.state.decision import Decision
-from optimizer.model import PipelineKey
 
 _SHOWN = 20
 """At most this many differences of one record are printed."""
@@ -33,7 +32,7 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
     seen = False
     for number, record in _records(path):
         try:
-            decision = decide(snapshot_from_record(record), policy_from_record(record))
+            decision = decide(*recorded_inputs(record))
         except InvalidRecord as error:
             raise click.ClickException(f"{path}:{number}: {error}") from None
         count += 1
@@ -44,10 +43,11 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
             click.echo(f"  {line}")
         if len(differs) > _SHOWN:
             click.echo(f"  and {len(differs) - _SHOWN} more differences")
-        if pipeline is not None and any(answer.key == pipeline for answer in decision.pipelines):
-            seen = True
-            for line in explain(decision, PipelineKey(pipeline)):
-                click.echo(f"  {line}")
+        for answer in decision.pipelines:
+            if answer.key == pipeline:
+                seen = True
+                for line in explain_pipeline(answer, decision.now_s):
+                    click.echo(f"  {line}")
     if not count:
         raise click.ClickException(
             f"{path}: has no decision record; the operator writes records with --log-format json"

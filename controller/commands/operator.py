@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.core.state.policy import Policy
+from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
@@ -24,37 +26,21 @@ DEEPEST = 40_000
 end the watches."""
 
 
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` with a flag for each setting."""
+    for name, field in reversed(OperatorSettings.model_fields.items()):
+        flag = f"--{name.replace('_', '-')}"
+        if field.annotation is bool:
+            add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
+        else:
+            kind = click.Path(path_type=Path) if name == "kubeconfig" else None
+            add = click.option(flag, type=kind, help=field.description)
+        command = add(command)
+    return command
+
+
 @click.command()
-@click.option("--metrics", help="Metric sources, preferred first: prometheus (default), direct, or prometheus,direct.")
-@click.option("--prometheus-url", help="URL of Prometheus, such as http://prometheus:9090.")
-@click.option("--scrape-endpoints", help="URLs from which direct scrapes evaluate users' queries, comma-separated.")
-@click.option(
-    "--restrict-queries/--no-restrict-queries",
-    default=None,
-    help="Let users' queries select only series of their own namespace; default: no.",
-)
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Credentials; default: the pod's, or kubectl's.")
-@click.option("--interval", help="Time between cycles; default 15s.")
-@click.option("--scrape-interval", help="Time between two scrapes of a pod, by Prometheus or directly; default 15s.")
-@click.option("--fleet-budget", help="Limit on the spend of all pipelines together, in USD per hour; default: none.")
-@click.option(
-    "--composition",
-    help="How stage latencies combine: rss (default, verified by simulation), or sum (safe, more expensive).",
-)
-@click.option("--decision-time", help="Approximate time limit of the search for a plan; default 2s.")
-@click.option("--namespaces", help="Manage only pipelines of these namespaces, comma-separated; default: all.")
-@click.option("--host", help="Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1.")
-@click.option("--port", help="Port for the same; default 8080, 0 picks a free one.")
-@click.option(
-    "--leader-elect/--no-leader-elect",
-    default=None,
-    help="Write only while holding the Lease (default). Disable only with a single replica.",
-)
-@click.option("--lease-namespace", help="Namespace of the Lease; default sluice-system.")
-@click.option("--lease-name", help="Name of the Lease; default sluice.")
-@click.option("--lease-duration", help="Time after which an unrenewed Lease expires; default 10s.")
-@click.option("--pod-name", help="Name of the pod that this process runs in; default: the host name.")
-@click.option("--log-format", help="text (default), or json, which includes the decision records.")
+@_flags
 def operator(**flags: object) -> None:
     """Watch pipelines and pools, decide every interval, and scale the stages.
 
@@ -117,7 +103,7 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             assert settings.prometheus_url is not None
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
         else:
-            direct = DirectSource(cadence_s=settings.scrape_s, endpoints=settings.scrape_endpoints)
+            direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source) if settings.restrict_queries else source
@@ -155,7 +141,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         leadership: Leadership | None = None
         try:
             if settings.leader_elect:
-                terms = Terms(duration_s=settings.lease_s)
+                terms = Terms(duration_s=duration_s(settings.lease_duration))
                 leadership = Leadership(
                     # A separate client: what delays other requests must not delay renewing the lease.
                     parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
@@ -169,7 +155,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 telemetry.leads(leadership.leads)
             else:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
-            permit = leadership.check if leadership else _anything
+            permit = leadership.check if leadership else lambda: None
             gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
@@ -188,21 +174,17 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda what: stop.because(f"the watch of {what} ended unexpectedly"),
             )
         )
-        source = metric_source(settings, parts)
-        reader = parts.enter_context(
-            closing(
-                Reader(
-                    gateway,
-                    source,
-                    pipelines=pipelines,
-                    pools=pools,
-                    cluster=cluster,
-                    interval_s=settings.interval_s,
-                    reporting_grace_s=settings.reporting_grace_s,
-                    namespaces=settings.namespaces,
-                )
-            )
+        reader = Reader(
+            gateway,
+            metric_source(settings, parts),
+            pipelines=pipelines,
+            pools=pools,
+            cluster=cluster,
+            interval_s=settings.interval_s,
+            reporting_grace_s=settings.reporting_grace_s,
+            namespaces=settings.namespaces,
         )
+        parts.callback(reader.close)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
@@ -212,17 +194,9 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
             )
         )
-        reporter = parts.enter_context(
-            closing(
-                Reporter(
-                    gateway,
-                    EventRecorder(gateway),
-                    pipelines=pipelines,
-                    pools=pools,
-                    interval_s=settings.interval_s,
-                )
-            )
-        )
+        events = EventRecorder(gateway)
+        reporter = Reporter(gateway, events, pipelines=pipelines, pools=pools, interval_s=settings.interval_s)
+        parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
             actuator=Actuator(gateway, written=cluster.written),
@@ -230,7 +204,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             resync=watches.resync,
             watch=watches.start,
             policy=operating_policy(settings),
-            search_effort=lambda: search_effort(settings.decision_s),
+            search_effort=lambda: search_effort(duration_s(settings.decision_time)),
             telemetry=telemetry,
             health=health,
             permit=permit,
@@ -239,7 +213,3 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             parts.enter_context(leadership)  # entered last, so released first, as soon as nothing is written any more
             loop.stand_by(stop.event, leadership)
         loop.run(stop.event)
-
-
-def _anything() -> None:
-    """Permit every write: there is no leader election."""

@@ -136,25 +136,22 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
 
 def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
     changes: list[ReplicaChange] = []
-    for stage in assessment.spec.stages:
-        for placement in stage.placements:
-            key = (stage.name, placement.pool)
-            target = assessment.state.target(*key)
-            if not isinstance(target, TargetMissing) and rollout.desired[key] != target.desired:
-                changes.append(
-                    ReplicaChange(
-                        stage=stage.name,
-                        pool=placement.pool,
-                        target=placement.target,
-                        before=target.desired,
-                        after=rollout.desired[key],
-                        reason=rollout.reasons[key],
-                        resource_version=target.resource_version,
-                        deletion_costs=deletion_costs(
-                            target, placement.target, assessment.state.samples_of(*key).sessions, rollout.desired[key]
-                        ),
-                    )
+    for key, placement in assessment.spec.placements().items():
+        target, after = assessment.state.target(*key), rollout.desired[key]
+        if not isinstance(target, TargetMissing) and after != target.desired:
+            sessions = assessment.state.samples_of(*key).sessions
+            changes.append(
+                ReplicaChange(
+                    stage=key[0],
+                    pool=placement.pool,
+                    target=placement.target,
+                    before=target.desired,
+                    after=after,
+                    reason=rollout.reasons[key],
+                    resource_version=target.resource_version,
+                    deletion_costs=deletion_costs(target, placement.target, sessions, after),
                 )
+            )
     return tuple(sorted(changes, key=lambda change: change.after < change.before))
 
 

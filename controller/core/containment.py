@@ -8,7 +8,7 @@ from controller.core.cycle import decide
 from controller.core.plan.ledger import entries
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
+from controller.core.state.snapshot import PipelineState, Snapshot
 from optimizer.model import PipelineKey, PoolName
 
 _MOST = 16
@@ -69,9 +69,5 @@ def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
         if state.spec.key not in kept:
             for (_, pool), entry in entries(state, snapshot.pools).items():
                 unaccounted[pool][entry.per_instance] += entry.occupied(entry.desired)
-
-    def with_unaccounted(pool: PoolState) -> PoolState:
-        return replace(pool, unaccounted=unaccounted[pool.spec.name])
-
-    pools = {name: with_unaccounted(pool) for name, pool in snapshot.pools.items()}
+    pools = {name: replace(pool, unaccounted=unaccounted[name]) for name, pool in snapshot.pools.items()}
     return replace(snapshot, pipelines=tuple(states), pools=pools)

@@ -23,24 +23,16 @@ def decision_record(snapshot: Snapshot, decision: Decision) -> dict[str, Json]:
     }
 
 
-def snapshot_from_record(record: dict[str, Json]) -> Snapshot:
-    """Return the snapshot of the recorded decision, with which `decide` can repeat the decision.
+def recorded_inputs(record: dict[str, Json]) -> tuple[Snapshot, Policy]:
+    """Return the snapshot and the policy of the recorded decision, for `decide` to repeat it.
 
     Raises:
         InvalidRecord: `record` is of another schema or damaged.
     """
-    _check_schema(record)
-    return decode(Snapshot, record.get("snapshot"), "record.snapshot")
-
-
-def policy_from_record(record: dict[str, Json]) -> Policy:
-    """Return the policy of the recorded decision.
-
-    Raises:
-        InvalidRecord: `record` is of another schema or damaged.
-    """
-    _check_schema(record)
-    return decode(Policy, record.get("policy"), "record.policy")
+    if record.get("schema") != SCHEMA:
+        raise InvalidRecord(f"record.schema: {record.get('schema')!r}: must be {SCHEMA!r}")
+    snapshot = decode(Snapshot, record.get("snapshot"), "record.snapshot")
+    return snapshot, decode(Policy, record.get("policy"), "record.policy")
 
 
 def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
@@ -100,8 +92,3 @@ def _differences(path: str, recorded: Json, now: Json) -> Iterator[str]:
             yield from _differences(f"{path}[{index}]", one, other)
     elif recorded != now:
         yield f"{path}: {recorded}, now {now}"
-
-
-def _check_schema(record: dict[str, Json]) -> None:
-    if record.get("schema") != SCHEMA:
-        raise InvalidRecord(f"record.schema: {record.get('schema')!r}: must be {SCHEMA!r}")

@@ -26,25 +26,16 @@ _LOG = logging.getLogger(__name__)
 
 
 class WriteOutcome(Enum):
-    """The outcome of a replica change. The values are the reasons of its Events."""
+    """The outcome of a change. The values are reasons of Events, which docs/reasons.md explains."""
 
     APPLIED = "Scaled"
-    """The API server has accepted the change."""
     CONFLICT = "ScaleConflict"
-    """The replicas were changed by another client since they were read; the next cycle decides anew."""
     NOT_FOUND = "ScaleTargetGone"
-    """The workload does not exist any more, or its kind has no scale."""
     FORBIDDEN = "ScaleForbidden"
-    """The operator lacks the right to patch the scale, or an admission policy forbids it."""
     INVALID = "ScaleRejected"
-    """The API server rejected the change as invalid."""
     UNAVAILABLE = "ScaleUnavailable"
-    """The API server could not be reached, failed, or did not answer in time."""
     NOT_LEADING = "ScaleNotLeading"
-    """Not tried, because another replica may be the leader by now."""
     SKIPPED = "ScaleSkipped"
-    """Not tried, because an earlier change failed in a way that makes further ones pointless: the API server did not
-    answer, or this replica may not write."""
 
 
 _ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})

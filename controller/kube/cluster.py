@@ -22,7 +22,7 @@ from controller.kube.gateway import (
     Resource,
     Scale,
 )
-from controller.kube.matching import KeptPod, Pods, Workload, kept_node, kept_pod, kept_workload
+from controller.kube.matching import Pods, Workload, kept_node, kept_pod, kept_workload
 from controller.kube.store import Key
 from controller.kube.watch import EVERYTHING, Watch
 
@@ -100,9 +100,10 @@ class Cluster:
 
     def view(self) -> View:
         """Return the present state of the cluster."""
+        pods = _merged(self._pods)
         return View(
             workloads={kind: _merged(list(watches.values())) for kind, watches in self._workloads.items()},
-            pods=_indexed(_merged(self._pods)),
+            pods=pods if isinstance(pods, KubeError) else Pods(pods.values()),
             nodes=_merged(self._nodes),
         )
 
@@ -162,10 +163,6 @@ def _merged(watches: Sequence[Watch[T]]) -> Mapping[Key, T] | KubeError:
     except KubeError as error:
         return error
     return parts[0] if len(parts) == 1 else {key: value for objects in parts for key, value in objects.items()}
-
-
-def _indexed(pods: Mapping[Key, KeptPod] | KubeError) -> Pods | KubeError:
-    return pods if isinstance(pods, KubeError) else Pods(pods.values())
 
 
 def _read(state: T | KubeError) -> T:

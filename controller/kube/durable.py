@@ -11,14 +11,15 @@ _VERSION = 1
 
 
 def memory_document(memory: PipelineMemory) -> Json:
-    """Return `memory` as JSON for a status, without nulls: the server drops nulls of a merge patch at any depth."""
-    return {"version": _VERSION, **_without_nulls(encode(memory))}
+    """Return `memory` as JSON without nulls: the server drops nulls of a merge patch at any depth."""
+    return {"version": _VERSION, **without_nulls(encode(memory))}
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return a JSON document without the fields that are null, at any depth."""
     if isinstance(value, dict):
-        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def memory_from(document: Json | None) -> PipelineMemory:

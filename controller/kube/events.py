@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from controller.core.messages.phrases import timestamp
-from controller.kube.gateway import FIELD_MANAGER, Gateway, Json, KubeError
+from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Json, KubeError
 
 EventType = Literal["Normal", "Warning"]
 
@@ -31,11 +31,7 @@ class _Bucket:
 class EventRecorder:
     """Writes Events, except repeated ones and those above the rate limits. A failed write is logged and dropped."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, gateway: Gateway, clock: Callable[[], float] = time.time) -> None:
         self._gateway = gateway
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
@@ -69,7 +65,7 @@ class EventRecorder:
             "count": 1,
         }
         try:
-            self._gateway.create_event(namespace, event)
+            self._gateway.create(EVENTS, namespace, event)
         except KubeError as error:
             _LOG.warning("Event %s for %s was not written: %s", reason, metadata["name"], error)
 

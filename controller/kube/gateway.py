@@ -1,23 +1,10 @@
-"""Typed calls to the API server, each with a time limit. No other module uses the Kubernetes client.
-
-Errors:
-
-    KubeError
-    ├── Refused         the request failed for good: repeating it unchanged is pointless
-    │   ├── NotFound    the object or its kind does not exist
-    │   ├── Conflict    the object has changed since it was read
-    │   ├── Forbidden   the operator lacks the right, or its credentials are not accepted
-    │   └── Invalid     the object or the request breaks a rule of the API
-    └── Unavailable     the server or the network failed: the same request may succeed later
-        ├── Expired     a watch cannot continue from its version: list again
-        └── NotLeading  nothing was sent, because this replica does not safely hold the lease
-"""
+"""Typed calls to the API server, each with a time limit. No other module uses the Kubernetes client."""
 
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +175,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The address of the API server and the credentials, for another client."""
+    """Address of the API server and credentials for another client; the fields are those of `kopf.ConnectionInfo`."""
 
     server: str
     ca_path: str | None
@@ -262,17 +249,10 @@ class Gateway:
         )
 
     def list_all(self, resource: Resource, namespace: str | None = None, selector: str | None = None) -> Listing:
-        """Return all objects of a kind in `namespace`, or in all (None), that match the label selector `selector`.
-
-        Raises:
-            KubeError: as for `pages`.
-        """
-        items: list[Json] = []
-        version = ""
-        for page in self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})):
-            items += page.items
-            version = page.resource_version
-        return Listing(items=tuple(items), resource_version=version)
+        """Return all objects of a kind that match a label selector, in one namespace or in all."""
+        pages = list(self.pages(resource, namespace, **({"labelSelector": selector} if selector else {})))
+        items = tuple(item for page in pages for item in page.items)
+        return Listing(items=items, resource_version=pages[-1].resource_version)
 
     def pages(self, resource: Resource, namespace: str | None = None, **selectors: str) -> Iterator[Listing]:
         """Yield the pages of the list of a kind's objects, in `namespace` or in all (None), at one resource version.
@@ -285,9 +265,8 @@ class Gateway:
         query = [("limit", str(PAGE)), *selectors.items()]
         token: str | None = None
         while token != "":
-            page = self._call(
-                "GET", resource.path(namespace), query=[*query, *([("continue", token)] if token else [])]
-            )
+            following = [("continue", token)] if token else []
+            page = self._call("GET", resource.path(namespace), query=[*query, *following])
             yield Listing(items=tuple(page["items"]), resource_version=page["metadata"]["resourceVersion"])
             token = page["metadata"].get("continue", "")
 
@@ -330,7 +309,7 @@ class Gateway:
     def patch_scale(self, namespace: str, target: Target, replicas: int, resource_version: str) -> Scale:
         """Set the desired replicas and return the scale; `Conflict` when the workload is not at `resource_version`."""
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
-        return _scale(self._patch(self._scale_path(namespace, target), patch))
+        return _scale(self._call("PATCH", self._scale_path(namespace, target), body=patch))
 
     def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
         """Merge `status` into the status of the object with this `name` and `uid`, and return the object.
@@ -339,19 +318,16 @@ class Gateway:
             NotFound: the object was deleted.
             Conflict: the object of this name has another uid, because it was deleted and created again.
         """
-        return self._patch(resource.path(namespace, name, "status"), {"metadata": {"uid": uid}, "status": status})
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create the Event `event` in `namespace`."""
-        self.create(EVENTS, namespace, event)
+        patch = {"metadata": {"uid": uid}, "status": status}
+        return self._call("PATCH", resource.path(namespace, name, "status"), body=patch)
 
     def create(self, resource: Resource, namespace: str, body: Json) -> Json:
-        """Create the object `body` and return it as stored; `Conflict` when its name is taken."""
-        return self._call("POST", resource.path(namespace), query=[("fieldManager", FIELD_MANAGER)], body=body)
+        """Create an object and return it; `Conflict` when its name is taken."""
+        return self._call("POST", resource.path(namespace), body=body)
 
     def patch(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:
-        """Merge `patch` into an object and return the object; `Conflict` if `patch` names another resourceVersion."""
-        return self._patch(resource.path(namespace, name), patch)
+        """Merge `patch` into an object and return it; `Conflict` when it is not at the resourceVersion in `patch`."""
+        return self._call("PATCH", resource.path(namespace, name), body=patch)
 
     def _scale_path(self, namespace: str, target: Target) -> str:
         resource = self._scalable.get((target.api_version, target.kind)) or self._discover(target)
@@ -376,20 +352,25 @@ class Gateway:
                 return resource
         raise NotFound(f"{target.api_version} has no kind {target.kind} with a scale subresource")
 
-    def _patch(self, path: str, patch: Json) -> Json:
-        query = [("fieldManager", FIELD_MANAGER)]
-        return self._call("PATCH", path, query=query, body=patch, content_type=_MERGE_PATCH)
+    def _call(self, method: str, path: str, *, query: Sequence[tuple[str, str]] = (), body: Json | None = None) -> Json:
+        request = f"{method} {path}"
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Sequence[tuple[str, str]] = (),
-        body: Json | None = None,
-        content_type: str = "application/json",
-    ) -> Json:
-        return self._authenticated(f"{method} {path}", lambda: self._request(method, path, query, body, content_type))
+        def send() -> Json:
+            if self._permit is not None and method != "GET":
+                self._permit()  # as late as possible, because the lease could expire between the check and the request
+            self._on_request(method)
+            response = self._open(method, path, query, limit_s=self._timeout_s, body=body)
+            try:
+                answer = json.loads(response.data)
+            except urllib3.exceptions.HTTPError as error:
+                raise self._unavailable(request, error) from error
+            except ValueError as error:
+                raise Unavailable(f"{request}: the response is not JSON: {error}") from error
+            if not isinstance(answer, dict):
+                raise Unavailable(f"{request}: the response is not a JSON object")
+            return answer
+
+        return self._authenticated(request, send)
 
     def _authenticated(self, request: str, send: Callable[[], _Answer]) -> _Answer:
         """Return the result of `send`; if the credentials are not accepted, reload them and send once more."""
@@ -405,26 +386,6 @@ class Gateway:
         except client.ApiException as error:
             raise _translated(error, request) from None
 
-    def _request(
-        self, method: str, path: str, query: Sequence[tuple[str, str]], body: Json | None, content_type: str
-    ) -> Json:
-        if self._permit is not None and method != "GET":
-            self._permit()  # as late as possible, because the lease could expire between the check and the request
-        self._on_request(method)
-        response = self._open(method, path, query, body=body, content_type=content_type, limit_s=self._timeout_s)
-        try:
-            answer = json.loads(response.data)
-        except urllib3.exceptions.TimeoutError as error:
-            self._pause(_SILENCE_S, _SILENT)
-            raise Unavailable(f"{method} {path}: {error}") from error
-        except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(f"{method} {path}: {error}") from error
-        except ValueError as error:
-            raise Unavailable(f"{method} {path}: the response is not JSON: {error}") from error
-        if not isinstance(answer, dict):
-            raise Unavailable(f"{method} {path}: the response is not a JSON object")
-        return answer
-
     def _open(
         self,
         method: str,
@@ -433,7 +394,6 @@ class Gateway:
         *,
         limit_s: tuple[float, float],
         body: Json | None = None,
-        content_type: str = "application/json",
     ) -> Any:
         """Send a request and return the response, whose body is not read yet.
 
@@ -446,8 +406,11 @@ class Gateway:
             return self._client.call_api(
                 path,
                 method,
-                query_params=list(query),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
+                query_params=[*query, *([] if body is None else [("fieldManager", FIELD_MANAGER)])],
+                header_params={
+                    "Accept": "application/json",
+                    "Content-Type": _MERGE_PATCH if method == "PATCH" else "application/json",
+                },
                 body=body,
                 auth_settings=["BearerToken"],
                 _preload_content=False,
@@ -457,16 +420,18 @@ class Gateway:
             if (wait_s := _retry_after_s(error)) is not None:
                 self._pause(wait_s, f"the API server asked to retry after {wait_s:g} s (status {error.status})")
             raise
-        except urllib3.exceptions.TimeoutError as error:
-            self._pause(_SILENCE_S, _SILENT)
-            raise Unavailable(f"{method} {path}: {error}") from error
         except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(f"{method} {path}: {error}") from error
+            raise self._unavailable(f"{method} {path}", error) from error
         except AttributeError as error:
             # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
                 raise
             raise Unavailable(f"{method} {path}: {error.__context__.reason}") from error
+
+    def _unavailable(self, request: str, error: urllib3.exceptions.HTTPError) -> Unavailable:
+        if isinstance(error, urllib3.exceptions.TimeoutError):
+            self._pause(_SILENCE_S, _SILENT)
+        return Unavailable(f"{request}: {error}")
 
     def _pause(self, seconds: float, why: str) -> None:
         self._paused = (time.monotonic() + seconds, why)
@@ -500,14 +465,7 @@ def _connect(kubeconfig: Path | None) -> Any:
     return client.ApiClient(configuration=settings)
 
 
-_BY_STATUS: Mapping[int, type[KubeError]] = {
-    400: Invalid,
-    401: Forbidden,
-    403: Forbidden,
-    404: NotFound,
-    409: Conflict,
-    422: Invalid,
-}
+_BY_STATUS = {400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
 
 
 def _retry_after_s(error: Any) -> float | None:

@@ -174,7 +174,9 @@ class Leadership:
         spec: Json = {
             "holderIdentity": state.identity,
             "leaseDurationSeconds": round(state.terms.duration_s),
-            "renewTime": _micro_time(),  # for people only: replicas do not compare clocks
+            "renewTime": datetime.now(UTC).strftime(
+                "%Y-%m-%dT%H:%M:%S.%fZ"
+            ),  # for people only: replicas do not compare clocks
         }
         if request is not Request.RENEW:
             spec["acquireTime"] = spec["renewTime"]
@@ -216,7 +218,3 @@ def _record(body: Json) -> LeaseRecord:
         transitions=spec.get("leaseTransitions") or 0,
         version=body["metadata"]["resourceVersion"],
     )
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

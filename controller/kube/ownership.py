@@ -75,10 +75,9 @@ class Ownership:
     def autoscalers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return, by placement, the other autoscalers that scale the pipeline's workloads, as `Kind/name`."""
         return {
-            (stage.name, placement.pool): by_target[spec.namespace, placement.target]
+            key: by_target[spec.namespace, placement.target]
             for by_target in self._autoscalers.values()
-            for stage in spec.stages
-            for placement in stage.placements
+            for key, placement in spec.placements().items()
             if (spec.namespace, placement.target) in by_target
         }
 

@@ -79,9 +79,7 @@ class Observation:
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
         left_out = tuple(
             InvalidObject(
-                resource=self.pipelines[key],
-                problem=internal_error(error),
-                reason=ConditionReason.INTERNAL_ERROR,
+                resource=self.pipelines[key], problem=internal_error(error), reason=ConditionReason.INTERNAL_ERROR
             )
             for key, error in contained.failed.items()
         )
@@ -250,16 +248,14 @@ class Reader:
         owners: dict[tuple[str, Target], str] = {}
         jobs = {}
         for spec in specs:
-            for stage in spec.stages:
-                for placement in stage.placements:
-                    key = (spec.key, (stage.name, placement.pool))
-                    owner = owners.setdefault((spec.namespace, placement.target), owner_words(spec.key, stage.name))
-                    is_owner = owner == owner_words(spec.key, stage.name)
-                    jobs[key] = (
-                        self._found(view, spec.namespace, placement.target, nodes, now_s)
-                        if is_owner
-                        else _absent(owned_target(placement.target, owner))
-                    )
+            for key, placement in spec.placements().items():
+                own = owner_words(spec.key, key[0])
+                owner = owners.setdefault((spec.namespace, placement.target), own)
+                jobs[spec.key, key] = (
+                    self._found(view, spec.namespace, placement.target, nodes, now_s)
+                    if owner == own
+                    else _absent(owned_target(placement.target, owner))
+                )
         return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
 
     def _found(
@@ -312,17 +308,12 @@ class Reader:
             for stage in spec.stages
             for placement in stage.placements
         )
-        scalars: dict[Hashable, str] = {}
-        scalar_owners: dict[Hashable, PipelineKey] = {}
-        for spec in specs:
-            own = _user_queries(spec)
-            scalars |= own
-            scalar_owners |= dict.fromkeys(own, spec.key)
+        queries = {spec.key: _user_queries(spec) for spec in specs}
         return ReadRequest(
             placements=placements,
-            scalars=scalars,
+            scalars={name: query for own in queries.values() for name, query in own.items()},
             deadline_s=_METRICS_SHARE * self._interval_s,
-            scalar_owners=scalar_owners,
+            scalar_owners={name: key for key, own in queries.items() for name in own},
         )
 
     def _pipeline_state(
@@ -338,8 +329,8 @@ class Reader:
             spec=spec,
             targets=targets,
             samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
-            demand=_scalar(answer, _demand_id(spec)),
-            latency_s=None if spec.queries.latency is None else _scalar(answer, _sla_id(spec)),
+            demand=_scalar(answer, (spec.key, "demand")),
+            latency_s=None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla")),
             rule_readings={
                 (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
                 for stage in spec.stages
@@ -383,20 +374,12 @@ class Reader:
 
 def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     """Return the queries in a pipeline's spec, by the id of their result."""
-    queries: dict[Hashable, str] = {_demand_id(spec): spec.queries.demand}
+    queries: dict[Hashable, str] = {(spec.key, "demand"): spec.queries.demand}
     if spec.queries.latency is not None:
-        queries[_sla_id(spec)] = spec.queries.latency
+        queries[(spec.key, "sla")] = spec.queries.latency
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries
-
-
-def _demand_id(spec: PipelineSpec) -> Hashable:
-    return (spec.key, "demand")
-
-
-def _sla_id(spec: PipelineSpec) -> Hashable:
-    return (spec.key, "sla")
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:

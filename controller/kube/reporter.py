@@ -115,7 +115,7 @@ class Reporter:
         for decision in decisions:
             resource = observation.pipelines[decision.key].whole()
             status = resource.get("status") or {}
-            for event in events(decision, _verdicts(status), _reasons(status)):
+            for event in events(decision, _by_type(status, "status"), _by_type(status, "reason")):
                 if event.reason != EventReason.SCALED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
@@ -218,7 +218,7 @@ class Reporter:
     def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
         """Write an Event if the status of the first condition changed; none if it is True from the start."""
         condition = new["conditions"][0]
-        if condition["status"] != _verdicts(old).get(condition["type"], "True"):
+        if condition["status"] != _by_type(old, "status").get(condition["type"], "True"):
             kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
             self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
@@ -235,9 +235,5 @@ def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: floa
     return invalid_status(old, found.resource.generation, condition, now_s)
 
 
-def _verdicts(status: Json) -> dict[str, str]:
-    return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
-
-
-def _reasons(status: Json) -> dict[str, str]:
-    return {condition["type"]: condition["reason"] for condition in status.get("conditions", [])}
+def _by_type(status: Json, field: str) -> dict[str, str]:
+    return {condition["type"]: condition[field] for condition in status.get("conditions", [])}

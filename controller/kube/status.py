@@ -14,7 +14,7 @@ from controller.core.messages.phrases import timestamp
 from controller.core.messages.summary import summary
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
-from controller.kube.durable import memory_document
+from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from optimizer.model import PoolName, StageName, whole_instances
@@ -36,21 +36,14 @@ def pipeline_status(
     `old` is the stored status. A condition whose status has not changed keeps its transition time.
     """
     spec, now_s = state.spec, decision.now_s
-    plan, profile, words = own.plan, own.profile, summary(own)
-    lower_bound, gap = _bound(decision)
-    return _without_none(
+    plan, profile = own.plan, own.profile
+    # Several pipelines have the lower bound and the optimality gap together.
+    alone = decision.plan if decision.plan is not None and len(decision.plan.pipelines) == 1 else None
+    status: Json = without_nulls(
         {
             "observedGeneration": spec.generation,
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
-            "summary": {
-                "health": words.health,
-                "demand": words.demand,
-                "latency": words.latency,
-                "bottleneck": words.bottleneck,
-                "limitedBy": words.limited_by,
-                "cost": words.cost,
-                "replicas": words.replicas,
-            },
+            "summary": summary(own),
             "demand": number(own.demand.planned),
             "observedDemand": number(own.demand.observed),
             "metrics": {
@@ -79,8 +72,8 @@ def pipeline_status(
             "requiredBudgetPerHour": None
             if plan is None
             else number(plan.advice.required_budget_per_hour, rounding=ROUND_CEILING),
-            "lowerBoundPerHour": number(lower_bound),
-            "gap": number(gap),
+            "lowerBoundPerHour": None if alone is None else number(alone.lower_bound_per_hour),
+            "gap": None if alone is None else number(alone.gap),
             "servedFraction": None if plan is None else number(plan.served_fraction, rounding=ROUND_FLOOR),
             "admissible": number(own.admissible, rounding=ROUND_FLOOR),
             "stages": [_stage(stage, state, own) for stage in profile.stages],
@@ -91,6 +84,7 @@ def pipeline_status(
             },
         }
     )
+    return status
 
 
 def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
@@ -115,7 +109,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     """Return the status of a pool as JSON; `old` is the stored status, from which transition times are kept."""
     memory = decision.memory
     condition = pool_condition(memory, state.unread, now_s)
-    return _without_none(
+    status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
             "conditions": _conditions((condition,), old, state.spec.generation, now_s),
@@ -131,6 +125,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "reason": memory.reason or None,
         }
     )
+    return status
 
 
 def written_at_s(status: Json) -> float:
@@ -184,19 +179,11 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
     """Return the price in USD per hour of the whole instances that the plan's replicas occupy."""
     sizes: dict[PoolName, list[tuple[int, int]]] = {}
     replicas = plan.replicas()
-    for stage in state.spec.stages:
-        for placement in stage.placements:
-            occupied = (placement.prior.per_instance, replicas.get((stage.name, placement.pool), 0))
-            sizes.setdefault(placement.pool, []).append(occupied)
+    for key, placement in state.spec.placements().items():
+        sizes.setdefault(placement.pool, []).append((placement.prior.per_instance, replicas.get(key, 0)))
     return sum(
         whole_instances(occupied) * pools[pool].spec.price_per_hour for pool, occupied in sizes.items() if pool in pools
     )
-
-
-def _bound(decision: Decision) -> tuple[float | None, float | None]:
-    """Return the plan's lower bound (USD per hour) and optimality gap; (None, None) unless it is of one pipeline."""
-    plan = decision.plan
-    return (None, None) if plan is None or len(plan.pipelines) != 1 else (plan.lower_bound_per_hour, plan.gap)
 
 
 def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json | None:
@@ -210,7 +197,8 @@ def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json 
 
 
 def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
-    planned = _planned_batches(decision.plan, stage.name)
+    stages = () if decision.plan is None else decision.plan.stages
+    planned = {p.pool: p.batch for own in stages if own.name == stage.name for p in own.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
     return {
         "name": stage.name,
@@ -240,7 +228,7 @@ def _placement(
     key = (stage, profile.pool)
     target = state.target(*key)
     found = None if isinstance(target, TargetMissing) else target
-    measured_batch = profile.readings.get(Quantity.BATCH_SIZE)
+    batch_size = profile.readings.get(Quantity.BATCH_SIZE)
     return {
         "pool": profile.pool,
         "current": None if found is None else found.desired,
@@ -250,32 +238,9 @@ def _placement(
         "unconstrained": decision.unconstrained.get(key),
         "batch": batch,
         "serviceTime": {
-            "priorSeconds": number(
-                profile.prior.mean_s(measured_batch) if isinstance(measured_batch, float) else profile.prior.mean_s(1)
-            ),
+            "priorSeconds": number(profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1)),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
             "factor": number(profile.service_factor),
         },
         "saturationRate": number(profile.saturation_rps),
-    }
-
-
-def _planned_batches(plan: PipelinePlan | None, name: StageName) -> dict[str, int]:
-    if plan is None:
-        return {}
-    return {
-        placement.pool: placement.batch for stage in plan.stages if stage.name == name for placement in stage.placements
-    }
-
-
-def _without_none(document: Json) -> Json:
-    """Return `document` without the fields that have no value, at any depth."""
-    return {
-        key: _without_none(value)
-        if isinstance(value, dict)
-        else [_without_none(item) if isinstance(item, dict) else item for item in value]
-        if isinstance(value, list)
-        else value
-        for key, value in document.items()
-        if value is not None
     }

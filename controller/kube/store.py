@@ -80,11 +80,6 @@ class Store(Generic[T]):
             objects = dict(self._objects)
         return MappingProxyType({key: objects[key][1] for key in sorted(objects)})
 
-    def get(self, key: Key) -> T | None:
-        """Return the stored object `key`; None if there is none."""
-        known = self._objects.get(key)
-        return None if known is None else known[1]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:

@@ -41,17 +41,15 @@ class UnaccountedReplicas:
         unaccounted: dict[PoolName, Counter[int]] = {}
         occupied: dict[tuple[str, PlacementKey], int] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
-            for stage in spec.stages:
-                for placement in stage.placements:
-                    key = spec.uid, (stage.name, placement.pool)
-                    target = targets[spec.key, key[1]]
-                    if not isinstance(target, TargetMissing):
-                        occupied[key] = target.occupied
-                    elif target.unreadable and key in self._occupied:
-                        occupied[key] = self._occupied[key]
-                    else:
-                        continue
-                    if isinstance(target, TargetMissing) or not in_snapshot:
-                        unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += occupied[key]
+            for own, placement in spec.placements().items():
+                key, target = (spec.uid, own), targets[spec.key, own]
+                if not isinstance(target, TargetMissing):
+                    occupied[key] = target.occupied
+                elif target.unreadable and key in self._occupied:
+                    occupied[key] = self._occupied[key]
+                else:
+                    continue
+                if isinstance(target, TargetMissing) or not in_snapshot:
+                    unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += occupied[key]
         self._occupied = occupied
         return unaccounted

@@ -12,38 +12,25 @@ Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "da
 
 
 class Metadata(Part):
-    """Standard object metadata. The API server validates it further."""
+    """Standard object metadata. The API server validates it further, and sets most of it."""
 
     name: Label
     """Unique within the namespace; a DNS label, because it becomes the value of metric and pod labels."""
     namespace: Label | None = None
-    """Namespace of the object."""
     labels: Annotated[dict[str, LabelValue], DROP_NULLS] = Field(default_factory=dict)
-    """Labels of the object."""
     annotations: Annotated[dict[str, str], DROP_NULLS] = Field(default_factory=dict)
-    """Annotations of the object."""
     uid: str = ""
-    """Set by the API server."""
     generation: int = 0
-    """Set by the API server: increases with each change of the spec."""
+    """Increases with each change of the spec."""
     resource_version: str | None = None
-    """Set by the API server."""
     creation_timestamp: str | None = None
-    """Set by the API server."""
     deletion_timestamp: str | None = None
-    """Set by the API server while the object is being deleted."""
     deletion_grace_period_seconds: int | None = None
-    """Set by the API server."""
     generate_name: str | None = None
-    """Prefix of a name that the API server completes."""
     self_link: str | None = None
-    """Set by old API servers."""
     finalizers: list[str] = Field(default_factory=list)
-    """Finalizers, which must be removed before the object is deleted."""
     owner_references: list[dict[str, Any]] = Field(default_factory=list)
-    """Owners of the object; it is deleted with them."""
     managed_fields: list[dict[str, Any]] = Field(default_factory=list)
-    """Managers of the fields."""
 
 
 class Condition(Part):

@@ -137,7 +137,7 @@ class _KnownFields:
             annotation = model.model_fields[names[key]].annotation
             if isinstance(value, dict) and (part := _part_of(annotation)):
                 known[key] = self.of(part, value, (*path, key))
-            elif isinstance(value, list) and (part := _listed_part_of(annotation)):
+            elif isinstance(value, list) and (part := _part_of(annotation, listed=True)):
                 known[key] = [
                     self.of(part, item, (*path, key, index)) if isinstance(item, dict) else item
                     for index, item in enumerate(value)
@@ -152,20 +152,13 @@ class _KnownFields:
         return Breach(path=path, rule=breach.rule)
 
 
-def _listed_part_of(annotation: Any) -> type[Part] | None:
-    """Return the item type of `annotation` if that is a list of parts, such as `list[Stage] | None`, else None."""
+def _part_of(annotation: Any, *, listed: bool = False) -> type[Part] | None:
+    """Return the part in `annotation`, such as `Stage | None`, or with `listed`, in `list[Stage] | None`."""
     if get_origin(annotation) is list:
-        return _part_of(get_args(annotation)[0])
-    return next(filter(None, map(_listed_part_of, get_args(annotation))), None)
-
-
-def _part_of(annotation: Any) -> type[Part] | None:
-    """Return the type of `annotation` if that is a part, such as `Stage | None`, else None."""
-    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return _part_of(get_args(annotation)[0]) if listed else None
+    if not listed and isinstance(annotation, type) and issubclass(annotation, Part):
         return annotation
-    if get_origin(annotation) is list:
-        return None
-    return next(filter(None, map(_part_of, get_args(annotation))), None)
+    return next(filter(None, (_part_of(each, listed=listed) for each in get_args(annotation))), None)
 
 
 def nearest_name(word: str, candidates: Iterable[str]) -> str | None:

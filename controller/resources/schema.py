@@ -20,31 +20,19 @@ VERSION = "v1alpha1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A column of `kubectl get`; if `wide`, it is shown only with `-o wide`."""
-
-    name: str
-    json_path: str
-    description: str
-    type: str = "string"
-    wide: bool = False
-
-    def manifest(self) -> dict[str, Any]:
-        """Return the column as an item of `additionalPrinterColumns`."""
-        entry = {"name": self.name, "type": self.type, "jsonPath": self.json_path, "description": self.description}
-        return {**entry, "priority": 1} if self.wide else entry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Crd:
-    """A CustomResourceDefinition: the model of its schema, its names, scope and columns."""
+    """A CustomResourceDefinition: its model, names, scope and columns.
+
+    Each of `columns` of `kubectl get` is (name, JSON path, description). `wide` ones are shown only with `-o wide`.
+    """
 
     model: type[Part]
     plural: str
     singular: str
     short_name: str
     namespaced: bool
-    columns: tuple[Column, ...]
+    columns: tuple[tuple[str, str, str], ...]
+    wide: tuple[tuple[str, str, str], ...]
 
     @property
     def kind(self) -> str:
@@ -66,7 +54,11 @@ class Crd:
             "served": True,
             "storage": True,
             "subresources": {"status": {}},
-            "additionalPrinterColumns": [column.manifest() for column in self.columns],
+            "additionalPrinterColumns": [
+                *(_column(*column) for column in self.columns),
+                *({**_column(*column), "priority": 1} for column in self.wide),
+                _column("AGE", ".metadata.creationTimestamp", "Age of the object"),
+            ],
             "schema": {"openAPIV3Schema": structural_schema(self.model)},
         }
         return {
@@ -82,7 +74,12 @@ class Crd:
         }
 
 
-_AGE = Column(name="AGE", type="date", json_path=".metadata.creationTimestamp", description="Age of the object")
+_TYPES = {"AGE": "date", "LIMIT": "integer"}
+
+
+def _column(name: str, json_path: str, description: str) -> dict[str, Any]:
+    return {"name": name, "type": _TYPES.get(name, "string"), "jsonPath": json_path, "description": description}
+
 
 CRDS = (
     Crd(
@@ -92,18 +89,17 @@ CRDS = (
         short_name="sp",
         namespaced=True,
         columns=(
-            Column(name="HEALTH", json_path=".status.summary.health", description="OK, or the first problem"),
-            Column(name="MODE", json_path=".spec.mode", description="Auto, Recommend or Paused"),
-            Column(name="DEMAND", json_path=".status.summary.demand", description="Demand planned for"),
-            Column(name="P95/SLA", json_path=".status.summary.latency", description="Observed latency and SLA"),
-            Column(
-                name="BOTTLENECK", json_path=".status.summary.bottleneck", description="Stage with the most pressure"
-            ),
-            Column(name="LIMITED-BY", json_path=".status.summary.limitedBy", description="Binding constraint"),
-            Column(name="COST/BUDGET", json_path=".status.summary.cost", description="Cost and budget in USD per hour"),
-            Column(name="REPLICAS", json_path=".status.summary.replicas", description="Replicas per stage", wide=True),
-            Column(name="LAST", json_path=".status.lastDecision.message", description="Last decision", wide=True),
-            _AGE,
+            ("HEALTH", ".status.summary.health", "OK, or the first problem"),
+            ("MODE", ".spec.mode", "Auto, Recommend or Paused"),
+            ("DEMAND", ".status.summary.demand", "Demand planned for"),
+            ("P95/SLA", ".status.summary.latency", "Observed latency and SLA"),
+            ("BOTTLENECK", ".status.summary.bottleneck", "Stage with the most pressure"),
+            ("LIMITED-BY", ".status.summary.limitedBy", "Binding constraint"),
+            ("COST/BUDGET", ".status.summary.cost", "Cost and budget in USD per hour"),
+        ),
+        wide=(
+            ("REPLICAS", ".status.summary.replicas", "Replicas per stage"),
+            ("LAST", ".status.lastDecision.message", "Last decision"),
         ),
     ),
     Crd(
@@ -113,18 +109,15 @@ CRDS = (
         short_name="cpool",
         namespaced=False,
         columns=(
-            Column(name="DEVICE", json_path=".spec.device", description="Kind of device"),
-            Column(name="PRICE", json_path=".spec.price.perHour", description="USD per instance and hour"),
-            Column(name="IN-USE", json_path=".status.inUse", description="Instances in use by replicas"),
-            Column(name="LIMIT", type="integer", json_path=".status.limit", description="Maximum number of instances"),
-            Column(
-                name="AVAILABLE",
-                json_path=".status.conditions[?(@.type=='Available')].status",
-                description="Whether replicas can be scheduled",
-            ),
-            Column(name="UNTIL", json_path=".status.unavailableUntil", description="Avoided until", wide=True),
-            Column(name="REASON", json_path=".status.reason", description="Why it is unavailable", wide=True),
-            _AGE,
+            ("DEVICE", ".spec.device", "Kind of device"),
+            ("PRICE", ".spec.price.perHour", "USD per instance and hour"),
+            ("IN-USE", ".status.inUse", "Instances in use by replicas"),
+            ("LIMIT", ".status.limit", "Maximum number of instances"),
+            ("AVAILABLE", ".status.conditions[?(@.type=='Available')].status", "Whether replicas can be scheduled"),
+        ),
+        wide=(
+            ("UNTIL", ".status.unavailableUntil", "Avoided until"),
+            ("REASON", ".status.reason", "Why it is unavailable"),
         ),
     ),
 )
@@ -158,7 +151,7 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
         node["description"] = " ".join(node["description"].split())
     if node.get("default", ...) is None:
         del node["default"]
-    if isinstance(node.get("default"), dict):
+    if "default" in node:
         node["default"] = _written(node["default"])
     if "const" in node:
         node["enum"] = [node.pop("const")]

@@ -6,7 +6,7 @@ other: duplicates, shared targets, overlapping and missing pools.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,8 @@ def validate_files(paths: Sequence[Path]) -> Validation:
     checked = validate_documents(documents)
     order = {path: index for index, path in enumerate(paths)}
     findings = sorted([*unreadable, *checked.findings], key=lambda finding: (order[finding.file], finding.line))
-    return Validation(
-        findings=tuple(findings),
-        pipelines=checked.pipelines,
-        pools=checked.pools,
-        others=checked.others,
-        # A missing pool may be in a file that cannot be read.
-        pools_known=checked.pools_known and not unreadable,
-    )
+    # A missing pool may be in a file that cannot be read.
+    return replace(checked, findings=tuple(findings), pools_known=checked.pools_known and not unreadable)
 
 
 def validate_documents(documents: Sequence[Document]) -> Validation:

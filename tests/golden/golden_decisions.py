@@ -8,7 +8,7 @@ from golden_files import parted, plain, read
 
 from controller.core.codec import encode
 from controller.core.cycle import decide
-from controller.core.record import decision_record, policy_from_record, snapshot_from_record
+from controller.core.record import decision_record, recorded_inputs
 from controller.core.state.decision import Decision
 
 NAME, TEXTS = "decisions", "decisions-texts"
@@ -53,8 +53,8 @@ def without_words(answer: Any) -> tuple[Any, dict[str, str]]:
 
 def answer_now(record: Record) -> tuple[Any, dict[str, str]]:
     """Return what is decided now about the snapshot of a record, without its words, and the words by path."""
-    snapshot = snapshot_from_record(record)
-    decision = decide(snapshot, policy_from_record(record))
+    snapshot, policy = recorded_inputs(record)
+    decision = decide(snapshot, policy)
     return answer_of(decision_record(snapshot, decision), decision)
 
 

@@ -17,16 +17,17 @@ from builders import (
     pools,
     seen,
 )
+from explained import explain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.messages.events import events
-from controller.core.messages.explain import explain, reason_sentence
+from controller.core.messages.explain import reason_sentence
 from controller.core.messages.summary import summary
 from controller.core.plan.ledger import Ledger
-from controller.core.record import decision_record, policy_from_record, snapshot_from_record
+from controller.core.record import decision_record, recorded_inputs
 from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolMemory, RuleMemory
 from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
@@ -219,8 +220,8 @@ def test_the_same_snapshot_gives_the_same_decision_and_words_for_it(snapshot: Sn
 def test_a_record_survives_json_and_is_decided_again(snapshot: Snapshot, policy: Policy) -> None:
     decision = decide(snapshot, policy)
     record = json.loads(json.dumps(decision_record(snapshot, decision), allow_nan=False))
-    assert snapshot_from_record(record) == snapshot
-    assert decide(snapshot_from_record(record), policy_from_record(record)) == decision
+    assert recorded_inputs(record)[0] == snapshot
+    assert decide(*recorded_inputs(record)) == decision
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -18,9 +18,9 @@ from builders import (
     applied,
     pools,
 )
+from explained import explain
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot

@@ -15,11 +15,13 @@ from planning import Planner
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import ConditionValue, conditions
+from controller.core.messages.explain import explain_pipeline
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit
+from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, MetricsTier, Origin
 
 MISSING = Absence(reason=AbsenceReason.STALE, detail="newest sample 90 s old")
@@ -52,6 +54,12 @@ def blind_for(seconds: float) -> PipelineState:
     loss = MetricsLoss(since_s=NOW_S - seconds, demand=200.0, growth_per_minute=0.01)
     memory = PipelineMemory(demand=200.0, metrics_lost=loss)
     return a_state(demand=MISSING, replicas={VAD: 4, ENCODER: 4}, memory=memory)
+
+
+def explain(decision: Decision, key: PipelineKey) -> list[str]:
+    """The explanation of the decision about one pipeline."""
+    (own,) = (pipeline for pipeline in decision.pipelines if pipeline.key == key)
+    return explain_pipeline(own, decision.now_s)
 
 
 def section(lines: list[str], title: str) -> str:

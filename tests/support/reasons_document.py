@@ -1,48 +1,63 @@
-"""The tables of `docs/reasons.md`, made from the list in the code.
+"""The tables of `docs/reasons.md`: those of conditions and Events are read from it, those of changes and holds are made
+from the code.
 
-`PYTHONPATH=tests/support python -m reasons_document docs/reasons.md` writes them into the document.
+`PYTHONPATH=tests/support python -m reasons_document docs/reasons.md` writes the latter into the document.
 """
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from corpus import ROOT
+
 from controller.core.messages.decisions import CHANGES, HOLDS
-from controller.core.messages.reasons import ListedReason, listed_reasons
 from controller.core.state.decision import ChangeReason, HoldReason
 
-_MARKED = re.compile(r"(<!-- reasons of (?P<kind>\w+) -->\n)(?:.*\n)*?(<!-- end -->)")
+DOCUMENT = ROOT / "docs" / "reasons.md"
+_MARKED = re.compile(r"(<!-- reasons of (?P<kind>\w+) -->\n)(?P<table>(?:.*\n)*?)(<!-- end -->)")
 _EVENT = "Event"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedReason:
+    """One row of the document: a reason of the condition `type`, or of an Event where `type` is None.
+
+    `state` is the condition's status, or the type of the Event.
+    """
+
+    type: str | None
+    reason: str
+    state: str
+    meaning: str
+    remedy: str
+
+
+def listed_reasons() -> Iterator[ListedReason]:
+    """Yield every listed reason of every condition, then every listed reason of an Event."""
+    for found in _MARKED.finditer(DOCUMENT.read_text()):
+        if found["kind"] not in tables():
+            for row in found["table"].splitlines()[2:]:
+                reason, state, meaning, remedy = (cell.strip() for cell in row.strip("|").split(" | "))
+                kind = None if found["kind"] == _EVENT else found["kind"]
+                yield ListedReason(type=kind, reason=reason.strip("`"), state=state, meaning=meaning, remedy=remedy)
+
+
 def tables() -> dict[str, str]:
-    """Return the Markdown table of every condition type, of the Events, of changes and of holds."""
-
-    def kind(each: ListedReason) -> str:
-        return _EVENT if each.type is None else each.type.value
-
-    listed = {name: _table(name, list(group)) for name, group in groupby(listed_reasons(), key=kind)}
-    return {**listed, "change": _texts(CHANGES), "hold": _texts(HOLDS)}
+    """Return the Markdown tables of changes and of holds, made from their texts."""
+    return {"change": _texts(CHANGES), "hold": _texts(HOLDS)}
 
 
 def renewed(text: str) -> str:
     """Return the document with the tables of the code between its marks."""
     now = tables()
-    return _MARKED.sub(lambda found: f"{found[1]}{now[found['kind']]}{found[3]}", text)
+    return _MARKED.sub(lambda found: f"{found[1]}{now.get(found['kind'], found['table'])}{found[4]}", text)
 
 
 def kinds(text: str) -> list[str]:
     """Return what has a table in the document, in its order."""
     return [found["kind"] for found in _MARKED.finditer(text)]
-
-
-def _table(name: str, rows: Iterable[ListedReason]) -> str:
-    state = "type" if name == _EVENT else "status"
-    lines = [f"| reason | {state} | meaning | remedy |", "|---|---|---|---|"]
-    lines += [f"| `{row.reason}` | {row.state} | {row.meaning} | {row.remedy} |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 def _texts(texts: Mapping[ChangeReason, str] | Mapping[HoldReason, str]) -> str:

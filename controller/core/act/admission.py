@@ -61,10 +61,9 @@ def admitted_meanwhile(
 
     There is no limit where a workload cannot be read, or a stage has none.
     """
-    targets = {key: assessment.state.target(*key) for key in assessment.spec.placement_keys()}
-    if any(isinstance(target, TargetMissing) and target.unreadable for target in targets.values()):
+    if any(isinstance(target, TargetMissing) and target.unreadable for target in assessment.state.targets.values()):
         return None
-    there = {key: target for key, target in targets.items() if isinstance(target, TargetState)}
+    there = dict(assessment.state.found())
     if {stage for stage, _ in there} != {stage.name for stage in assessment.spec.stages}:
         return None
     soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * assessment.spec.sla.latency_s)

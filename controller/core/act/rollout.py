@@ -53,19 +53,13 @@ class Move:
         }
 
     def ready(self, key: PlacementKey) -> int:
-        """Return how many replicas of the placement `key` are ready."""
-        target = self.assessment.state.target(*key)
-        return 0 if isinstance(target, TargetMissing) else target.ready
+        """Return the ready replicas of a placement."""
+        return self.assessment.state.ready(*key)
 
     def begun(self, key: PlacementKey) -> int:
         """Return how many replicas of the placement `key` are ready or have a node to start on."""
         target = self.assessment.state.target(*key)
         return 0 if isinstance(target, TargetMissing) else target.existing - len(target.pending)
-
-    def settled(self) -> bool:
-        """Whether no replica of the pipeline is starting or stopping."""
-        targets = [target for target in self.assessment.state.targets.values() if not isinstance(target, TargetMissing)]
-        return all(target.terminating == 0 and target.ready == target.existing == target.desired for target in targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +153,8 @@ def _schedule(
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         for key, limit in blocked if late(move.assessment) else ():
             _even_out(move, ledger, key, limit)
-        if blocked and move.settled() and not _changed(move.key, before, ledger):
+        changed = any(before[name] != ledger.after[name] for name in ledger.placements(move.key))
+        if blocked and move.assessment.state.settled() and not changed:
             _make_room(move, moves, ledger, *blocked[0])
     return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced
 
@@ -426,10 +421,6 @@ def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -
 
 def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementKey]:
     return [key for key in move.aim.final if key[0] == stage and (move.key, key) in ledger.after]
-
-
-def _changed(pipeline: PipelineKey, before: Mapping[tuple[PipelineKey, PlacementKey], int], ledger: Ledger) -> bool:
-    return any(before[name] != ledger.after[name] for name in ledger.placements(pipeline))
 
 
 def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:

@@ -37,19 +37,11 @@ class Aim:
     follows_plan: bool
 
 
-def find_aim(
-    assessment: Assessment,
-    plan: PipelinePlan,
-    pipeline: Pipeline,
-    pools: Mapping[PoolName, PoolState],
-    policy: Policy,
-    *,
-    pressed: bool,
+def _aim(
+    assessment: Assessment, fleet: FleetPlan, pools: Mapping[PoolName, PoolState], policy: Policy, *, pressed: bool
 ) -> Aim:
-    """Return the aim of a pipeline.
-
-    `pressed` says that the pipeline is above a cap or uses a pool with too few instances: see `Shortage.affects`.
-    """
+    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
+    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
     holds: list[Hold] = []
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
@@ -70,11 +62,12 @@ def find_aim(
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
     final = _lifted(assessment, final, pools)
-    if late(assessment) and not pressed and any(count < _keep(assessment, key) for key, count in final.items()):
-        final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
+    kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
+    if late(assessment) and not pressed and kept != final:
+        final = kept
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if assessment.never_down:
-        final = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
+        final = kept
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
         # Spend may be at the cap already.
@@ -142,9 +135,8 @@ def _worth_it(
     if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
-        (stage.name, placement.pool): pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
-        for stage in assessment.spec.stages
-        for placement in stage.placements
+        key: pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
+        for key, placement in assessment.spec.placements().items()
     }
     cost = sum(prices[key] * count for key, count in assessment.current.items())
     saving = cost - sum(prices[key] * count for key, count in planned.items())
@@ -201,9 +193,8 @@ def _lifted(
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
     left = assessment.spec.budget_per_hour - sum(
-        prices[placement.pool] / placement.prior.per_instance * lifted[(stage.name, placement.pool)]
-        for stage in assessment.spec.stages
-        for placement in stage.placements
+        prices[placement.pool] / placement.prior.per_instance * lifted[key]
+        for key, placement in assessment.spec.placements().items()
     )
     for stage in assessment.spec.stages:
         missing = assessment.rules.floors().get(stage.name, 0) - sum(
@@ -351,7 +342,7 @@ def find_aims(
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     shortage = ledger.shortage()
     aims = {
-        assessment.key: _aim(assessment, fleet, snapshot, policy, pressed=shortage.affects(assessment))
+        assessment.key: _aim(assessment, fleet, snapshot.pools, policy, pressed=shortage.affects(assessment))
         for assessment in assessments
     }
     for assessment in assessments:
@@ -360,10 +351,5 @@ def find_aims(
     shortage = ledger.shortage()
     for assessment in assessments:
         if assessment.acting and shortage.affects(assessment):
-            aims[assessment.key] = _aim(assessment, fleet, snapshot, policy, pressed=True)
+            aims[assessment.key] = _aim(assessment, fleet, snapshot.pools, policy, pressed=True)
     return aims
-
-
-def _aim(assessment: Assessment, fleet: FleetPlan, snapshot: Snapshot, policy: Policy, *, pressed: bool) -> Aim:
-    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
-    return find_aim(assessment, plan, pipeline, snapshot.pools, policy, pressed=pressed)

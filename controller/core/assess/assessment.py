@@ -11,7 +11,7 @@ from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
@@ -143,7 +143,8 @@ class Assessment:
 def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
     """Return the assessment of the pipeline `state` at the time of `snapshot`."""
     spec, now_s = state.spec, snapshot.now_s
-    moved_at_s = now_s if _moves(state) else state.memory.moved_at_s
+    # While replicas start or stop, rates over a window are not yet those of all replicas.
+    moved_at_s = state.memory.moved_at_s if state.settled() else now_s
     demand = stabilised_demand(state, now_s, policy.interval_s)
     profile, learned = profile_pipeline(
         _profiler_input(state, demand, moved_at_s, now_s),
@@ -213,8 +214,7 @@ def _meets_sla(
         return False
     placed = {
         key: min(target.existing - len(target.pending) - len(target.stranded), at_most.get(key, target.desired))
-        for key in state.spec.placement_keys()
-        if isinstance(target := state.target(*key), TargetState)
+        for key, target in state.found()
     }
     offered = replace(pipeline, demand=optimizer_demand(state.spec, demand.demand))
     latency_s = predicted_latency_s(offered, placed, state.memory.batches, composition=composition)
@@ -236,21 +236,9 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
         yield Hold(reason=reason, stage=stage, pool=pool, until_s=memory.unavailable_until_s, detail=memory.reason)
 
 
-def _moves(state: PipelineState) -> bool:
-    """Whether replicas start or stop, so that rates over a window do not yet describe the present replicas."""
-    return any(
-        target.terminating or not target.ready == target.existing == target.desired
-        for key in state.spec.placement_keys()
-        if isinstance(target := state.target(*key), TargetState)
-    )
-
-
 def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
-    """Return how many ready replicas of each placement are on nodes that are being removed, zeros left out."""
-    targets = {key: state.target(*key) for key in state.spec.placement_keys()}
-    return {
-        key: target.leaving for key, target in targets.items() if isinstance(target, TargetState) and target.leaving
-    }
+    """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
+    return {key: target.leaving for key, target in state.found() if target.leaving}
 
 
 def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float | None, now_s: float) -> PipelineInput:
@@ -267,7 +255,7 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,
-                        replicas=_ready(state, (stage.name, placement.pool)),
+                        replicas=state.ready(stage.name, placement.pool),
                         batch=batches.get((stage.name, placement.pool), placement.prior.batch_sizes[-1]),
                         samples=state.samples_of(stage.name, placement.pool),
                     )
@@ -287,7 +275,7 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
     """Return the stages whose ready replicas report no usable load, each with the first missing quantity."""
     silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
-        if stage in silent or _ready(state, (stage, pool)) == 0:
+        if stage in silent or state.ready(stage, pool) == 0:
             continue
         for quantity in THROUGHPUT:
             reading = state.samples_of(stage, pool).of(quantity)
@@ -295,11 +283,6 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
                 silent[stage] = MissingReading(pool=pool, quantity=quantity, absence=reading)
                 break
     return silent
-
-
-def _ready(state: PipelineState, key: PlacementKey) -> int:
-    target = state.target(*key)
-    return 0 if isinstance(target, TargetMissing) else target.ready
 
 
 def out_of_bounds(assessment: Assessment) -> bool:

@@ -5,7 +5,7 @@ After that it is tried again with one replica.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.messages import details
@@ -45,7 +45,7 @@ class Availability:
         """
         most: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
-        for key, target in _targets(state):
+        for key, target in state.found():
             waiting = len(target.pending) + len(target.stranded)
             failure = failures.get(key)
             if self._out(key[1]):
@@ -61,7 +61,7 @@ class Availability:
         """Return how many replicas (0 or 1) each placement may get whose backoff is over, while none is ready since."""
         allowed: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
-        for key, target in _targets(state):
+        for key, target in state.found():
             failure = failures.get(key)
             waits = bool(target.pending or target.stranded or target.starting)
             if self._out(key[1]) or (failure is not None and unavailable(failure.outage, self.now_s)):
@@ -88,7 +88,7 @@ class Availability:
         failures = self.failures.get(state.spec.key, {})
         return any(
             other != key and other[1] in self.pools and other not in failures and not self._out(other[1])
-            for other, _ in _targets(state)
+            for other, _ in state.found()
             if other[0] == key[0]
         )
 
@@ -115,7 +115,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
         placements = state.spec.placements()
-        for key, target in _targets(state):
+        for key, target in state.found():
             pool = snapshot.pools.get(key[1])
             if pool is None:
                 continue
@@ -155,7 +155,7 @@ class _Room:
         draining: set[PoolName] = set()
         for state in snapshot.pipelines:
             placements = state.spec.placements()
-            for key, target in _targets(state):
+            for key, target in state.found():
                 if key[1] in free:
                     placed = target.existing - len(target.pending) - len(target.stranded)
                     free[key[1]] -= placed / placements[key].prior.per_instance
@@ -250,7 +250,3 @@ def _next(
     if until_s is not None and (waits or now_s < until_s + spec.pending_deadline_s):
         return memory
     return PoolMemory()
-
-
-def _targets(state: PipelineState) -> Iterator[tuple[PlacementKey, TargetState]]:
-    return ((key, target) for key, target in state.targets.items() if isinstance(target, TargetState))

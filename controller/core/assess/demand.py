@@ -43,10 +43,10 @@ class DemandState:
     """
 
     observed: Reading
-    forecast: float | None
     demand: float | None
     samples: tuple[DemandSample, ...]
-    falls_at_s: float | None
+    forecast: float | None = None
+    falls_at_s: float | None = None
     loss: MetricsLoss | None = None
 
 
@@ -71,19 +71,15 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     if isinstance(observed, Absence):
         loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
         if loss.demand is None:
-            return DemandState(
-                observed=observed, forecast=None, demand=None, samples=earlier, falls_at_s=None, loss=loss
-            )
+            return DemandState(observed=observed, demand=None, samples=earlier, loss=loss)
         known = [sample.forecast for sample in earlier if sample.t_s >= now_s - scaling.down.stabilization_s]
         held = DemandSample(
             t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
         )
         return DemandState(
             observed=observed,
-            forecast=None,
             demand=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
             samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
-            falls_at_s=None,
             loss=loss,
         )
     recent = [*history, (now_s, observed)]

@@ -1,5 +1,6 @@
 """The conditions of a SpeechPipeline and of a ComputePool."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.core.messages.decisions import (
@@ -37,9 +38,9 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _ready(decision),
         _sla_met(decision),
         _metrics_available(decision),
-        _without(decision, ConditionType.TARGETS_FOUND, HoldReason.TARGET_MISSING, ConditionReason.ALL_FOUND),
-        _without(decision, ConditionType.SCALES_ACCEPTED, HoldReason.SCALE_REFUSED, ConditionReason.ALL_ACCEPTED),
-        _pools_available(decision),
+        _without(decision, ConditionType.TARGETS_FOUND, [HoldReason.TARGET_MISSING], ConditionReason.ALL_FOUND),
+        _without(decision, ConditionType.SCALES_ACCEPTED, [HoldReason.SCALE_REFUSED], ConditionReason.ALL_ACCEPTED),
+        _without(decision, ConditionType.POOLS_AVAILABLE, OUTAGES, ConditionReason.ALL_AVAILABLE),
         _within_budget(decision),
         _rule_metric_missing(decision),
         _conflict(decision),
@@ -97,17 +98,14 @@ def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     return _condition(ConditionType.METRICS_AVAILABLE, "False", reason.value, message)
 
 
-def _without(decision: PipelineDecision, kind: ConditionType, bad: HoldReason, good: ConditionReason) -> ConditionValue:
-    """Return a condition that is False while there is a hold with the reason `bad`."""
-    details = hold_details(decision, [bad])
-    return _condition(kind, str(not details), bad.value if details else good.value, "; ".join(details))
-
-
-def _pools_available(decision: PipelineDecision) -> ConditionValue:
-    details = hold_details(decision, OUTAGES)
-    found = {hold.reason for hold in decision.holds}
-    worst = next((reason for reason in OUTAGES if reason in found), ConditionReason.ALL_AVAILABLE)
-    return _condition(ConditionType.POOLS_AVAILABLE, str(not details), worst.value, "; ".join(details))
+def _without(
+    decision: PipelineDecision, kind: ConditionType, bad: Sequence[HoldReason], good: ConditionReason
+) -> ConditionValue:
+    """Return a condition that is False while there is a hold with one of the reasons `bad`, the most severe first."""
+    details = hold_details(decision, bad)
+    held = {hold.reason for hold in decision.holds}
+    reason = next((reason for reason in bad if reason in held), good)
+    return _condition(kind, str(not details), reason.value, "; ".join(details))
 
 
 def _within_budget(decision: PipelineDecision) -> ConditionValue:

@@ -26,9 +26,8 @@ from controller.core.messages.phrases import (
     reading_words,
     step_words,
 )
-from controller.core.state.decision import Decision, HoldReason, PipelineDecision
+from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.spec import Mode
-from optimizer.model import PipelineKey
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence
 
@@ -45,20 +44,8 @@ def reason_sentence(decision: PipelineDecision) -> str:
     return f"no change: {numbers}"
 
 
-def explain(decision: Decision, key: PipelineKey) -> list[str]:
-    """Return the lines that explain the decision for the pipeline `key`: section titles, with indented lines below.
-
-    Raises:
-        KeyError: `decision` does not contain pipeline `key`.
-    """
-    for pipeline in decision.pipelines:
-        if pipeline.key == key:
-            return explain_pipeline(pipeline, decision.now_s)
-    raise KeyError(key)
-
-
 def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
-    """Return the lines that explain the decision for one pipeline, made at `now_s`; see `explain`."""
+    """Return the explanation of one pipeline's decision, made at `now_s`: section titles, each with indented lines."""
     return [
         *_section("What", _what(decision)),
         *_section("Why", _why(decision)),

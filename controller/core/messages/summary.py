@@ -1,6 +1,5 @@
 """The health of a pipeline and the columns of `kubectl get`."""
 
-from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.messages.decisions import observed_latency, replicas_words
@@ -26,48 +25,32 @@ class Health(Enum):
 READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED})
 """With one of these, the condition Ready of the pipeline is True."""
 _BY_HOLD = (
-    (HoldReason.POOL_NOT_FOUND, Health.POOL_NOT_FOUND),
-    (HoldReason.TARGET_MISSING, Health.TARGET_MISSING),
-    (HoldReason.CONFLICT, Health.CONFLICT),
-    (HoldReason.SCALE_REFUSED, Health.SCALE_REFUSED),
-    (HoldReason.METRICS_MISSING, Health.METRICS_MISSING),
-    (HoldReason.PAUSED, Health.PAUSED),
+    *(HoldReason.POOL_NOT_FOUND, HoldReason.TARGET_MISSING, HoldReason.CONFLICT, HoldReason.SCALE_REFUSED),
+    *(HoldReason.METRICS_MISSING, HoldReason.PAUSED),
 )
+"""The holds that determine the health, the most severe first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """The texts in the columns of `kubectl get` for one pipeline."""
-
-    health: str
-    demand: str
-    latency: str
-    bottleneck: str
-    limited_by: str
-    cost: str
-    replicas: str
-
-
-def summary(decision: PipelineDecision) -> Summary:
-    """Return the texts in the columns of `kubectl get` for the pipeline of `decision`."""
-    plan = decision.plan
-    return Summary(
-        health=health(decision).value,
-        demand="-" if decision.demand.planned is None else demand_words(decision.spec, decision.demand.planned),
-        latency=f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
-        bottleneck=decision.profile.bottleneck or "-",
-        limited_by="-" if plan is None or plan.limited_by is None else str(plan.limited_by),
-        cost=f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
-        replicas=replicas_words(decision),
-    )
+def summary(decision: PipelineDecision) -> dict[str, str]:
+    """Return the texts of the printer columns, by the name of their field in `status.summary`."""
+    plan, planned = decision.plan, decision.demand.planned
+    return {
+        "health": health(decision).value,
+        "demand": "-" if planned is None else demand_words(decision.spec, planned),
+        "latency": f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
+        "bottleneck": decision.profile.bottleneck or "-",
+        "limitedBy": "-" if plan is None or plan.limited_by is None else str(plan.limited_by),
+        "cost": f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
+        "replicas": replicas_words(decision),
+    }
 
 
 def health(decision: PipelineDecision) -> Health:
     """Return the most severe problem of the pipeline, `OK` or `SCALING` where there is none."""
     reasons = {hold.reason for hold in decision.holds}
-    for reason, verdict in _BY_HOLD:
+    for reason in _BY_HOLD:
         if reason in reasons:
-            return verdict
+            return Health(reason.value)
     if decision.plan is not None and not decision.plan.feasible:
         return Health.OVERLOADED
     measured_s = decision.profile.latency_s

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
@@ -65,9 +66,7 @@ def with_missing_pools(snapshot: Snapshot) -> Snapshot:
 
     A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
-    named = {
-        placement.pool for state in snapshot.pipelines for stage in state.spec.stages for placement in stage.placements
-    }
+    named = {pool for state in snapshot.pipelines for _, pool in state.spec.placement_keys()}
     missing = {name: _placeholder(name) for name in named - snapshot.pools.keys()}
     return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
 
@@ -113,8 +112,9 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
     The lower bound is computed for a single pipeline only: the bound of several pipelines is in no status.
     """
     single = len(problem.pipelines) == 1
+    solve = partial(certified_plan, problem, shares_before=shares_before, lower_bound=single, advice=advice)
     if len(problem.pipelines) > REMEMBERED:
-        return certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
+        return solve()
     key = (
         problem.pipelines,
         tuple(sorted(problem.pools.items())),
@@ -125,10 +125,7 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         advice,
         tuple(sorted(shares_before.items())),
     )
-    known = _PLANS.get(key)
-    return known or _PLANS.put(
-        key, certified_plan(problem, shares_before=shares_before, lower_bound=single, advice=advice)
-    )
+    return _PLANS.get(key) or _PLANS.put(key, solve())
 
 
 def _problem(
@@ -184,10 +181,8 @@ def affordable(
     total_per_hour = 0.0
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
-            pools[placement.pool].replica_price_per_hour(placement.prior)
-            * assessment.kept.get((stage.name, placement.pool), 0)
-            for stage in assessment.spec.stages
-            for placement in stage.placements
+            pools[placement.pool].replica_price_per_hour(placement.prior) * assessment.kept.get(key, 0)
+            for key, placement in assessment.spec.placements().items()
         )
         if not assessment.kept or cost_per_hour > assessment.spec.budget_per_hour + EPSILON:
             continue

@@ -56,7 +56,7 @@ def plan_in_turns(
     planned = {
         assessment.key: own
         for assessment in assessments
-        if (own := assessment.state.planned) is not None and _same_placements(own.pipeline, pipelines[assessment.key])
+        if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
     turn = choose(assessments, pipelines, planned, pools)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
@@ -175,25 +175,23 @@ def _change(
         return 0.0
     if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
         return inf
-    then = {(stage.name, p.pool): p.current for stage in before.stages for p in stage.placements}
+    then = _current(before)
     # Once the planned replicas run, a plan without changes replaces the old one.
     moved = 0.0 if current == then else ARRIVED if current == planned.plan.replicas() else 1.0
     return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
 
 
-def _same_placements(before: Pipeline, now: Pipeline) -> bool:
-    """Whether a plan for `before` has exactly the placements of `now`."""
-    then, present = (
-        {(stage.name, placement.pool) for stage in pipeline.stages for placement in stage.placements}
-        for pipeline in (before, now)
-    )
-    return then == present
+def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
+    """Return the replicas of every placement when `pipeline` was planned."""
+    return {
+        (stage.name, placement.pool): placement.current for stage in pipeline.stages for placement in stage.placements
+    }
 
 
 def declared(pipeline: Pipeline) -> object:
     """Return the declared values of a pipeline, for comparison: they do not drift."""
     return (
-        *(pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        (pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
         tuple(
             (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
@@ -209,20 +207,16 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
     )
 
 
-def measured(pipeline: Pipeline) -> tuple[float, ...]:
-    """Return the measured values of a pipeline, which drift: loads, times and ratios."""
-
-    def numbers() -> Iterator[float]:
-        yield pipeline.demand.entry_rate_rps
-        yield pipeline.demand.sessions or 0.0
-        for stage in pipeline.stages:
-            yield stage.pass_ratio
-            yield stage.latency_factor
-            for placement in stage.placements:
-                yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
-                yield placement.saturation_rps or 0.0
-
-    return tuple(numbers())
+def measured(pipeline: Pipeline) -> Iterator[float]:
+    """Yield the measured parts of a pipeline, which drift: loads, times and ratios."""
+    yield pipeline.demand.entry_rate_rps
+    yield pipeline.demand.sessions or 0.0
+    for stage in pipeline.stages:
+        yield stage.pass_ratio
+        yield stage.latency_factor
+        for placement in stage.placements:
+            yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
+            yield placement.saturation_rps or 0.0
 
 
 def terms_of(pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> Mapping[PoolName, tuple[float, int]]:
@@ -245,10 +239,9 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
-        pools[pool].spec.price_per_hour / placement.per_instance * assessment.current[(stage.name, pool)]
+        pools[p.pool].spec.price_per_hour / p.per_instance * assessment.current[(stage.name, p.pool)]
         for stage in pipeline.stages
-        for placement in stage.placements
-        for pool in (placement.pool,)
+        for p in stage.placements
     )
     return PipelinePlan(
         key=assessment.key,

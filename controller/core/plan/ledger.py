@@ -46,8 +46,8 @@ def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -
     """Return the totals of `held`, pairs of a pipeline and its replicas."""
     totals = PoolTotals()
     for spec, replicas in held:
-        for (stage, pool), placement in spec.placements().items():
-            totals.move(pool, placement.prior.per_instance, 0, replicas.get((stage, pool), 0))
+        for key, placement in spec.placements().items():
+            totals.move(placement.pool, placement.prior.per_instance, 0, replicas.get(key, 0))
     return totals
 
 
@@ -203,13 +203,9 @@ class Ledger:
         costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
         return costs + self._unaccounted_of(pipeline)
 
-    def budget_per_hour(self, pipeline: PipelineKey | None = None) -> float | None:
-        """Return the cap of `pipeline` (None: of the fleet) in USD per hour, None where there is no cap."""
-        return self._fleet_budget if pipeline is None else self._budgets[pipeline]
-
     def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
         """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
-        budget = self.budget_per_hour(pipeline)
+        budget = self._fleet_budget if pipeline is None else self._budgets[pipeline]
         return budget is not None and per_hour > budget + EPSILON
 
     def instances(self, pool: PoolName) -> int:
@@ -287,18 +283,17 @@ class Ledger:
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
     """Return the ledger's values for the placements of `state` that have a workload and an existing pool."""
     priced: dict[PlacementKey, Entry] = {}
-    for stage in state.spec.stages:
-        for placement in stage.placements:
-            target = state.target(stage.name, placement.pool)
-            if placement.pool in pools and not isinstance(target, TargetMissing):
-                per_instance = placement.prior.per_instance
-                priced[(stage.name, placement.pool)] = Entry(
-                    price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
-                    per_instance=per_instance,
-                    desired=target.desired,
-                    existing=target.existing,
-                    terminating=target.terminating,
-                )
+    for key, placement in state.spec.placements().items():
+        target = state.target(*key)
+        if placement.pool in pools and not isinstance(target, TargetMissing):
+            per_instance = placement.prior.per_instance
+            priced[key] = Entry(
+                price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
+                per_instance=per_instance,
+                desired=target.desired,
+                existing=target.existing,
+                terminating=target.terminating,
+            )
     return priced
 
 
@@ -333,13 +328,11 @@ class Holdings:
 
     def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
         before = self._held.get(assessment.key, {})
-        for stage in assessment.spec.stages:
-            for placement in stage.placements:
-                key, size = (stage.name, placement.pool), placement.prior.per_instance
-                if placement.pool in self._pools and before.get(key, 0) != after.get(key, 0):
-                    was, now = before.get(key, 0), after.get(key, 0)
-                    self._totals.move(placement.pool, size, was, now)
-                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+        for key, placement in assessment.spec.placements().items():
+            size, was, now = placement.prior.per_instance, before.get(key, 0), after.get(key, 0)
+            if placement.pool in self._pools and was != now:
+                self._totals.move(placement.pool, size, was, now)
+                self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:

@@ -24,37 +24,26 @@ class Outcome(Enum):
 
 
 class HoldReason(Enum):
-    """Why a change is held back. The values are condition reasons."""
+    """Why a change is held back; `messages.decisions.HOLDS` has the texts. The values are condition reasons."""
 
     PAUSED = "Paused"
     RECOMMEND_ONLY = "RecommendOnly"
     METRICS_MISSING = "MetricsMissing"
-    """Nothing scales down while metrics are missing."""
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
     WITHIN_TOLERANCE = "WithinTolerance"
     STEP_LIMITED = "StepLimited"
     AWAITING_TURN = "AwaitingTurn"
-    """In a fleet that is planned in turns, the pipeline has not had its first turn."""
     AWAITING_CAPACITY = "AwaitingCapacity"
-    """A new replica does not fit within a cap or a pool yet, or the replacement of a replica is not ready yet."""
     CONFLICT = "Conflict"
-    """Another controller scales a workload of the pipeline; Sluice does not change the pipeline."""
     SCALE_REFUSED = "ScaleRefused"
-    """The API server refused the last change; the change is tried again."""
     POOL_UNAVAILABLE = "PoolUnavailable"
-    """The pool does not deliver; plans leave it out for a backoff time."""
     FRAGMENTED = "Fragmented"
-    """The pool has free capacity, but no node can schedule the pod; plans leave the placement out for a while."""
     CANNOT_START = "CannotStart"
-    """Replicas have nodes and do not become ready; plans leave the placement out for a while."""
     ON_TRIAL = "OnTrial"
-    """After a failure, one replica is tried before others are added."""
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
-    """No allocation meets the SLA; current replicas stay."""
     SLA_MISSED = "SLAMissed"
-    """The measured latency exceeds the SLA; no replica is removed."""
 
 
 class ChangeReason(Enum):

@@ -1,10 +1,10 @@
 """The snapshot: all values that a cycle uses, read at one moment by `controller.kube.reader` or a simulation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
-from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
@@ -128,6 +128,21 @@ class PipelineState:
         """Return the desired replicas of a placement's workload, 0 where it is missing."""
         target = self.target(stage, pool)
         return 0 if isinstance(target, TargetMissing) else target.desired
+
+    def found(self) -> Iterator[tuple[PlacementKey, TargetState]]:
+        """Yield the placements whose workload exists, with its state."""
+        return ((key, target) for key, target in self.targets.items() if isinstance(target, TargetState))
+
+    def settled(self) -> bool:
+        """Return whether no replica is starting or stopping."""
+        return all(
+            not target.terminating and target.ready == target.existing == target.desired for _, target in self.found()
+        )
+
+    def ready(self, stage: StageName, pool: PoolName) -> int:
+        """Return the ready replicas of a placement's workload, 0 where it is missing."""
+        target = self.target(stage, pool)
+        return 0 if isinstance(target, TargetMissing) else target.ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ def test_a_standby_is_ready_with_the_resources_read_once_and_reads_them_again_wh
 
     loop.stand_by(threading.Event(), Scripted("standby, leader is a_1", "standby, leader is a_1"))
 
-    assert (health.problem(), health.state()) == (None, "standby, leader is a_1")
+    assert (health.problem, health.state) == (None, "standby, leader is a_1")
     assert resync.call_count == 1
     loop._prepare()
     assert resync.call_count == 2, "the former leader may have written since"
@@ -66,10 +66,10 @@ def test_a_standby_is_ready_with_the_resources_read_once_and_reads_them_again_wh
 def test_a_standby_that_cannot_take_over_is_not_ready_and_says_why() -> None:
     health = Health()
     a_loop(health, resync=Mock()).stand_by(threading.Event(), Scripted(KubeError("leases: connection refused")))
-    assert health.problem() == "leases: connection refused"
+    assert health.problem == "leases: connection refused"
 
     a_loop(health, resync=Mock(side_effect=KubeError("no CRDs"))).stand_by(threading.Event(), Scripted("standby"))
-    assert health.problem() == "no CRDs"
+    assert health.problem == "no CRDs"
 
 
 def test_a_replica_that_may_not_write_has_no_cycle_and_is_not_ready() -> None:
@@ -82,7 +82,7 @@ def test_a_replica_that_may_not_write_has_no_cycle_and_is_not_ready() -> None:
     resync = Mock(side_effect=stop.set)
     a_loop(health, resync=resync, permit=permit).run(stop)
 
-    assert health.problem() == "the lease was last renewed 9 s ago"
+    assert health.problem == "the lease was last renewed 9 s ago"
     resync.assert_not_called()
 
 

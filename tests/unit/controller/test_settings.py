@@ -3,6 +3,7 @@ import socket
 import pytest
 
 from controller.kube.lease import Terms
+from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, load_settings
 
 
@@ -42,7 +43,7 @@ def test_a_pod_may_miss_two_visits_of_prometheus() -> None:
 
 
 def test_a_standby_takes_over_within_15_seconds_by_default() -> None:
-    terms = Terms(duration_s=load_settings({}).lease_s)
+    terms = Terms(duration_s=duration_s(load_settings({}).lease_duration))
     assert terms.poll_s + terms.duration_s + terms.settle_s < 13.0
 
 

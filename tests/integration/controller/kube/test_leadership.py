@@ -12,7 +12,7 @@ from kubernetes import client
 from tcp_relay import Link, TcpRelay
 from waiting import DEADLINE_S, until
 
-from controller.kube.gateway import Gateway, KubeError, NotLeading
+from controller.kube.gateway import EVENTS, Gateway, KubeError, NotLeading
 from controller.kube.leadership import Leadership
 from controller.kube.lease import Terms
 from simulations.lab.cluster.control_plane import ControlPlane
@@ -201,7 +201,7 @@ def test_a_gateway_that_may_not_write_reads_and_sends_nothing_else(
     event = {"metadata": {"name": "e"}, "involvedObject": {"namespace": namespace}, "reason": "Test"}
     with Gateway(control_plane.kubeconfig, permit=permit) as gateway:
         with pytest.raises(NotLeading):
-            gateway.create_event(namespace, event)
+            gateway.create(EVENTS, namespace, event)
         assert leases.list_namespaced_lease(namespace).items
     assert client.CoreV1Api(admin).list_namespaced_event(namespace).items == []
 

@@ -13,9 +13,8 @@ from controller.core.record import (
     SCHEMA,
     decision_key,
     decision_record,
-    policy_from_record,
     recorded_decision_key,
-    snapshot_from_record,
+    recorded_inputs,
 )
 from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
@@ -29,15 +28,15 @@ def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
     record = json.loads(json.dumps(decision_record(snapshot, decision)))
     assert record["schema"] == SCHEMA
     assert record["decision"]["pipelines"]["speech/captions"]["outcome"] == "Scale"
-    assert decide(snapshot_from_record(record), policy_from_record(record)) == decision
+    assert decide(*recorded_inputs(record)) == decision
+    with pytest.raises(InvalidRecord, match=r"record\.policy"):
+        recorded_inputs({**record, "policy": None})
 
 
 @pytest.mark.parametrize("broken", [{}, {"schema": "v0"}, {"schema": SCHEMA}, {"schema": SCHEMA, "snapshot": 1}])
 def test_a_record_of_another_form_is_refused(broken: dict[str, object]) -> None:
     with pytest.raises(InvalidRecord):
-        snapshot_from_record(broken)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRecord):
-        policy_from_record(broken)  # type: ignore[arg-type]
+        recorded_inputs(broken)  # type: ignore[arg-type]
 
 
 def test_a_decision_is_a_new_one_when_its_changes_holds_or_limit_differ(planner: Planner) -> None:

@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from controller.kube.events import EventRecorder
-from controller.kube.gateway import Forbidden, Gateway, KubeError
+from controller.kube.gateway import EVENTS, Forbidden, Gateway, KubeError, Resource
 
 
 @dataclass
@@ -12,7 +12,8 @@ class EventLog:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     error: KubeError | None = None
 
-    def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+    def create(self, resource: Resource, namespace: str, event: dict[str, Any]) -> None:
+        assert resource is EVENTS
         if self.error:
             raise self.error
         self.events.append((namespace, event))

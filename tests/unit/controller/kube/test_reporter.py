@@ -10,7 +10,17 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder
-from controller.kube.gateway import Conflict, Gateway, Invalid, KubeError, Listing, NotFound, Resource, Unavailable
+from controller.kube.gateway import (
+    EVENTS,
+    Conflict,
+    Gateway,
+    Invalid,
+    KubeError,
+    Listing,
+    NotFound,
+    Resource,
+    Unavailable,
+)
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
@@ -50,7 +60,8 @@ class StatusLog:
         uid = f"uid-{name}" if name not in self.replaced else "another"
         return {"metadata": {**self.objects[name]["metadata"], "uid": uid}}
 
-    def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+    def create(self, resource: Resource, namespace: str, event: dict[str, Any]) -> None:
+        assert resource is EVENTS
         self.events.append((event["involvedObject"]["name"], event["reason"]))
 
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target
+from explained import explain
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState

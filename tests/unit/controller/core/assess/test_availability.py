@@ -20,12 +20,12 @@ from builders import (
     default_pools,
     pools,
 )
+from explained import explain
 from planning import Planner
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.messages.events import events
-from controller.core.messages.explain import explain
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy

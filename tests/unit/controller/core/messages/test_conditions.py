@@ -15,11 +15,10 @@ from builders import (
     default_stages,
     seen,
 )
-from explained import DIRECT, MISSING, blind_for, by_type, decision_of, measured_by, section
+from explained import DIRECT, MISSING, blind_for, by_type, decision_of, explain, measured_by, section
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode

@@ -10,11 +10,11 @@ from builders import (
     a_spec,
     a_state,
 )
-from explained import decision_of, growing, section
+from explained import decision_of, explain, growing, section
 from planning import Planner
 
 from controller.core.messages.decisions import HOLDS, demand_change, latency_of_sla, spend_of_budget
-from controller.core.messages.explain import explain, explain_pipeline, reason_sentence
+from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
@@ -159,8 +159,3 @@ def test_a_cheaper_plan_that_is_not_worth_the_moves_is_told(planner: Planner) ->
     assert "a plan that costs $0.88/h less would change 1 replica" in section(
         told(decision, cost_per_hour=19.62), "Why not now"
     )
-
-
-def test_a_pipeline_that_was_not_decided_is_an_error(planner: Planner) -> None:
-    with pytest.raises(KeyError):
-        explain(decision_of(a_state()), a_spec(name="other").key)

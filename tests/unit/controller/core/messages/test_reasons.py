@@ -9,7 +9,7 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
 from corpus import ROOT
 from planning import Planner
-from reasons_document import kinds, renewed, tables
+from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, renewed, tables
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
@@ -20,7 +20,7 @@ from controller.core.messages.conditions import (
 )
 from controller.core.messages.decisions import CHANGES, HOLDS
 from controller.core.messages.events import events
-from controller.core.messages.reasons import ConditionReason, ConditionType, ListedReason, listed_reasons
+from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
 from controller.core.state.policy import Policy
@@ -30,7 +30,6 @@ from optimizer.model import StageName
 from profiler.samples import Absence, AbsenceReason, MetricsTier
 from profiler.stages import LatencySource
 
-DOCUMENT = ROOT / "docs" / "reasons.md"
 ABSENT = Absence(reason=AbsenceReason.STALE)
 
 
@@ -82,7 +81,7 @@ def unusable_pipelines() -> Iterator[ConditionValue]:
 def listed() -> Mapping[str | None, list[ListedReason]]:
     found: dict[str | None, list[ListedReason]] = {}
     for each in listed_reasons():
-        found.setdefault(each.type and each.type.value, []).append(each)
+        found.setdefault(each.type, []).append(each)
     return found
 
 
@@ -96,7 +95,7 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
     }
     emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *unusable_pipelines())}
     assert emitted == {
-        (each.type.value, each.reason, status)
+        (each.type, each.reason, status)
         for each in listed_reasons()
         if each.type is not None
         for status in each.state.split(", ")
@@ -142,13 +141,13 @@ def test_every_change_and_every_hold_has_a_text() -> None:
 
 def test_the_document_has_the_reasons_of_the_code() -> None:
     text = DOCUMENT.read_text()
-    assert kinds(text) == list(tables())
+    assert kinds(text) == [*(each.value for each in ConditionType), "Event", *tables()]
     assert text == renewed(text), "make docs"
 
 
 def test_a_table_that_is_out_of_date_is_renewed() -> None:
-    stale = "a\n<!-- reasons of Conflict -->\n| old |\n<!-- end -->\nb\n"
-    assert renewed(stale) == f"a\n<!-- reasons of Conflict -->\n{tables()['Conflict']}<!-- end -->\nb\n"
+    stale = "a\n<!-- reasons of hold -->\n| old |\n<!-- end -->\nb\n"
+    assert renewed(stale) == f"a\n<!-- reasons of hold -->\n{tables()['hold']}<!-- end -->\nb\n"
 
 
 @pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd.kind)

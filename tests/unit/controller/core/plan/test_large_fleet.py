@@ -10,7 +10,7 @@ from controller.core import cycle
 from controller.core.codec import decode, encode
 from controller.core.cycle import decide
 from controller.core.plan import large_fleet
-from controller.core.record import decision_record, differences, policy_from_record, snapshot_from_record
+from controller.core.record import decision_record, differences, recorded_inputs
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot
@@ -169,7 +169,7 @@ def test_the_fleets_budget_is_kept() -> None:
 def test_a_recorded_turn_can_be_made_again() -> None:
     world, decision = after(3, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 70.0), fleet=FLEET))
     record = decision_record(world, decision)
-    again = decide(snapshot_from_record(record), policy_from_record(record))
+    again = decide(*recorded_inputs(record))
     assert differences(record, again) == ()
     planned = own(decision, "a").planned
     assert planned is not None
