@@ -29,7 +29,7 @@ from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
-from controller.kube.ownership import Ownership
+from controller.kube.other_writers import Ownership
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from controller.core.messages.decisions import CHANGES
+from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
 from simulations.lab.session.report import LabSummary

@@ -304,4 +304,4 @@ class Inferno:
 
 
 def _price_per_hour(work: Deployment, snapshot: DetailedSnapshot) -> float:
-    return snapshot.pools[work.placement.pool].spec.price_per_hour / work.placement.prior.per_instance
+    return snapshot.pools[work.placement.pool].spec.replica_price_per_hour(work.placement.prior.per_instance)

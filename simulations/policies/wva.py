@@ -141,7 +141,7 @@ class Wva:
         variants = [
             Variant(
                 name=own.placement.pool,
-                cost=snapshot.pools[own.placement.pool].spec.price_per_hour / own.placement.prior.per_instance,
+                cost=snapshot.pools[own.placement.pool].spec.replica_price_per_hour(own.placement.prior.per_instance),
                 loads=peaks[own.name],
                 current=own.target.existing,
                 pending=max(0, own.target.existing - own.target.ready),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profiler.demand import forecast
+from profiler.forecast import forecast
 from simulations.scenario.schedule import Replay, SessionLength, request_schedule, stream_schedule
 from simulations.scenario.traces import Column, bundled_names, read_trace
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiler.demand import ENVELOPE, Samples, forecast
+from profiler.forecast import ENVELOPE, Samples, forecast
 
 HORIZONS_S = st.floats(0, 900)
 

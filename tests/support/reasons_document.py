@@ -12,7 +12,7 @@ from pathlib import Path
 
 from corpus import ROOT
 
-from controller.core.messages.decisions import CHANGES, HOLDS
+from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.decision import ChangeReason, HoldReason
 
 DOCUMENT = ROOT / "docs" / "reasons.md"

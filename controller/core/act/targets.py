@@ -135,7 +135,7 @@ def _worth_it(
     if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
     prices = {
-        key: pools[placement.pool].spec.price_per_hour / placement.prior.per_instance
+        key: pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
         for key, placement in assessment.spec.placements().items()
     }
     cost = sum(prices[key] * count for key, count in assessment.current.items())

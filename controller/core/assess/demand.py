@@ -12,7 +12,7 @@ from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from profiler.demand import forecast, growth
+from profiler.forecast import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
 
 FORECAST_S = 300.0

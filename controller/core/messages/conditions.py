@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.core.messages.decisions import (
+from controller.core.messages.explain import reason_sentence
+from controller.core.messages.phrases import reading_words, timestamp
+from controller.core.messages.reasons import ConditionReason, ConditionType
+from controller.core.messages.sentences import (
     OUTAGES,
     hold_details,
     latency_of_sla,
@@ -11,9 +14,6 @@ from controller.core.messages.decisions import (
     silent_rule,
     spend_of_budget,
 )
-from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import reading_words, timestamp
-from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import HoldReason, PipelineDecision

@@ -2,18 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-from controller.core.messages.decisions import (
-    brief_hold_words,
-    change_words,
-    demand_change,
-    hold_words,
-    latency_of_sla,
-    metrics_words,
-    planned_words,
-    replicas_words,
-    silent_rule,
-    spend_of_budget,
-)
 from controller.core.messages.phrases import (
     count_of,
     demand_words,
@@ -25,6 +13,18 @@ from controller.core.messages.phrases import (
     number,
     reading_words,
     step_words,
+)
+from controller.core.messages.sentences import (
+    brief_hold_words,
+    change_words,
+    demand_change,
+    hold_words,
+    latency_of_sla,
+    metrics_words,
+    planned_words,
+    replicas_words,
+    silent_rule,
+    spend_of_budget,
 )
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.spec import Mode

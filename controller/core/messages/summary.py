@@ -2,8 +2,8 @@
 
 from enum import Enum
 
-from controller.core.messages.decisions import observed_latency, replicas_words
 from controller.core.messages.phrases import demand_words, duration, money
+from controller.core.messages.sentences import observed_latency, replicas_words
 from controller.core.state.decision import HoldReason, PipelineDecision
 
 

@@ -239,7 +239,7 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
-        pools[p.pool].spec.price_per_hour / p.per_instance * assessment.current[(stage.name, p.pool)]
+        pools[p.pool].spec.replica_price_per_hour(p.per_instance) * assessment.current[(stage.name, p.pool)]
         for stage in pipeline.stages
         for p in stage.placements
     )

@@ -288,7 +288,7 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
         if placement.pool in pools and not isinstance(target, TargetMissing):
             per_instance = placement.prior.per_instance
             priced[key] = Entry(
-                price_per_hour=pools[placement.pool].spec.price_per_hour / per_instance,
+                price_per_hour=pools[placement.pool].spec.replica_price_per_hour(per_instance),
                 per_instance=per_instance,
                 desired=target.desired,
                 existing=target.existing,

@@ -186,3 +186,7 @@ class PoolSpec:
     pending_deadline_s: float
     backoff_initial_s: float
     backoff_max_s: float
+
+    def replica_price_per_hour(self, per_instance: int) -> float:
+        """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""
+        return self.price_per_hour / per_instance

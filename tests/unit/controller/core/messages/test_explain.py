@@ -13,8 +13,8 @@ from builders import (
 from explained import decision_of, explain, growing, section
 from planning import Planner
 
-from controller.core.messages.decisions import HOLDS, demand_change, latency_of_sla, spend_of_budget
 from controller.core.messages.explain import explain_pipeline, reason_sentence
+from controller.core.messages.sentences import HOLDS, demand_change, latency_of_sla, spend_of_budget
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import Decision, Hold, HoldReason
 from controller.core.state.spec import Mode

@@ -18,9 +18,9 @@ from controller.core.messages.conditions import (
     pool_condition,
     unusable_condition,
 )
-from controller.core.messages.decisions import CHANGES, HOLDS
 from controller.core.messages.events import events
 from controller.core.messages.reasons import ConditionReason, ConditionType
+from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
 from controller.core.state.policy import Policy

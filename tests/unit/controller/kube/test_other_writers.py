@@ -18,7 +18,7 @@ from controller.kube.gateway import (
     NotFound,
     Resource,
 )
-from controller.kube.ownership import Ownership
+from controller.kube.other_writers import Ownership
 
 SPEC = a_spec()
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.demand import CHANCES, ENVELOPE, forecast, growth
+from profiler.forecast import CHANCES, ENVELOPE, forecast, growth
 
 BENCH = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "bench_forecast.py"))
 
