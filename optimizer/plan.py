@@ -99,12 +99,14 @@ class ReplayCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What serving the whole demand of a pipeline would need, where the plan serves less. The other plans stay.
+    """What it would take to serve the whole demand of a pipeline that is not served in full.
 
-    `required_budget_per_hour` is the least cost that meets the SLA, budgets aside, in USD per hour; None where pools,
-    bounds or the SLA rule that out at any price. `best_latency_s` is the least end-to-end latency at the SLA's
-    percentile within budget, pools and bounds; None where these cannot carry the demand at any latency. Both fields
-    are None if no advice was requested, or none is needed.
+    The plans of the other pipelines are held fixed.
+
+    `required_budget_per_hour` is the least cost that meets the SLA, in USD per hour, without any budget; None where no
+    cost does, because of the pools, the bounds or the SLA. `best_latency_s` is the least end-to-end latency at the
+    SLA's percentile within budget, pools and bounds; None where these cannot carry the demand at any latency. Both
+    fields are None if no advice was requested, or none is needed.
     """
 
     required_budget_per_hour: float | None = None

@@ -14,7 +14,8 @@ from optimizer.plan import PlacementPlan
 from optimizer.reports.curve import Corner, Frontier
 
 _APART = 0.02
-"""A corner is printed if its latency is lower than that in the line above by at least this share."""
+"""A corner, a plan that no other is both cheaper and faster than, is printed if its latency is lower than that in the
+line above by at least this share."""
 
 
 def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s: float) -> dict[str, Any]:

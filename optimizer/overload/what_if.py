@@ -141,7 +141,9 @@ class WhatIf:
         return subproblem.within(capacity).priced([table.cost_per_hour for table in subproblem.tables])
 
     def short_alone(self, share: float, capacity: Counts, budget_per_hour: float) -> list[int]:
-        """Return the positions of the stages that cannot carry `share` even with all of `capacity` and budget alone.
+        """Return the positions of the stages that cannot carry the share `share` of the demand on their own.
+
+        Each stage is tested with all of `capacity` and the whole budget for itself.
 
         The stage that carries the least comes first.
         """

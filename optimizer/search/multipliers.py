@@ -1,6 +1,7 @@
 """Dual prices of latency and pools (Lagrangian relaxation): they bound the price of every feasible choice from below.
 
-With prices θ per second and μ per unit of a pool, the bound is
+A choice takes one row (an allocation) of each stage's table. With dual prices θ per second and μ per unit of a pool,
+the bound is
 Σ_stages min_rows (price + θ·latency + μ·use) − θ·latency limit − μ·capacity. It never exceeds the price of a choice
 within all limits. Its maximum is as good a bound as linear programming gives. A row can be left out of the search where
 its amount above the minimum of its stage, added to the bound, exceeds a known price.

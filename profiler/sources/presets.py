@@ -39,10 +39,12 @@ class Divisor(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
-    """How one quantity of one kind of server is computed.
+    """The queries for one quantity of one kind of server, and how their series are combined.
 
-    `value` is PromQL that returns a series per pod. `over` is PromQL for the denominator, set for ratios only.
-    `quantile`, between 0 and 1, is set for quantiles only.
+    `value` is PromQL that returns a series per pod; `combine` says how the series of a placement become one number.
+    `over` is PromQL for the denominator, set for ratios only. `quantile`, between 0 and 1, is set for quantiles only,
+    and `edge` chooses the value inside a histogram bucket or one of its bounds. The combined value is divided by
+    `divide_by`, such as the placement's concurrency.
     """
 
     combine: Combine

@@ -164,7 +164,7 @@ class SimulatedCluster:
         )
 
     def apply(self, decision: Decision) -> None:
-        """Apply the changes of a decision, those that add replicas first, and keep its memories."""
+        """Apply the changes of a decision, those that add replicas first, and keep its state for the next snapshot."""
         self._resources.remember(decision)
         changes = [(pipeline.spec, change) for pipeline in decision.pipelines for change in pipeline.changes]
         changes.sort(key=lambda entry: entry[1].after < entry[1].before)

@@ -208,7 +208,7 @@ def _declared_of(placement: Placement) -> tuple[object, ...]:
 
 
 def measured(pipeline: Pipeline) -> Iterator[float]:
-    """Yield the measured parts of a pipeline, which drift: loads, times and ratios."""
+    """Yield the measured numbers of a pipeline: loads, times and ratios, which differ a little in every cycle."""
     yield pipeline.demand.entry_rate_rps
     yield pipeline.demand.sessions or 0.0
     for stage in pipeline.stages:

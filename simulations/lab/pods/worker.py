@@ -30,7 +30,7 @@ class WorkerSpec:
 
     A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with coefficient of variation `cv`
     (0: constant). At most `concurrency` batches are served at once, and at most `queue_limit` items wait. A batch that
-    finds a free slot starts with `batch_max` items, or when its first item has waited for `batch_wait_s`.
+    may start at once starts with `batch_max` items, or when its first item has waited for `batch_wait_s`.
 
     `session_slots` is None for a stage without state per session. A session without an item for `session_idle_s` loses
     its slot when another session needs one. `startup_s` is the time until the replica is ready; `drain_s` is the
