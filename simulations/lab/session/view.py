@@ -154,11 +154,11 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
         def of(metric: str, name: str = name) -> float | None:
             return moment.stages.get((key, name, f"sluice_stage_{metric}"))
 
-        busy = of("utilization")
+        busy = of("utilization_ratio")
         is_bottleneck = name == worst and pressures[name] > 0
         table.add_row(
             Text(f"{name} ◀ bottleneck" if is_bottleneck else name, style="yellow" if is_bottleneck else ""),
-            _number(of("arrival_rate")),
+            _number(of("arrivals_per_second")),
             _ms(of("latency_seconds")),
             "-" if busy is None else f"{busy:.0%}",
             _number(of("queue_depth")),

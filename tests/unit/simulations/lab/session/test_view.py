@@ -11,6 +11,7 @@ from http_upstream import serving
 from live_runs import CAPTIONS, a_run, an_observation, pipeline, replicas
 from rich.console import Console
 
+from controller import telemetry
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.lab.host.processes import free_ports
@@ -56,9 +57,14 @@ def a_moment(
         ),
         duration_s=240.0,
         stages={
-            **stage("vad", arrival_rate=77.3, utilization=0.22, queue_depth=0.4, pressure=0.2),
+            **stage("vad", arrivals_per_second=77.3, utilization_ratio=0.22, queue_depth=0.4, pressure=0.2),
             **stage(
-                "encoder", arrival_rate=34.6, latency_seconds=0.1234, utilization=0.91, queue_depth=17.0, pressure=0.8
+                "encoder",
+                arrivals_per_second=34.6,
+                latency_seconds=0.1234,
+                utilization_ratio=0.91,
+                queue_depth=17.0,
+                pressure=0.8,
             ),
         },
         totals=totals,
@@ -209,3 +215,10 @@ def test_an_operator_that_is_not_there_yet_says_nothing() -> None:
     metrics = OperatorMetrics(f"http://127.0.0.1:{free_ports(1)[0]}")
     metrics.refresh()
     assert metrics.totals == {}
+
+
+def test_the_table_reads_only_metrics_that_the_operator_exports() -> None:
+    exported = {f"sluice_{name}" for name, *_ in telemetry._FAMILIES}
+    moment = a_moment()
+    read = {metric for *_, metric in moment.stages} | {metric for _, metric in moment.totals}
+    assert read <= exported
