@@ -249,7 +249,7 @@ def test_down_the_ladder_and_up_again(lab: Lab, capsys: pytest.CaptureFixture[st
             until(lambda: lab.source_is("Holding"))
             condition = lab.condition("MetricsAvailable")
             assert (condition["status"], condition["reason"]) == ("False", "MetricsMissing")
-            assert "1 of 1 endpoints" in condition["message"]
+            assert "1 of 1 scrape endpoints" in condition["message"]
             assert "Unavailable: Prometheus: no" in condition["message"]
             assert lab.status()["metrics"]["lostSince"]
             until(lambda: ("Warning", "MetricsMissing") in lab.events())
