@@ -106,11 +106,11 @@ def test_a_process_that_was_held_up_still_starts_every_batch_when_it_was_due() -
 
 def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_next_one() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        client = ServerConnection(worker)
-        worker.on_item(client, 0, NO_SESSION, b"")
-        worker.on_item(client, 1, NO_SESSION, b"")
+        connection = ServerConnection(worker)
+        worker.on_item(connection, 0, NO_SESSION, b"")
+        worker.on_item(connection, 1, NO_SESSION, b"")
         time.sleep(0.05)  # noqa: ASYNC251 - the second batch is due meanwhile
-        worker.on_item(client, 2, NO_SESSION, b"")
+        worker.on_item(connection, 2, NO_SESSION, b"")
         await until(lambda: worker.counts.served == 3)
         assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 3\n' in await scrape(worker)
 
