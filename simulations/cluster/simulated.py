@@ -28,18 +28,17 @@ from simulations.cluster.readings import OnDemand
 from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.resources import Resources
 from simulations.cluster.serving import Serving
-from simulations.engine.pipeline_engine import PipelineEngine
+from simulations.engine.pipeline_engine import Conditions, PipelineEngine
 from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
 from simulations.results import spending
 from simulations.results.histogram import TRITON_SUMMARY_S
 from simulations.results.scoring import Tally
 from simulations.results.spending import Observation
+from simulations.scenario.declared import declared
 from simulations.scenario.load import item_seed, pipeline_schedules
 from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
 from simulations.scenario.schedule import Schedule
 
-SCRAPE_INTERVAL_S = 1.0
-"""The time between two scrapes, the same as of the lab's Prometheus."""
 SCRAPE_PHASE = 0.5
 """When in its interval a scrape happens (0–1). Decisions come at whole seconds, so samples have their average age."""
 REPORTING_VISITS = 4
@@ -82,6 +81,13 @@ class SimulatedCluster:
         for refusal in refusals(scenario):
             raise UnsupportedScenario(str(refusal))
         self._resources = Resources(scenario)
+        self._file = scenario.file
+        self._scrape_interval_s = duration_s(scenario.file.scrape_interval)
+        self._reconnects = {
+            PipelineKey(load.pipeline): load.session.reconnect != "never"
+            for load in scenario.file.load
+            if load.session is not None
+        }
         self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
@@ -114,6 +120,11 @@ class SimulatedCluster:
                     seed=item_seed(seed, index),
                     hop_s=HOP_S,
                     sla_changes=slas[pipeline.key],
+                    conditions=Conditions(
+                        reconnects=self._reconnects.get(pipeline.key, True),
+                        overhead_s=duration_s(scenario.file.overhead),
+                        speed_spread=scenario.file.speed_spread,
+                    ),
                 ),
                 keep_s=longest_s,
             )
@@ -132,7 +143,7 @@ class SimulatedCluster:
         for pipeline in self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
-        self._agenda.at(self.now_s + SCRAPE_PHASE * SCRAPE_INTERVAL_S, self._scrape)
+        self._agenda.at(self.now_s + SCRAPE_PHASE * self._scrape_interval_s, self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
 
@@ -144,11 +155,13 @@ class SimulatedCluster:
             self._serving,
             self._disturbances,
             now_s=self.now_s,
-            grace_s=REPORTING_VISITS * SCRAPE_INTERVAL_S,
+            grace_s=REPORTING_VISITS * self._scrape_interval_s,
         )
         return DetailedSnapshot(
             now_s=self.now_s,
-            pipelines=tuple(self._pipeline_state(spec, metrics) for spec in self._resources.pipelines.values()),
+            pipelines=tuple(
+                self._pipeline_state(declared(spec, self._file), metrics) for spec in self._resources.pipelines.values()
+            ),
             pools={
                 name: PoolState(
                     spec=spec,
@@ -173,7 +186,7 @@ class SimulatedCluster:
             if workload is not None:
                 self._workloads.scale(workload.name, change.after, self.now_s, change.deletion_costs)
         polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
-        for pipeline in decision.pipelines:
+        for pipeline in decision.pipelines if self._file.sheds else ():
             serving = self._serving[pipeline.key]
             if pipeline.admissible != serving.published:
                 serving.published = pipeline.admissible
@@ -244,7 +257,7 @@ class SimulatedCluster:
         for key, serving in self._serving.items():
             if not self._disturbances.stale(key):
                 serving.scrape(self.now_s)
-        self._agenda.at(self.now_s + SCRAPE_INTERVAL_S, self._scrape)
+        self._agenda.at(self.now_s + self._scrape_interval_s, self._scrape)
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit

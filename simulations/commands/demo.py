@@ -63,7 +63,7 @@ def verdict(summary: LabSummary) -> list[str]:
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
         (
             f"items: {summary.offered} offered = {summary.served} served + {summary.filtered} filtered by VAD"
-            f" + {summary.shed} shed + {summary.lost} lost + {summary.in_flight} in flight"
+            f" + {summary.shed} shed + {summary.refused} refused + {summary.lost} lost + {summary.in_flight} in flight"
         ),
         f"cost: ${cost:.4f}"
         + ("" if not static else f", ${static:.4f} with a static allocation for the peak ({cost / static:.0%} of it)"),

@@ -8,6 +8,8 @@ from simulations.report.conclusions import label, sentences
 from simulations.report.fidelity import Fidelity
 from simulations.results.results import Experiment, Run, dominated_by
 
+_COUNTS = ("late", "lost", "refused", "shed", "replica_changes", "cap_violations")
+
 
 def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
     """Print a table of runs for each what-if, the scenario itself included, then the results in sentences."""
@@ -26,7 +28,9 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None
                 ">calm",
                 ">items in SLA",
                 ">p95",
+                ">late",
                 ">lost",
+                ">refused",
                 ">shed",
                 ">changes",
                 ">over cap",
@@ -61,7 +65,7 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
         formats.share(run.mean("sla_windows_met_calm")),
         formats.share(run.mean("within_sla_share")),
         formats.MISSING if p95 is None and not run.mean("lost") else formats.latency(p95),
-        *(formats.count(run.mean(name)) for name in ("lost", "shed", "replica_changes", "cap_violations")),
+        *(formats.count(run.mean(name)) for name in _COUNTS),
         _verdict(run, better),
     )
 

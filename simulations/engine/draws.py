@@ -15,6 +15,10 @@ _NUMBER = np.uint64(0x8CB92BA72F3D8DD7)
 _JUMP = np.uint64(0x8EBC6AF09C88C6E3)  # from one attempt to the next, past all the words of the first
 _TO_UNIT = 2.0**-53
 
+_CLIENT = np.uint64(0xA24BAED4963EE407)
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
+
 _LAYERS = 256
 _TAIL, _AREA = 3.6541528853610088, 0.00492867323399  # where the tail begins, and the area of each layer
 
@@ -57,6 +61,18 @@ def verdict(seed: int, stage: int, number: int) -> np.uint64:
     """
     word = np.uint64(seed) * GOLDEN + np.uint64(stage) * _STAGE + np.uint64(number) * _NUMBER
     return mix(mix(word))
+
+
+@borrowing
+def reconnect_delay_s(seed: int, session: int, attempt: int) -> float:
+    """Return how long the client of a stream waits after its failed attempt number `attempt`, which counts from 1.
+
+    The delay doubles from `FIRST_DELAY_S` to `LONGEST_DELAY_S`, and of each a random half to whole is waited, so that
+    streams refused together do not come back together. The lab's load generator waits as long.
+    """
+    word = mix(np.uint64(seed) * _CLIENT + np.uint64(session) * _NUMBER + np.uint64(attempt) * GOLDEN)
+    longest_s = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt - 1, 30))
+    return float(longest_s * (0.5 + 0.5 * uniform(mix(word))))
 
 
 @borrowing

@@ -10,9 +10,9 @@ import numpy as np
 
 from simulations.engine import state as at
 from simulations.engine.borrowed import borrowing, woven
-from simulations.engine.draws import gamma, mix, uniform, verdict
+from simulations.engine.draws import LONGEST_DELAY_S, gamma, mix, reconnect_delay_s, uniform, verdict
 from simulations.engine.state import CELL_SHIFT, LATENCY_BOUNDS_S, Constants, Counts, Floats, Records, State, cells_of
-from simulations.results.scoring import FILTERED, LOST, SERVED, SHED, TallyArrays, observe
+from simulations.results.scoring import FILTERED, LOST, REFUSED, SERVED, SHED, TallyArrays, observe
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _CELLS = cells_of(_BOUNDS_S)
@@ -285,8 +285,79 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
         s.stream[session].give_up_s = _INF
     elif refused:  # its first pins
         _let_go(c, s, session, t)
-        s.stream[session].status = at.TURNED_AWAY
+        s.stream[session].give_up_s = _INF
+        s.stream[session].status = at.REFUSED_STREAM
         s.whole[at.ADMITTED] -= 1
+        _try_later(c, s, session, t)
+
+
+@borrowing
+def _ask(c: Constants, s: State, session: int, t: float) -> None:
+    """Admit a stream that asks, shed it, or refuse it because a stage has no free slot."""
+    own = s.stream[session]
+    own.attempts += 1
+    own.tried_s = t
+    if s.whole[at.ADMITTED] + 1 > s.real[ADMISSIBLE]:
+        own.status = at.SHED_STREAM
+        _try_later(c, s, session, t)
+        return
+    own.status = at.OPEN
+    s.whole[at.ADMITTED] += 1
+    lacks = 0
+    for stage in range(len(c.stage)):
+        if c.stage[stage].pinned == 1:
+            lacks += 1
+            s.pin[session, stage].replica = -1
+    if lacks > 0:
+        own.missing = lacks
+        s.whole[at.MISSING] += lacks
+        own.give_up_s = t + c.numbers[0]
+        _find_slots(c, s, session, t)
+
+
+@borrowing
+def _try_later(c: Constants, s: State, session: int, t: float) -> None:
+    """Plan the next attempt of a stream that failed at `t`; without one, when the ingress forgets the stream."""
+    again_s = t + reconnect_delay_s(c.seed[0], session + 1, s.stream[session].attempts)
+    if c.numbers[4] > 0.0 and again_s < c.session[session].end_s:
+        _push(s, again_s, session)
+    else:
+        _push(s, t + LONGEST_DELAY_S, -1 - session)
+
+
+@borrowing
+def _push(s: State, t: float, what: int) -> None:
+    """Add an entry to the heap `later`."""
+    k = s.whole[at.TRIES]
+    s.whole[at.TRIES] = k + 1
+    while k > 0 and s.later[(k - 1) // 2].t_s > t:
+        above = (k - 1) // 2
+        s.later[k].t_s = s.later[above].t_s
+        s.later[k].what = s.later[above].what
+        k = above
+    s.later[k].t_s = t
+    s.later[k].what = what
+
+
+@borrowing
+def _pop(s: State) -> int:
+    """Remove the first entry of the heap `later`; return what it says."""
+    first = int(s.later[0].what)
+    n = s.whole[at.TRIES] - 1
+    s.whole[at.TRIES] = n
+    t, what, k = s.later[n].t_s, s.later[n].what, 0
+    while 2 * k + 1 < n:
+        below = 2 * k + 1
+        if below + 1 < n and s.later[below + 1].t_s < s.later[below].t_s:
+            below += 1
+        if s.later[below].t_s >= t:
+            break
+        s.later[k].t_s = s.later[below].t_s
+        s.later[k].what = s.later[below].what
+        k = below
+    s.later[k].t_s = t
+    s.later[k].what = what
+    return first
 
 
 @borrowing
@@ -328,6 +399,7 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
     """
     w, mask = s.whole, len(s.item) - 1
     streams = c.numbers[1] > 0.0
+    later_s = _INF
     stages, n = len(c.stage), 0
     entries, joins = 0, 0
     for stage in range(stages):
@@ -345,31 +417,27 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
             first_s = s.stream[c.by_first[w[at.NEXT_FIRST]]].next_s if w[at.NEXT_FIRST] < len(c.by_first) else _INF
             chunk_s = s.stream[w[at.CHUNK_HEAD]].next_s if w[at.CHUNK_HEAD] >= 0 else _INF
             end_s = c.session[c.by_end[w[at.NEXT_END]]].end_s if w[at.NEXT_END] < len(c.by_end) else _INF
+            later_s = s.later[0].t_s if w[at.TRIES] > 0 else _INF
             t = min(first_s, chunk_s)
-            if min(start_s, t, end_s) > until_s:
+            if min(start_s, t, end_s, later_s) > until_s:
                 break
-            if start_s <= t and start_s <= end_s:
-                session = w[at.NEXT_START]
+            if start_s <= t and start_s <= end_s and start_s <= later_s:
                 w[at.NEXT_START] += 1
                 w[at.STREAMS] += 1
-                if w[at.ADMITTED] + 1 > s.real[ADMISSIBLE]:
-                    s.stream[session].status = at.SHED_STREAM
+                _ask(c, s, w[at.NEXT_START] - 1, start_s)
+                continue
+            if later_s <= t and later_s <= end_s:
+                what = _pop(s)
+                if what >= 0:
+                    _ask(c, s, what, later_s)
                 else:
-                    w[at.ADMITTED] += 1
-                    lacks = 0
-                    for k in range(stages):
-                        lacks += c.stage[k].pinned
-                    if lacks > 0:
-                        s.stream[session].missing = lacks
-                        w[at.MISSING] += lacks
-                        s.stream[session].give_up_s = start_s + c.numbers[0]
-                        _find_slots(c, s, session, start_s)
+                    w[at.STREAMS] -= 1
                 continue
             if end_s < t:
                 session = c.by_end[w[at.NEXT_END]]
                 w[at.NEXT_END] += 1
-                w[at.STREAMS] -= 1
                 if s.stream[session].status == at.OPEN:
+                    w[at.STREAMS] -= 1
                     w[at.ADMITTED] -= 1
                     _let_go(c, s, session, end_s)
                 continue
@@ -410,7 +478,7 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
                 _find_slots(c, s, session, t)
             if s.stream[session].status != at.OPEN:
                 shed = True
-                kind = SHED if s.stream[session].status == at.SHED_STREAM else LOST
+                kind = SHED if s.stream[session].status == at.SHED_STREAM else REFUSED
         w[at.OFFERED] += 1
         place = _place(w[at.OFFERED], mask)
         entering = s.item[place]
@@ -419,7 +487,7 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
         if shed:
             entering.holds = 0
             entering.settled = 1
-            _account(c, s, t, 0.0, kind)
+            _account(c, s, t, 0.0, FILTERED if _silent(c, s, w[at.OFFERED]) else kind)
         else:
             entering.holds = entries
             entering.settled = 0
@@ -435,6 +503,21 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
             s.out_n[stages] += 1
         n += 1
     return until_s
+
+
+@borrowing
+def _silent(c: Constants, s: State, item: int) -> bool:
+    """Return whether an item that is not sent would have been filtered on all its ways."""
+    goes_on = s.taken
+    reached = False
+    for stage in range(len(c.stage)):
+        goes_on[stage] = 1
+        for k in range(c.stage[stage].needs):
+            goes_on[stage] = min(goes_on[stage], goes_on[c.before[stage, k]])
+        reached |= goes_on[stage] == 1 and c.stage[stage].end >= 0
+        if c.stage[stage].filters == 1 and verdict(c.seed[0], stage, item) >= c.stage[stage].passes_below:
+            goes_on[stage] = 0
+    return not reached
 
 
 @woven
@@ -601,7 +684,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     visit = s.visit[stage]
     pull = c.stage[stage].routing == at.PULL and c.stage[stage].pinned == 0
     ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
-    hops_s = c.numbers[2] * c.stage[stage].depth
+    hops_s = c.numbers[2] * c.stage[stage].depth + c.numbers[5]
     patience_s = c.numbers[0] - hops_s
     filters, passes_below = c.stage[stage].filters == 1, c.stage[stage].passes_below
     after, end = c.stage[stage].after, c.stage[stage].end
@@ -735,7 +818,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 slot = replica * widest
                 while s.slot[np.uint32(slot)].n > 0:
                     slot += 1
-            service_s = (law.fixed_s + size * law.per_item_s) * s.stage[stage].slow
+            service_s = (law.fixed_s + size * law.per_item_s) * s.stage[stage].slow * server.slow
             if law.varies == 1:
                 service_s *= gamma(law.shape_d, law.shape_c, law.power, server.drawn, server.started)
             server.started += 1

@@ -3,12 +3,13 @@
 It differs from the lab's data plane in these points:
 * A hop between stages takes `hop_s`.
 * The slots of a stream are free when the stream ends, not when the last of its chunks has left.
-* A stream without a slot looks for one with each chunk that it offers.
+* A new stream that finds no replica at a stage waits for one for 10 × SLA, and looks with each chunk that it offers.
 * After one branch of an item is refused, its other branches go on.
 * With Pull, a free batch slot takes the items that wait.
 """
 
 import math
+import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,19 @@ from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.results.histogram import LatencyHistogram
-from simulations.results.scoring import IN_FLIGHT, LOST_AFTER_SLAS, Clock, Items, SlaChanges, Tally
+from simulations.results.scoring import (
+    FILTERED,
+    IN_FLIGHT,
+    LOST,
+    LOST_AFTER_SLAS,
+    REFUSED,
+    SERVED,
+    SHED,
+    Clock,
+    Items,
+    SlaChanges,
+    Tally,
+)
 from simulations.scenario.schedule import Schedule
 
 _NOTHING = np.empty(0, dtype=np.int64)
@@ -55,9 +68,10 @@ class ReplicaCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressCounters:
-    """The metrics of the ingress: items since the start, and the active streams, shed ones included.
+    """The metrics of the ingress: items since the start, and the streams offered now.
 
-    offered = served + filtered + shed + lost + in_flight. `latency_counts` has the number of served items per latency
+    A stream that is shed or refused counts as offered until 30 s after its last attempt. offered = served + filtered +
+    shed + refused + lost + in_flight. `latency_counts` has the number of served items per latency
     bucket (upper bounds: `PipelineEngine.ingress_bounds_s`); lost items are in the last bucket.
     """
 
@@ -66,12 +80,30 @@ class IngressCounters:
     served: int
     filtered: int
     shed: int
+    refused: int
     lost: int
     in_flight: int
     retries: int
     sessions_cut: int
     latency_counts: Counts
     latency_sum_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What differs from an ideal cluster.
+
+    `reconnects`: refused and shed streams come back. `overhead_s`: time of every item outside the stages.
+    `speed_spread`: the service times of replicas differ by a factor, log-normal with mean 1 and this coefficient of
+    variation.
+    """
+
+    reconnects: bool = True
+    overhead_s: float = 0.0
+    speed_spread: float = 0.0
+
+
+IDEAL = Conditions()
 
 
 class PipelineEngine:
@@ -89,12 +121,13 @@ class PipelineEngine:
         seed: int,
         hop_s: float = 0.0,
         sla_changes: SlaChanges = (),
+        conditions: Conditions = IDEAL,
     ) -> None:
         """Set up the engine at time 0, without replicas.
 
         `seed` decides the phases of streams, filtering, service times and random routing. `hop_s` is the latency that
-        every hop between ingress and stages adds. `sla_changes` are for the tally only: the timeout of items does not
-        change.
+        every hop between ingress and stages adds. `conditions` are what a real cluster adds to the ideal. `sla_changes`
+        are for the tally only: the timeout of items does not change.
 
         Raises:
             ValueError: a stage is listed before a stage in its `after`.
@@ -109,6 +142,8 @@ class PipelineEngine:
             seed=seed,
             hop_s=hop_s,
             bounds_s=np.array(self.ingress_bounds_s),
+            reconnects=conditions.reconnects,
+            overhead_s=conditions.overhead_s,
         )
         self._state = state_of(self._constants)
         patience_s = LOST_AFTER_SLAS * pipeline.sla.latency_s
@@ -119,6 +154,7 @@ class PipelineEngine:
             open_windows=math.ceil(patience_s / clock.window_s) + 3,
         )
         self._seed = seed
+        self._speed_spread = conditions.speed_spread
         self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
         self._ending: set[int] = set()  # draining or drained replicas that `ended` has not returned yet
 
@@ -173,6 +209,7 @@ class PipelineEngine:
         state.replica["drawn"][number] = (
             zlib.crc32(f"{self._seed}/{self.pipeline.key}/{key}/{rank}".encode()) * 0x9E3779B97F4A7C15 % 2**64
         )
+        state.replica["slow"][number] = self._slowness(key, rank)
         state.replica["idle"][number] = constants.placement["concurrency"][placement]
         kernel.join_routing(constants, state, number)
         kernel.find_missing(constants, state, self.now_s)
@@ -276,16 +313,15 @@ class PipelineEngine:
     def ingress(self) -> IngressCounters:
         """Return the counters of the ingress."""
         whole = [int(value) for value in self._state.whole]
-        outcomes = [
-            whole[index] for index in (places.SERVED_ITEMS, places.FILTERED_ITEMS, places.SHED_ITEMS, places.LOST_ITEMS)
-        ]
+        outcomes = [whole[places.SERVED_ITEMS + kind] for kind in (SERVED, FILTERED, SHED, REFUSED, LOST)]
         return IngressCounters(
             active_streams=whole[places.STREAMS],
             offered=whole[places.OFFERED],
             served=outcomes[0],
             filtered=outcomes[1],
             shed=outcomes[2],
-            lost=outcomes[3],
+            refused=outcomes[3],
+            lost=outcomes[4],
             in_flight=whole[places.OFFERED] - sum(outcomes),
             retries=whole[places.RETRIES],
             sessions_cut=whole[places.SESSIONS_CUT],
@@ -306,6 +342,14 @@ class PipelineEngine:
             )
         )
         return tally
+
+    def _slowness(self, key: PlacementKey, rank: int) -> float:
+        """Return the factor of a replica's service times: the same for the same seed, placement and rank."""
+        if not self._speed_spread:
+            return 1.0
+        variance = math.log1p(self._speed_spread**2)
+        drawn = random.Random(f"{self._seed}/{self.pipeline.key}/{key}/{rank}/speed").gauss(0.0, math.sqrt(variance))
+        return math.exp(drawn - variance / 2)
 
     def _close(self, number: int) -> None:
         """Let a draining replica take no more items: its streams move to other replicas."""

@@ -65,7 +65,7 @@ _ROUTINGS = {
 }
 
 SERVING, DRAINING, GONE = range(3)
-OPEN, TURNED_AWAY, SHED_STREAM = range(3)
+OPEN, REFUSED_STREAM, SHED_STREAM = range(3)
 
 # Indexes of State.whole
 (
@@ -75,6 +75,7 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     SERVED_ITEMS,
     FILTERED_ITEMS,
     SHED_ITEMS,
+    REFUSED_ITEMS,
     LOST_ITEMS,
     RETRIES,
     SESSIONS_CUT,
@@ -90,8 +91,9 @@ OPEN, TURNED_AWAY, SHED_STREAM = range(3)
     SETTLED,  # number of items that wait to be counted in the tally
     REPLICAS,
     LATENCY_NS,  # whole nanoseconds, so the sum does not depend on the order of adding
+    TRIES,  # number of entries in State.later
     WHOLE,
-) = range(22)
+) = range(24)
 
 # Indexes of State.real
 NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, REAL = range(5)
@@ -137,7 +139,7 @@ _SESSION = np.dtype(
 class Constants(NamedTuple):
     """The values that do not change while the engine runs."""
 
-    numbers: Floats  # patience, chunk (0: requests), hop, duration
+    numbers: Floats  # patience, chunk (0: requests), hop, duration, whether streams reconnect, overhead
     seed: Counts  # decides what is filtered
     stage: Records  # (S,)
     before: Counts  # (S, S) the stages before each, then -1
@@ -160,6 +162,7 @@ _REPLICA = np.dtype(
         ("arrived", np.int64),
         ("started", np.int64),  # batches
         ("drawn", np.uint64),  # the seed of its service times
+        ("slow", np.float64),  # factor of its service times
         ("completed", np.int64),
         ("batches", np.int64),
         ("busy_s", np.float64),
@@ -189,11 +192,14 @@ _STREAM = np.dtype(
         ("left", np.int64),  # chunks not offered yet
         ("chunks", np.int64),  # as in `_SESSION`
         ("first_s", np.float64),
-        ("missing", np.int32),  # how many pins it lacks
-        ("status", np.int32),
+        ("missing", np.int16),  # how many pins it lacks
+        ("status", np.int16),
+        ("attempts", np.int32),  # how often it has asked to be admitted since it was last open
         ("give_up_s", np.float64),  # when it stops looking for its first pins
+        ("tried_s", np.float64),  # its last attempt
     ]
 )
+_LATER = np.dtype([("t_s", np.float64), ("what", np.int64)])  # a stream that tries again, or -1 - one to forget
 _PIN = np.dtype([("replica", np.int64), ("since_s", np.float64)])
 _ITEM = np.dtype(
     [
@@ -239,6 +245,7 @@ class State(NamedTuple):
     ingress_counts: Counts  # (buckets,)
     stage: Records  # (S,)
     stream: Records  # (N,), none for requests
+    later: Records  # (N,) a heap, the soonest first: the streams that are not open and still count as offered
     pin: Records  # (N, S), those of a stream side by side; none where nothing is pinned
     item: Records  # (C,)
     ended_s: Floats  # (K, C)
@@ -265,12 +272,21 @@ class State(NamedTuple):
 
 
 def constants_of(
-    pipeline: PipelineSpec, schedule: Schedule, *, duration_s: float, seed: int, hop_s: float, bounds_s: Floats
+    pipeline: PipelineSpec,
+    schedule: Schedule,
+    *,
+    duration_s: float,
+    seed: int,
+    hop_s: float,
+    bounds_s: Floats,
+    reconnects: bool = True,
+    overhead_s: float = 0.0,
 ) -> Constants:
     """Return the constants of a pipeline and its load.
 
     `seed` decides the phases of streams and what is filtered. `hop_s` is the latency of a hop between stages.
-    `bounds_s` are the upper bounds of the ingress's latency buckets.
+    `bounds_s` are the upper bounds of the ingress's latency buckets. `reconnects` says whether refused streams come
+    back, `overhead_s` is time of every item outside the stages.
 
     Raises:
         ValueError: a stage is listed before a stage in its `after`.
@@ -347,7 +363,9 @@ def constants_of(
             record["varies"] = 1
             record["shape_d"], record["shape_c"], record["power"] = gamma_constants(prior.service.cv)
     return Constants(
-        numbers=np.array([LOST_AFTER_SLAS * pipeline.sla.latency_s, chunk_s, hop_s, duration_s]),
+        numbers=np.array(
+            [LOST_AFTER_SLAS * pipeline.sla.latency_s, chunk_s, hop_s, duration_s, float(reconnects), overhead_s]
+        ),
         seed=np.array([seed]),
         stage=stage_records,
         before=before,
@@ -400,6 +418,7 @@ def state_of(constants: Constants) -> State:
         ingress_counts=np.zeros(len(c.bounds_s) + 1, dtype=np.int64),
         stage=_records(_AT_STAGE, stages, slow=1.0, idle_head=NONE, idle_tail=NONE),
         stream=stream,
+        later=_records(_LATER, streams),
         pin=_records(_PIN, (streams if c.stage["pinned"].any() else 0, stages), replica=NONE),
         item=_records(_ITEM, items, session=NONE),
         ended_s=np.zeros((ends, items)),
@@ -427,7 +446,7 @@ def state_of(constants: Constants) -> State:
 
 
 _NEW_REPLICA = {
-    "phase": GONE, "member_at": NONE, "handed_over_s": np.inf, "alone_s": np.inf, "ended_at_s": np.inf,
+    "phase": GONE, "slow": 1.0, "member_at": NONE, "handed_over_s": np.inf, "alone_s": np.inf, "ended_at_s": np.inf,
 }  # fmt: skip
 
 

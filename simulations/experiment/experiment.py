@@ -32,7 +32,7 @@ from simulations.policies.catalogue import POLICIES
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
-from simulations.results.scoring import ItemScore, Tally, item_counts, share_met
+from simulations.results.scoring import ItemScore, Tally, item_counts, share_met, share_met_admitted
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule
@@ -369,6 +369,7 @@ def _result(
         windows=sum(score.scored_windows for score in scores),
         sla_windows_met=share_met(windows),
         sla_windows_met_calm=share_met(windows, calm=True),
+        sla_windows_met_admitted=share_met_admitted(windows),
         within_sla_share=within / unfiltered if unfiltered else None,
         p50_s=_percentile(tallies, scores, 50),
         p95_s=_percentile(tallies, scores, 95),

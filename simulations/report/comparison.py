@@ -36,7 +36,9 @@ def policies(runs: Sequence[Run]) -> Markup:
                 ">p50",
                 ">p95",
                 ">p99",
+                ">late",
                 ">lost",
+                ">refused",
                 ">shed",
                 ">sessions cut",
                 ">replica changes",
@@ -62,6 +64,7 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
             ">items within the SLA",
             ">p95",
             ">shed",
+            ">refused",
             ">lost",
             ">above the cap",
         ),
@@ -160,7 +163,7 @@ def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
         *(_latency(run, name) for name in ("p50_s", "p95_s", "p99_s")),
         *(
             formats.count(run.mean(name))
-            for name in ("lost", "shed", "sessions_cut", "replica_changes", "cap_violations")
+            for name in ("late", "lost", "refused", "shed", "sessions_cut", "replica_changes", "cap_violations")
         ),
     )
 
@@ -177,7 +180,7 @@ def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tupl
         _cell(run, "sla_windows_met", formats.share),
         _cell(run, "within_sla_share", formats.share),
         _latency(run, "p95_s"),
-        *(formats.count(run.mean(name)) for name in ("shed", "lost", "cap_violations")),
+        *(formats.count(run.mean(name)) for name in ("shed", "refused", "lost", "cap_violations")),
     )
 
 

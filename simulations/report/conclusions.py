@@ -58,12 +58,13 @@ def figures(run: Run, required: float) -> Iterator[Figure]:
         note="starting and draining replicas included" if not violations else "spend was above the cap",
         good=not violations,
     )
-    lost, shed, offered = (run.mean(name) or 0.0 for name in ("lost", "shed", "offered"))
+    lost, refused, shed, offered = (run.mean(name) or 0.0 for name in ("lost", "refused", "shed", "offered"))
     yield Figure(
         name="items without an answer",
-        words=formats.count(lost + shed),
-        note=f"{formats.count(lost)} lost, {formats.count(shed)} shed, of {formats.count(offered)} offered",
-        good=lost == 0,
+        words=formats.count(lost + refused + shed),
+        note=f"{formats.count(lost)} lost, {formats.count(refused)} refused, {formats.count(shed)} shed, "
+        f"of {formats.count(offered)} offered",
+        good=lost + refused + shed == 0,
     )
     p95 = run.mean("p95_s")
     if any(result.p50_s is not None for result in run.results):

@@ -5,12 +5,15 @@ from simulations.report.html import Markup, element
 _WORDS = {
     "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",
     "SLA": "Service level: the given percentage of the items is answered within the given latency.",
-    "window": "A stretch of time for which the SLA is checked. A window with fewer than 20 unfiltered items is not "
-    "scored.",
-    "p95": "95 % of the items took at most this long. Lost items count as infinitely late.",
+    "window": "A stretch of time for which the SLA is checked. It is met when the SLA's percentage of the items "
+    "offered in it and not filtered were answered in time: late, lost, refused and shed items all miss it. A window with fewer "
+    "than 20 such items is not scored.",
+    "p95": "95 % of the accepted items took at most this long. Lost items count as infinitely late.",
     "filtered": "Ended on purpose: voice activity detection found silence.",
-    "shed": "Refused at the ingress, because the load exceeds what can be served within the SLA.",
-    "lost": "Refused by a full queue, or not answered within ten times the SLA, retries included.",
+    "late": "Answered after the SLA's latency.",
+    "shed": "Not admitted by the ingress, because the load exceeds what can be served within the SLA.",
+    "refused": "Not sent, because its stream found no slot. The stream tries again, after 1 to 30 s.",
+    "lost": "Accepted, then refused by a full queue or not answered within ten times the SLA, retries included.",
     "session cut": "A stream whose replica was removed. It continued on another replica, with empty state.",
     "cost": "Price of the scheduled replicas, those that start or drain included. A replica costs its share of an "
     "instance.",

@@ -87,6 +87,7 @@ def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
     lines.append(Line(name="answered", values=pipeline.served_rps, style="served"))
     for name, values, style in (
         ("shed", pipeline.shed_rps, "shed"),
+        ("refused", pipeline.refused_rps, "refused"),
         ("lost", pipeline.lost_rps, "lost"),
     ):
         if any(values):

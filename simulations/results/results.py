@@ -44,6 +44,7 @@ class PipelineSeries:
     served_rps: tuple[float, ...]
     filtered_rps: tuple[float, ...]
     shed_rps: tuple[float, ...]
+    refused_rps: tuple[float, ...]
     lost_rps: tuple[float, ...]
     p95_s: tuple[float | None, ...]
     met: tuple[bool | None, ...]
@@ -111,14 +112,17 @@ class RunResult:
     windows: int
     sla_windows_met: float | None
     sla_windows_met_calm: float | None
+    sla_windows_met_admitted: float | None
     within_sla_share: float | None
     p50_s: float | None
     p95_s: float | None
     p99_s: float | None
     offered: int
     served: int
+    late: int
     filtered: int
     shed: int
+    refused: int
     lost: int
     in_flight: int
     sessions_cut: int

@@ -67,6 +67,7 @@ def _pipeline(
         served_rps=tuple(window.served / window.length_s for window in windows),
         filtered_rps=tuple(window.filtered / window.length_s for window in windows),
         shed_rps=tuple(window.shed / window.length_s for window in windows),
+        refused_rps=tuple(window.refused / window.length_s for window in windows),
         lost_rps=tuple(window.lost / window.length_s for window in windows),
         p95_s=tuple(window.p95_s for window in windows),
         met=tuple(window.met for window in windows),

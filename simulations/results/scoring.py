@@ -31,22 +31,24 @@ class Outcome(IntEnum):
     FILTERED = 1
     """Ended by voice activity detection."""
     SHED = 2
-    """Refused at the ingress, because the load exceeds what can be served within the SLA."""
-    LOST = 3
-    """Refused, or without an answer for 10 × SLA."""
-    IN_FLIGHT = 4
+    """Not admitted by the ingress, because the load exceeds what can be served within the SLA."""
+    REFUSED = 3
+    """Not sent, because its stream found no slot."""
+    LOST = 4
+    """Accepted, but refused by a stage or without an answer for 10 × SLA."""
+    IN_FLIGHT = 5
     """Without an answer when the run ended."""
 
 
 REQUIRED_SHARE = 0.995
 """The share of the scored windows in which the bound meets the SLA. A good policy reaches it too."""
 
-SERVED, FILTERED, SHED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
+SERVED, FILTERED, SHED, REFUSED, LOST, IN_FLIGHT = (int(outcome) for outcome in Outcome)
 """The values of Outcome as integers, for compiled code, which has no enumerations."""
 
-# What a tally counts of a window; those of FILTERED, SHED and LOST in the order of Outcome.
-_WITHIN, _LATE, _FILTERED, _SHED, _LOST, _YOUNG, _OLD = range(7)
-_KINDS = 7
+# What a tally counts of a window; those of FILTERED to LOST in the order of Outcome.
+_WITHIN, _LATE, _FILTERED, _SHED, _REFUSED, _LOST, _YOUNG, _OLD = range(8)
+_KINDS = 8
 _BIN_SHIFT = 42  # a float64 without its last 42 bits: bins a 1024th of an octave wide, at most 0.1 %
 _BINS = 20 * 1024 + 2  # twenty octaves below 10 × SLA; what is faster still falls into the first
 
@@ -56,7 +58,7 @@ class Items:
     """The items of one pipeline, in any order, as arrays of shape (items,).
 
     `latency_s` is the time from arrival to the last answer, or, for an item in flight, its age when the run ended. It
-    is ignored for items that were filtered, shed or lost.
+    is ignored for items that were filtered, shed, refused or lost.
     """
 
     arrival_s: NDArray[np.float64]
@@ -97,8 +99,10 @@ class Interval:
 class Window:
     """The items that arrived in one window, and whether the SLA was met.
 
-    `sla` is the SLA in force when the window begins. `met` is None if the window has too few items to be scored.
-    `p95_s` is None if it is infinite, or if no item was served or lost.
+    `sla` is the SLA in force when the window begins. `met` says whether enough of the items that were offered and not
+    filtered were answered within the SLA; `met_admitted` leaves shed items out. Both are None if the window has too
+    few items to be scored. `p95_s` is None if it is infinite, or if no item was served or lost. `late` counts the
+    served items that missed the SLA.
     """
 
     t_s: float
@@ -106,34 +110,41 @@ class Window:
     sla: Sla
     offered: int
     served: int
+    late: int
     filtered: int
     shed: int
+    refused: int
     lost: int
     p95_s: float | None
     met: bool | None
+    met_admitted: bool | None
     calm: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemScore:
-    """The items of a run: offered = served + filtered + shed + lost + in_flight.
+    """The items of a run: offered = served + filtered + shed + refused + lost + in_flight; `late` of the served.
 
-    `within_sla_share` = items within the SLA / items offered and not filtered. The `sla_windows_met` are shares of the
-    scored windows, or of those that are calm. Shares are None if there is nothing to count. Percentiles are
-    nearest-rank, with lost items as infinite; None where infinite, or without items.
+    `within_sla_share` = items within the SLA / items offered and not filtered. `sla_windows_met` is the share of the
+    scored windows that met the SLA, `sla_windows_met_calm` the same for the calm ones among them, and
+    `sla_windows_met_admitted` the share when shed items are left out. Shares are None if there is nothing to count.
+    Percentiles are nearest-rank over accepted items, with lost ones as infinite; None where infinite, or without items.
     """
 
     windows: tuple[Window, ...]
     sla_windows_met: float | None
     sla_windows_met_calm: float | None
+    sla_windows_met_admitted: float | None
     within_sla_share: float | None
     p50_s: float | None
     p95_s: float | None
     p99_s: float | None
     offered: int
     served: int
+    late: int
     filtered: int
     shed: int
+    refused: int
     lost: int
     in_flight: int
 
@@ -171,7 +182,7 @@ class TallyArrays(NamedTuple):
     """The arrays of a Tally, for compiled code: `observe` writes them.
 
     Attributes:
-        counts: items by window and kind (`_WITHIN` to `_OLD`), shape (windows, 7).
+        counts: items by window and kind (`_WITHIN` to `_OLD`), shape (windows, 8).
         p95_s: the p95 of each closed window, NaN where there is none, shape (windows,).
         fine, peaks: histograms of the served items of the open windows: the number of items and the largest latency
             (s) in each bin, shape (open windows, bins).
@@ -252,14 +263,17 @@ class Tally:
             windows=windows,
             sla_windows_met=share_met(windows),
             sla_windows_met_calm=share_met(windows, calm=True),
+            sla_windows_met_admitted=share_met_admitted(windows),
             within_sla_share=int(total[_WITHIN]) / unfiltered if unfiltered else None,
             p50_s=self._percentile(50),
             p95_s=self._percentile(95),
             p99_s=self._percentile(99),
             offered=int(total.sum()),
             served=served,
+            late=int(total[_LATE]),
             filtered=int(total[_FILTERED]),
             shed=int(total[_SHED]),
+            refused=int(total[_REFUSED]),
             lost=int(total[_LOST]),
             in_flight=int(total[_YOUNG] + total[_OLD]),
         )
@@ -290,11 +304,14 @@ class Tally:
                 sla=sla,
                 offered=int(counts.sum()),
                 served=int(counts[_WITHIN] + counts[_LATE]),
+                late=int(counts[_LATE]),
                 filtered=int(counts[_FILTERED]),
                 shed=int(counts[_SHED]),
+                refused=int(counts[_REFUSED]),
                 lost=int(counts[_LOST]),
                 p95_s=_finite(p95_s),
                 met=_met(counts.tolist(), sla),
+                met_admitted=_met(counts.tolist(), sla, without_shed=True),
                 calm=not any(span.overlaps(interval) for interval in disturbed),
             )
 
@@ -443,15 +460,16 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _met(counts: Sequence[int], sla: Sla) -> bool | None:
-    """Return whether enough of a window's items were within the SLA; None if too few items arrived or count.
+def _met(counts: Sequence[int], sla: Sla, *, without_shed: bool = False) -> bool | None:
+    """Return whether enough of a window's unfiltered items were within the SLA; None if too few arrived or count.
 
-    Shed items do not count, as in percentiles, nor do items in flight that may still be in time.
+    Items in flight that may still be in time do not count, nor do shed items with `without_shed`.
     """
     if sum(counts) - counts[_FILTERED] < MIN_WINDOW_ITEMS:
         return None
     within = counts[_WITHIN]
-    counted = within + counts[_LATE] + counts[_LOST] + counts[_OLD]
+    counted = within + counts[_LATE] + counts[_REFUSED] + counts[_LOST] + counts[_OLD]
+    counted += 0 if without_shed else counts[_SHED]
     # Integers times 100 against the percentile: 95 of 100 items must not fail for 0.95 being a binary fraction.
     return within * 100 >= sla.percentile * counted - 1e-9 if counted else None
 
@@ -462,7 +480,13 @@ def share_met(windows: Iterable[Window], *, calm: bool = False) -> float | None:
     return sum(met) / len(met) if met else None
 
 
+def share_met_admitted(windows: Iterable[Window]) -> float | None:
+    """Return the share of the scored windows that met the SLA with shed items left out; None without any."""
+    met = [window.met_admitted for window in windows if window.met_admitted is not None]
+    return sum(met) / len(met) if met else None
+
+
 def item_counts(scores: Sequence[ItemScore]) -> dict[str, Any]:
     """Return the items of several pipelines together: offered and by outcome, named as in `ItemScore`."""
-    names = ("offered", "served", "filtered", "shed", "lost", "in_flight")
+    names = ("offered", "served", "late", "filtered", "shed", "refused", "lost", "in_flight")
     return {name: sum(getattr(score, name) for score in scores) for name in names}

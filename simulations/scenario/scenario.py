@@ -82,10 +82,21 @@ def _patches(value: Any) -> dict[str, dict[str, Any]]:
     return value
 
 
+def _profiles(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError('must map stages to factors, such as {decoder: "0.2"}')
+    factors = {str(name): _number(factor) for name, factor in value.items()}
+    for name, factor in factors.items():
+        if factor <= 0:
+            raise ValueError(f"{name}: must be above 0")
+    return factors
+
+
 Number = Annotated[float, PlainValidator(_number)]
 PositiveNumber = Annotated[float, _number_that(lambda number: number > 0, "must be above 0")]
 Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1")]
 Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1")]
+Profiles = Annotated[dict[str, float], PlainValidator(_profiles)]
 PipelineName = Annotated[str, PlainValidator(_pipeline)]
 PipelineNames = Annotated[str, PlainValidator(_pipelines)]
 Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
@@ -96,6 +107,8 @@ class Session(Part):
 
     mean: PositiveDuration
     cv: Number
+    reconnect: Literal["backoff", "never"] = "backoff"
+    """Whether the client of a refused or shed stream tries again until its session ends, after 1 s doubling to 30 s."""
 
 
 class LoadFields(Part):
@@ -281,6 +294,18 @@ class ScenarioFile(Part):
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], ListSet()] = Field(default=[1], min_length=1)
     load: Annotated[list[Load], Field(min_length=1)]
     faults: list[Fault] = Field(default=[])
+    profile_error: Profiles | None = None
+    """By stage (NAME or PIPELINE/NAME): the declared service times are the true ones times this factor."""
+    hide_profiles: bool = False
+    """Whether service times, start-up times and memory are hidden from the policies."""
+    overhead: Duration = "0s"
+    """Time of every item outside the stages, such as in a gateway."""
+    speed_spread: Number = 0.0
+    """The service times of replicas differ by a factor of mean 1 and this coefficient of variation."""
+    scrape_interval: PositiveDuration = "1s"
+    """The time between two scrapes of the metrics."""
+    sheds: bool = True
+    """Whether the ingress obeys `status.admissible`."""
     policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
 
@@ -600,6 +625,16 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         for name in fault.set_ or ():
             if name not in resources:
                 yield _unknown((*where, name), name, resources, "resource in the manifests")
+    for name in scenario.file.profile_error or ():
+        if name not in stages:
+            yield _unknown(("profileError", name), name, stages, "stage in the manifests")
+    reconnects: dict[str, str] = {}
+    for index, load in enumerate(scenario.file.load):
+        if load.session is not None and reconnects.setdefault(load.pipeline, load.session.reconnect) != (
+            load.session.reconnect
+        ):
+            rule = "must be the same in every load entry of the pipeline"
+            yield Breach(path=("load", index, "session", "reconnect"), rule=rule)
     for index, what_if in enumerate(scenario.file.what_if):
         for name in what_if.set_ or ():
             if name not in resources:

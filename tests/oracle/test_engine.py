@@ -11,6 +11,7 @@ from engine_specs import a_pipeline, a_placement, a_stage, an_engine, poisson, r
 from event_simulation import arrivals, simulate
 
 from optimizer.model import Routing
+from simulations.engine.pipeline_engine import Conditions
 from simulations.engine.self_checks import self_checks
 from simulations.results.scoring import ranked
 from simulations.scenario.schedule import Schedule, chunk_times
@@ -186,13 +187,15 @@ def test_filters_queue_limits_a_fork_and_a_join_are_those_of_simpy() -> None:
 
 
 def test_session_slots_block_as_erlang_says() -> None:
-    """Streams that find no slot are turned away: Erlang's B formula, whatever the law of their length."""
+    """Streams that find no slot and do not come back: Erlang's B formula, whatever the law of their length."""
     slots, offered, mean_s, duration_s = 12, 9.0, 5.0, 20_000.0
     rng = np.random.default_rng(4)
     start_s = poisson(offered / mean_s, duration_s, 4).start_s
     schedule = Schedule(start_s=start_s, end_s=start_s + rng.gamma(0.5, mean_s / 0.5, len(start_s)))
     pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.001, session_slots=slots // 2)), chunk_s=1.0)
-    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 2}, duration_s=duration_s)
+    engine = an_engine(
+        pipeline, schedule, {("asr", "cpu"): 2}, duration_s=duration_s, conditions=Conditions(reconnects=False)
+    )
     engine.advance(duration_s)
 
     blocked = 1.0

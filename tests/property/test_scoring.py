@@ -25,7 +25,7 @@ def runs(draw: st.DrawFn) -> Items:
 def test_every_offered_item_has_one_outcome_and_one_window(items: Items, sla_s: float, percent: float) -> None:
     score = score_items(items, Sla(latency_s=sla_s, percentile=percent), CLOCK)
 
-    assert score.offered == score.served + score.filtered + score.shed + score.lost + score.in_flight
+    assert score.offered == score.served + score.filtered + score.shed + score.refused + score.lost + score.in_flight
     assert sum(window.offered for window in score.windows) == score.offered
     assert sum(window.served for window in score.windows) == score.served
     assert sum(window.length_s for window in score.windows) == 85

@@ -19,7 +19,7 @@ from controller.core.state.spec import (
     Target,
 )
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from simulations.engine.pipeline_engine import PipelineEngine
+from simulations.engine.pipeline_engine import IDEAL, Conditions, PipelineEngine
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule
 
@@ -106,9 +106,10 @@ def an_engine(
     duration_s: float,
     seed: int = 1,
     window_s: float = 10.0,
+    conditions: Conditions = IDEAL,
 ) -> PipelineEngine:
     clock = Clock(duration_s=duration_s, warmup_s=0.0, window_s=window_s)
-    engine = PipelineEngine(pipeline, schedule, clock=clock, seed=seed)
+    engine = PipelineEngine(pipeline, schedule, clock=clock, seed=seed, conditions=conditions)
     for (stage, pool), count in replicas.items():
         key: PlacementKey = (StageName(stage), PoolName(pool))
         for _ in range(count):

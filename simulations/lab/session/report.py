@@ -23,6 +23,7 @@ from simulations.results.scoring import (
     item_counts,
     score_items,
     share_met,
+    share_met_admitted,
 )
 from simulations.results.spending import Observation
 
@@ -77,18 +78,22 @@ class LabSummary:
 
     `windows` is the number of scored windows, `sla_windows_met` the share of them that met the SLA, and
     `sla_windows_met_calm` the same share of those without a fault in or shortly before them; None without such windows.
-    Items: `offered` = `served` + `filtered` + `shed` + `lost` + `in_flight`. `cost` is what the scheduled replicas cost
-    in the scored time, `static_peak_cost` what the static allocation for the peak costs (None: no allocation serves
-    it). `replica_changes` is Σ|Δ desired| over the placements.
+    `sla_windows_met_admitted` is the share with shed items left out. Items: `offered` = `served` + `filtered` +
+    `shed` + `refused` + `lost` + `in_flight`; `late` counts served ones. `cost` is what the scheduled replicas cost in
+    the scored time, `static_peak_cost` what the static allocation for the peak costs (None: no allocation serves it).
+    `replica_changes` is Σ|Δ desired| over the placements.
     """
 
     sla_windows_met: float | None
     sla_windows_met_calm: float | None
+    sla_windows_met_admitted: float | None
     windows: int
     offered: int
     served: int
+    late: int
     filtered: int
     shed: int
+    refused: int
     lost: int
     in_flight: int
     sessions_cut: int
@@ -176,6 +181,7 @@ def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
     return LabSummary(
         sla_windows_met=share_met(windows),
         sla_windows_met_calm=share_met(windows, calm=True),
+        sla_windows_met_admitted=share_met_admitted(windows),
         windows=sum(score.scored_windows for score in scores),
         **item_counts(scores),
         sessions_cut=run.sessions_cut,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, Routing, StageName
-from simulations.engine.pipeline_engine import HANDOVER_S, PipelineEngine
+from simulations.engine.pipeline_engine import HANDOVER_S, Conditions, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule, chunk_times
@@ -48,9 +48,11 @@ REPLICAS = {("vad", "cpu"): 2, ("encoder", "cpu"): 2, ("encoder", "gpu"): 1, ("l
 def conserved(engine: PipelineEngine) -> None:
     """No item is lost from sight: those of the ingress add up, and so do those of each replica and the tally's."""
     ingress, score, counters = engine.ingress(), engine.tally().score(), engine.counters()
-    assert ingress.offered == ingress.served + ingress.filtered + ingress.shed + ingress.lost + ingress.in_flight
+    ended = ingress.served + ingress.filtered + ingress.shed + ingress.refused + ingress.lost
+    assert ingress.offered == ended + ingress.in_flight
     assert score.offered == ingress.offered
-    assert (score.served, score.filtered, score.shed) == (ingress.served, ingress.filtered, ingress.shed)
+    counted = (score.served, score.filtered, score.shed, score.refused)
+    assert counted == (ingress.served, ingress.filtered, ingress.shed, ingress.refused)
     assert score.lost + score.in_flight == ingress.lost + ingress.in_flight
     inside = counters.queued + counters.in_service
     assert np.all(counters.arrived - counters.refused >= counters.completed + inside)
@@ -231,16 +233,78 @@ def test_streams_are_pinned_and_stay_on_a_draining_replica_until_they_end_or_are
     assert engine.ingress().lost == 0
 
 
-def test_streams_beyond_the_slots_are_lost_and_free_ones_are_given_to_later_streams() -> None:
+def test_streams_beyond_the_slots_are_refused_and_free_ones_are_given_to_later_streams() -> None:
     pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=2)), chunk_s=0.1)
     schedule = Schedule(start_s=np.array([0.0, 0.0, 0.5, 3.0]), end_s=np.array([2.0, 9.0, 9.0, 9.0]))
-    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=9.0)
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=9.0, conditions=Conditions(reconnects=False))
     engine.advance(9.0)
 
     ingress = engine.ingress()
-    assert ingress.lost == 85, "the third stream's, from 0.5 s to 9 s"
-    assert ingress.served == ingress.offered - 85 - ingress.in_flight
+    assert ingress.refused == 85, "the third stream's, from 0.5 s to 9 s"
+    assert (ingress.lost, ingress.served) == (0, ingress.offered - 85 - ingress.in_flight)
     conserved(engine)
+
+
+def test_a_refused_stream_comes_back_until_it_finds_a_slot() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=1)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.array([0.0, 0.0]), end_s=np.array([5.0, 60.0]))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=60.0)
+    engine.advance(5.0)
+    missed = engine.ingress().refused
+    assert 49 <= missed <= 51, "no slot is free before the first stream ends"
+    engine.advance(60.0)
+
+    # Attempts after at most 1, 2 and 4 s each: the first one that comes after 5 s comes before 5 + 8 s.
+    assert missed <= engine.ingress().refused <= 131
+    assert engine.ingress().served >= 600 - 131
+    conserved(engine)
+
+
+def test_a_hundred_streams_that_find_no_replica_at_the_start_are_all_served_once_there_is_one() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(fixed_s=0.001, session_slots=200)), chunk_s=0.1)
+    engine = an_engine(pipeline, Schedule(start_s=np.zeros(100), end_s=np.full(100, 120.0)), {}, duration_s=120.0)
+    engine.advance(20.0)
+    assert engine.ingress().served == 0
+    engine.add_replica((StageName("asr"), PoolName("cpu")))
+    engine.advance(60.0)
+    before = engine.ingress()
+    engine.advance(119.0)
+
+    after = engine.ingress()
+    assert after.active_streams == 100
+    assert after.refused == before.refused, "all are back within 30 s"
+    assert after.served - before.served >= 100 * 585
+
+
+def test_the_gauge_of_offered_streams_keeps_a_refused_one_for_half_a_minute() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=1)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.array([0.0, 1.0]), end_s=np.array([100.0, 90.0]))
+
+    def seen(at_s: float, *, reconnects: bool) -> int:
+        engine = an_engine(
+            pipeline, schedule, {("asr", "cpu"): 1}, duration_s=100.0, conditions=Conditions(reconnects=reconnects)
+        )
+        engine.advance(at_s)
+        return engine.ingress().active_streams
+
+    assert [seen(t, reconnects=False) for t in (0.5, 2.0, 30.9, 31.1)] == [1, 2, 2, 1]
+    assert [seen(t, reconnects=True) for t in (31.1, 60.0, 89.0)] == [2, 2, 2]
+
+
+def test_what_voice_activity_detection_would_filter_is_filtered_for_refused_streams_too() -> None:
+    vad = a_stage("vad", a_placement(fixed_s=0.001), pass_ratio=0.3)
+    pipeline = a_pipeline(vad, a_stage("asr", a_placement(fixed_s=0.001, session_slots=1), after=("vad",)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.zeros(40), end_s=np.full(40, 60.0))
+    replicas = {("vad", "cpu"): 4, ("asr", "cpu"): 1}
+    few = an_engine(pipeline, schedule, replicas, duration_s=60.0)
+    many = an_engine(pipeline, schedule, {**replicas, ("asr", "cpu"): 40}, duration_s=60.0)
+    few.advance(60.0)
+    many.advance(60.0)
+
+    assert few.ingress().refused > 1000
+    assert many.ingress().refused == 0
+    # The same draw, whether the item is sent or not; those in flight at the end have no outcome yet.
+    assert few.ingress().filtered == pytest.approx(many.ingress().filtered, abs=40)
 
 
 def test_a_request_holds_a_slot_of_its_own_while_it_is_in_a_stage_with_memory() -> None:
@@ -260,8 +324,9 @@ def test_what_is_not_admissible_is_shed() -> None:
     )
     limited.admissible = 2
     limited.advance(5.0)
-    assert limited.ingress().shed == 48
-    assert limited.ingress().served == limited.ingress().offered - 48 - limited.ingress().in_flight
+    shed = limited.ingress().shed
+    assert 8 <= shed <= 48, "from 0.2 s until it comes back after the first stream's end, within 1 + 2 s"
+    assert limited.ingress().served == limited.ingress().offered - shed - limited.ingress().in_flight
 
     bucket = an_engine(
         a_pipeline(a_stage("asr")), requests(np.arange(1, 1001) / 100), {("asr", "cpu"): 4}, duration_s=10.0

@@ -105,12 +105,27 @@ def test_lost_items_are_infinitely_late() -> None:
     assert score.lost == 2
 
 
-def test_shed_items_stay_out_of_percentiles_and_windows_but_are_not_free() -> None:
-    score = score_items(items((25, 60, Outcome.SERVED, 0.1), (25, 40, Outcome.SHED, 0)), SLA, CLOCK)
+@pytest.mark.parametrize("outcome", [Outcome.SHED, Outcome.REFUSED])
+def test_items_that_are_not_accepted_stay_out_of_percentiles_and_miss_the_window(outcome: Outcome) -> None:
+    score = score_items(items((25, 60, Outcome.SERVED, 0.1), (25, 40, outcome, 0)), SLA, CLOCK)
 
     assert score.p99_s == 0.1
-    assert score.sla_windows_met == 1
+    assert (score.sla_windows_met, score.sla_windows_met_calm) == (0, 0)
+    assert score.sla_windows_met_admitted == (1 if outcome is Outcome.SHED else 0)
     assert score.within_sla_share == 0.6
+
+
+def test_a_window_is_met_by_the_share_of_what_was_offered() -> None:
+    few_shed = score_items(items((25, 95, Outcome.SERVED, 0.1), (25, 5, Outcome.SHED, 0)), SLA, CLOCK)
+    one_more = score_items(items((25, 94, Outcome.SERVED, 0.1), (25, 6, Outcome.SHED, 0)), SLA, CLOCK)
+
+    assert (few_shed.sla_windows_met, one_more.sla_windows_met) == (1, 0)
+
+
+def test_late_items_are_counted_among_the_served_ones() -> None:
+    score = score_items(items((25, 60, Outcome.SERVED, 0.1), (25, 40, Outcome.SERVED, 0.5)), SLA, CLOCK)
+
+    assert (score.served, score.late) == (100, 40)
 
 
 def test_filtered_items_count_for_nothing_but_themselves() -> None:

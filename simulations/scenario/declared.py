@@ -1,0 +1,24 @@
+"""What a scenario declares to the policies about pipelines whose true service times the simulated servers have."""
+
+from dataclasses import replace
+
+from controller.core.state.spec import PipelineSpec, StageSpec
+from simulations.scenario.scenario import ScenarioFile
+
+
+def declared(pipeline: PipelineSpec, file: ScenarioFile) -> PipelineSpec:
+    """Return `pipeline` as the policies see it, with the errors in service times that `profileError` asks for."""
+    stages = tuple(_stage(pipeline, stage, file) for stage in pipeline.stages)
+    return pipeline if stages == pipeline.stages else replace(pipeline, stages=stages)
+
+
+def _stage(pipeline: PipelineSpec, stage: StageSpec, file: ScenarioFile) -> StageSpec:
+    errors = file.profile_error or {}
+    factor = errors.get(f"{pipeline.key}/{stage.name}", errors.get(stage.name, 1.0))
+    if factor == 1:
+        return stage
+    placements = tuple(
+        replace(placement, prior=replace(placement.prior, service=placement.prior.service.scaled(factor)))
+        for placement in stage.placements
+    )
+    return replace(stage, placements=placements)
