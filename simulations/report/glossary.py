@@ -6,8 +6,8 @@ _WORDS = {
     "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",
     "SLA": "Service level: the given percentage of the items is answered within the given latency.",
     "window": "A stretch of time for which the SLA is checked. It is met when the SLA's percentage of the items "
-    "offered in it and not filtered were answered in time: late, lost, refused and shed items all miss it. A window with fewer "
-    "than 20 such items is not scored.",
+    "offered in it and not filtered were answered in time: late, lost, refused and shed items all miss it. A window "
+    "with fewer than 20 such items is not scored.",
     "p95": "95 % of the accepted items took at most this long. Lost items count as infinitely late.",
     "filtered": "Ended on purpose: voice activity detection found silence.",
     "late": "Answered after the SLA's latency.",
