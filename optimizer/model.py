@@ -19,8 +19,9 @@ PipelineKey = NewType("PipelineKey", str)
 """`namespace/name` of a pipeline."""
 
 
-LATENCY_FACTORS = (0.5, 2.0)
-"""Bounds of the factor by which a measured latency may correct the model."""
+LATENCY_FACTORS = (0.02, 50.0)
+"""Bounds of the factor by which a measured latency may correct the model. They are wide: what lies beyond is no latency
+of the modelled queue, and is reported."""
 
 
 class InvalidProblem(ValueError):
@@ -160,7 +161,7 @@ class Stage:
     `after` names the stages from which this stage takes its items; it is empty for a stage at the entry. `pass_ratio`
     is the share of its items that the stage passes on. `min_replicas` is the least number of replicas of all placements
     together (threshold rules raise it). `latency_factor` is measured latency / the model's latency, within
-    `LATENCY_FACTORS`, so that a wrong measurement has a bounded effect.
+    `LATENCY_FACTORS`.
     """
 
     name: StageName

@@ -1,7 +1,7 @@
 """Corrections of the model by measurement: a stage's 95th percentile and a replica's throughput. Pure.
 
-Both corrections are learned slowly, within bounds, and only from samples that can be compared with the model: no
-replica started or stopped within their window, there were enough items, and the service factor has settled. Latency is
+Both corrections are learned slowly, and only from samples that can be compared with the model: no replica of the stage
+started or stopped within their window, there were enough items, and the service factor has settled. Latency is
 compared without overload, because a queue near its limit depends on the load of the last minutes, which the model does
 not know. Throughput is compared under overload.
 
@@ -16,8 +16,8 @@ from functools import lru_cache
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, Routing, StageName
-from profiler.estimate import FACTOR_BOUNDS
-from profiler.samples import Quantity, sane
+from profiler.estimate import FACTOR_BOUNDS, composed_latency_s
+from profiler.samples import Absence, Quantity, sane
 from profiler.stages import (
     Correction,
     Learned,
@@ -37,7 +37,7 @@ RELIEF_TIME_CONSTANT_S = 1800.0
 minutes does not change replicas each time."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
-THROUGHPUT_FACTORS = (0.5, 1.0)
+THROUGHPUT_FACTORS = (0.02, 1.0)
 """Bounds of the observed throughput over the one implied by the service time."""
 KEPT_S = 3600.0
 """How long a correction stays unchanged without a measurement."""
@@ -95,10 +95,10 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cycle:
-    """Values that all stages of a pipeline share in one cycle. `settled` says whether anything can be learned."""
+    """Values that all stages of a pipeline share in one cycle. `demand_known`: without it nothing can be learned."""
 
     sla_latency_s: float
-    settled: bool
+    demand_known: bool
     now_s: float
     interval_s: float
 
@@ -108,12 +108,12 @@ def with_corrections(
 ) -> PipelineProfile:
     """Return `profile` with the corrections of the model, updated from its readings; `learned` is `interval_s` old.
 
-    Nothing is learned while replicas start or stop, nor while the demand is missing: the model needs the number of
-    streams.
+    Nothing is learned of a stage while its replicas start or stop, nor while the demand is missing: the model needs
+    the number of streams.
     """
     cycle = _Cycle(
         sla_latency_s=pipeline.sla.latency_s,
-        settled=pipeline.settled and pipeline.demand is not None,
+        demand_known=pipeline.demand is not None,
         now_s=now_s,
         interval_s=interval_s,
     )
@@ -125,7 +125,28 @@ def with_corrections(
         complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) >= 1
         load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=sessions is not None and all_arrive)
         stages.append(_corrected(stage, running, load, learned, cycle))
-    return replace(profile, stages=tuple(stages))
+    overhead_s = _overhead(stages, pipeline, learned.overhead_s, cycle)
+    return replace(profile, stages=tuple(stages), overhead_s=overhead_s)
+
+
+def _overhead(
+    stages: Sequence[StageProfile], pipeline: PipelineInput, before_s: float | None, cycle: _Cycle
+) -> float | None:
+    """Return the time that no stage accounts for: measured end to end minus composed of the stages, smoothed.
+
+    It is compared only while every stage can be compared with the model: a queue that grows or shrinks is in the
+    latencies of the stages at another time than in that of the whole.
+    """
+    measured_s = pipeline.latency_s
+    if measured_s is None or isinstance(measured_s, Absence) or any(own.modelled_p95_s is None for own in stages):
+        return before_s
+    composed_s = composed_latency_s(
+        pipeline.stages, {own.name: own.readings for own in stages}, pipeline.sla.percentile
+    )
+    if isinstance(composed_s, Absence):
+        return before_s
+    goal_s = max(0.0, measured_s - composed_s)
+    return goal_s if before_s is None else _towards(goal_s, before_s, cycle.interval_s, LATENCY_TIME_CONSTANT_S)
 
 
 def _corrected(
@@ -141,7 +162,7 @@ def _corrected(
         )
         law_rps = capacity_rps(part.placement, part.placement.batch_sizes[-1])
         throughput = learned.throughput_corrections.get((stage.name, profile.pool))
-        if cycle.settled:
+        if cycle.demand_known and running.settled:
             throughput = _throughput(part, throughput, law_rps, running.window_s, cycle)
         share = believed(throughput, cycle.now_s)
         corrected = replace(
@@ -150,7 +171,7 @@ def _corrected(
             saturation_rps=share * law_rps if share < 1 - NEGLIGIBLE else None,
         )
         parts.append(replace(part, profile=corrected))
-    modelled = _tail(parts, running, load) if cycle.settled else None
+    modelled = _tail(parts, running, load) if cycle.demand_known and running.settled else None
     latency = learned.latency_corrections.get(stage.name)
     if modelled is not None:
         low, high = LATENCY_FACTORS

@@ -24,11 +24,12 @@ from profiler.stages import (
 )
 
 SMOOTHING = 0.3
-"""Weight of the newest measurement in a service factor: it follows half of a change within two cycles."""
+"""Weight of the newest measurement in a service factor: it follows half of a change within two cycles. The first
+measurement counts in full."""
 PASS_RATIO_TIME_CONSTANT_S = 60.0
 """Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
-FACTOR_BOUNDS = (0.5, 2.0)
-"""Bounds of measured over prior service time. A ratio beyond them has another cause than the service time."""
+FACTOR_BOUNDS = (1e-3, 1e3)
+"""Bounds of measured over prior service time: wide enough for every mistake but one in the unit of a metric."""
 MIN_ITEMS = 30.0
 """Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
@@ -45,13 +46,13 @@ _PRESSURE = (Quantity.LATENCY_P95, Quantity.UTILIZATION, Quantity.QUEUE_DEPTH, Q
 def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: float) -> PipelineProfile:
     """Return the profile of `pipeline`, not yet with corrections of the model; `learned` is `interval_s` seconds old.
 
-    Pass ratios stay as learned while replicas start or stop. A replica that is gone is missing from the sum of its own
-    stage, while part of its items is still in the sums of the other stages. Without a measured end-to-end latency the
-    latency is composed of the latencies of the stages.
+    A pass ratio stays as learned while replicas of its stage, or of a next one, start or stop. A replica that is gone
+    is missing from the sum of its own stage, while part of its items is still in the sums of the other stages. Without
+    a measured end-to-end latency the latency is composed of the latencies of the stages.
     """
     stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
-    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S) if pipeline.settled else 0.0
+    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
     profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight) for stage in stages)
     if pipeline.latency_s is None or isinstance(pipeline.latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
@@ -65,20 +66,27 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
 def composed_latency_s(
     stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]], percentile: float
 ) -> Reading:
-    """Return the end-to-end latency in seconds: the sum of the stages' percentiles along the slowest path.
+    """Return the end-to-end latency in seconds: Σ mean + √Σ(percentile − mean)² along the slowest path.
 
     The 95th percentiles of the stages are used for every `percentile` up to 95, the 99th percentiles above it. The
-    result is absent where the percentile of a stage is. The sum is an estimate, in most cases too high. It may be too
-    low where parallel branches join (an item waits for the slower branch), or where few items take very long.
+    result is absent where the percentile of a stage is. Where a stage has no mean, its percentile takes its place,
+    which makes the result higher. It may be too low where parallel branches join, because an item waits for the slower
+    branch. On independent stages its error is that of `optimizer.model.Composition.RSS`.
     """
     quantity = Quantity.LATENCY_P95 if percentile <= 95 else Quantity.LATENCY_P99
-    until_s: dict[StageName, float] = {}
+    until: dict[StageName, tuple[float, float]] = {}  # mean, and the sum of the squared distances to it
     for stage in stages:
-        own_s = readings[stage.name][quantity]
+        own_s, mean_s = readings[stage.name][quantity], readings[stage.name][Quantity.LATENCY_MEAN]
         if isinstance(own_s, Absence):
             return Absence(reason=own_s.reason, detail=f"{stage.name} {quantity.value}: {own_s.detail}".rstrip(": "))
-        until_s[stage.name] = own_s + max((until_s[name] for name in stage.after), default=0.0)
-    return max(until_s.values())
+        centre_s = own_s if isinstance(mean_s, Absence) else min(mean_s, own_s)
+        before = max((until[name] for name in stage.after), key=_composed, default=(0.0, 0.0))
+        until[stage.name] = before[0] + centre_s, before[1] + (own_s - centre_s) ** 2
+    return max(map(_composed, until.values()))
+
+
+def _composed(parts: tuple[float, float]) -> float:
+    return parts[0] + math.sqrt(parts[1])
 
 
 def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Reading:
@@ -111,9 +119,12 @@ def _stage_profile(
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
     before = learned.pass_ratios.get(stage.name, stage.pass_ratio)
     ratio = before if isinstance(measured, Absence) else measured
-    following = [readings[other.name] for other in pipeline.stages if stage.name in other.after]
-    if any(_falls_behind(other, pipeline.sla.latency_s) for other in following):
+    following = [other for other in pipeline.stages if stage.name in other.after]
+    if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
         ratio = max(before, ratio)
+    if not all(other.settled for other in (stage, *following)):
+        weight = 0.0
+    factors = [learned.service_factors.get((stage.name, placement.pool)) for placement in stage.placements]
     return StageProfile(
         name=stage.name,
         readings=own,
@@ -121,19 +132,32 @@ def _stage_profile(
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
         placements=tuple(
-            _placement_profile(
-                placement, learned.service_factors.get((stage.name, placement.pool), 1.0), stage.window_s
-            )
-            for placement in stage.placements
+            _placement_profile(placement, factor, _shared_factor(factors), stage.window_s)
+            for placement, factor in zip(stage.placements, factors, strict=True)
         ),
     )
 
 
-def _placement_profile(placement: PlacementInput, factor: float, window_s: float) -> PlacementProfile:
-    ratio = _measured_service_ratio(placement, window_s)
+def _shared_factor(factors: Sequence[float | None]) -> float:
+    """Return the factor of a placement that was never measured: the geometric mean of those measured in its stage.
+
+    The numbers of one stage come from one benchmark, so they are likely to be wrong by the same factor.
+    """
+    known = [factor for factor in factors if factor is not None]
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else 1.0
+
+
+def _placement_profile(
+    placement: PlacementInput, learned: float | None, shared: float, window_s: float
+) -> PlacementProfile:
+    """Return the profile of a placement; `learned` is its service factor so far, None if it was never measured."""
+    ratio, factor = _measured_service_ratio(placement, window_s), learned
     if ratio is not None:
         low, high = FACTOR_BOUNDS
-        factor += SMOOTHING * (min(high, max(low, ratio)) - factor)
+        ratio = min(high, max(low, ratio))
+        factor = ratio if factor is None else factor + SMOOTHING * (ratio - factor)
+    measured = factor is not None
+    factor = shared if factor is None else factor
     law = placement.prior.service
     return PlacementProfile(
         pool=placement.pool,
@@ -141,6 +165,7 @@ def _placement_profile(placement: PlacementInput, factor: float, window_s: float
         prior=law,
         service=law.scaled(factor),
         service_factor=factor,
+        measured=measured,
         measured_factor=ratio,
     )
 

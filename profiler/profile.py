@@ -23,7 +23,7 @@ def _learned(profile: PipelineProfile) -> Learned:
     ]
     return Learned(
         pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages},
-        service_factors={key: placement.service_factor for key, placement in placements},
+        service_factors={key: placement.service_factor for key, placement in placements if placement.measured},
         latency_corrections={
             stage.name: stage.latency_correction for stage in profile.stages if stage.latency_correction is not None
         },
@@ -32,4 +32,5 @@ def _learned(profile: PipelineProfile) -> Learned:
             for key, placement in placements
             if placement.throughput_correction is not None
         },
+        overhead_s=profile.overhead_s,
     )

@@ -37,7 +37,10 @@ class PlacementInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageInput:
-    """An observed stage. `pass_ratio` is as declared. The samples of its placements are averages over `window_s`."""
+    """An observed stage. `pass_ratio` is as declared. The samples of its placements are averages over `window_s`.
+
+    `settled` says that no replica of it started or stopped within the window of the samples.
+    """
 
     name: StageName
     after: tuple[StageName, ...]
@@ -45,6 +48,7 @@ class StageInput:
     routing: Routing
     window_s: float
     placements: tuple[PlacementInput, ...]
+    settled: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +56,13 @@ class PipelineInput:
     """An observed pipeline, with its stages in topological order.
 
     `latency_s` is the result of the user's `sla.query`, None without a query. `demand` is the observed demand, None
-    while it is missing. `settled` says that no replica started or stopped within the window of the samples.
+    while it is missing.
     """
 
     stages: tuple[StageInput, ...]
     sla: Sla
     latency_s: Reading | None
     demand: Demand | None
-    settled: bool
 
 
 class LatencySource(Enum):
@@ -88,14 +91,16 @@ class Correction:
 class Learned:
     """What measurements have shown about a pipeline. Every profile starts from it and returns it updated.
 
-    `pass_ratios` and `service_factors` (measured over prior service time) are smoothed. `latency_corrections` and
-    `throughput_corrections` correct the model; a stage or placement that was never compared with the model has none.
+    `pass_ratios` and `service_factors` (measured over prior service time) are smoothed; a placement that was never
+    measured has no factor. `latency_corrections` and `throughput_corrections` correct the model; a stage or placement
+    that was never compared with the model has none. `overhead_s` is the time of an item that no stage accounts for.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
     service_factors: Mapping[PlacementKey, float] = field(default_factory=dict)
     latency_corrections: Mapping[StageName, Correction] = field(default_factory=dict)
     throughput_corrections: Mapping[PlacementKey, Correction] = field(default_factory=dict)
+    overhead_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +108,8 @@ class PlacementProfile:
     """A stage on one pool: readings, and the corrected service law.
 
     `prior` is the declared service law, and `service` is `prior` times `service_factor`: the measured over the declared
-    mean service time, smoothed and bounded. `measured_factor` is the newest measured ratio, None without enough
+    mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is
+    then that of the stage's other placements. `measured_factor` is the newest measured ratio, None without enough
     traffic. `saturation_rps` is the throughput of one replica under overload, in items per second, None where it is
     what `service` implies. `throughput_correction` is the observed over the implied throughput, None where no lower one
     was observed.
@@ -114,6 +120,7 @@ class PlacementProfile:
     prior: ServiceLaw
     service: ServiceLaw
     service_factor: float
+    measured: bool = True
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None
@@ -145,10 +152,12 @@ class StageProfile:
 class PipelineProfile:
     """The profile of a pipeline: its stages and its end-to-end latency in seconds, at the percentile of the SLA.
 
-    `bottleneck` is the stage with the highest pressure, None where no pressure is known.
+    `bottleneck` is the stage with the highest pressure, None where no pressure is known. `overhead_s` is the time at
+    the percentile that no stage accounts for, smoothed; None until it was measured.
     """
 
     stages: tuple[StageProfile, ...]
     bottleneck: StageName | None
     latency_s: Reading
     latency_source: LatencySource
+    overhead_s: float | None = None

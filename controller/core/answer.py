@@ -97,22 +97,19 @@ def _memory(
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
-    learned = assessment.learned
     return PipelineMemory(
         demand=assessment.demand.demand,
         samples=assessment.demand.samples,
-        service_factors=learned.service_factors,
-        pass_ratios=learned.pass_ratios,
-        latency_corrections=learned.latency_corrections,
-        throughput_corrections=learned.throughput_corrections,
+        learned=assessment.learned,
         rules=assessment.rules.memories,
         batches=batches,
-        moved_at_s=assessment.moved_at_s,
+        stages_moved_at_s=assessment.stages_moved_at_s,
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
         admissible=admissible,
+        feedback=aim.feedback,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from controller.core.codec import InvalidRecord, decode, encode
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.kube.gateway import Json
+from profiler.stages import Learned
 
 _VERSION = 1
 
@@ -32,10 +33,12 @@ def memory_from(document: Json | None) -> PipelineMemory:
         return PipelineMemory()
     if document.get("version") != _VERSION:
         raise InvalidRecord(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}")
-    # A document of an earlier release has fewer fields.
+    # A document of an earlier release has fewer fields, or has what was learned among the others.
     nothing = encode(PipelineMemory())
     assert isinstance(nothing, dict)
     stored = {field.name: document.get(field.name, nothing[field.name]) for field in fields(PipelineMemory)}
+    if "learned" not in document:
+        stored["learned"] = {field.name: document[field.name] for field in fields(Learned) if field.name in document}
     return decode(PipelineMemory, stored, "status.memory")
 
 
@@ -50,12 +53,18 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
     of the demand would have been written. A correction that has not changed is not written either, so its age is
     unknown and counts from now.
     """
+    learned = memory.learned
     memory = replace(
         memory,
-        latency_corrections={name: replace(c, learned_at_s=now_s) for name, c in memory.latency_corrections.items()},
-        throughput_corrections={
-            key: replace(c, learned_at_s=now_s) for key, c in memory.throughput_corrections.items()
-        },
+        learned=replace(
+            learned,
+            latency_corrections={
+                name: replace(c, learned_at_s=now_s) for name, c in learned.latency_corrections.items()
+            },
+            throughput_corrections={
+                key: replace(c, learned_at_s=now_s) for key, c in learned.throughput_corrections.items()
+            },
+        ),
     )
     if not memory.samples or memory.demand is None:
         return memory

@@ -119,9 +119,7 @@ def rows(load: str, found: list[Outcome]) -> Iterator[tuple[str, ...]]:
 @click.option("--seeds", default="1", help="comma-separated")
 @click.option("--jobs", type=click.IntRange(min=1), default=2)
 @click.option("--json", "document", type=click.Path(path_type=Path), help="also write the results here")
-def main(
-    loads: tuple[str, ...], chosen: tuple[str, ...], seeds: str, jobs: int, document: Path | None
-) -> None:
+def main(loads: tuple[str, ...], chosen: tuple[str, ...], seeds: str, jobs: int, document: Path | None) -> None:
     """Print, for every load and case, the windows within the SLA and the cost."""
     page = Page()
     found: list[Outcome] = []

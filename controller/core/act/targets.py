@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
+from controller.core.state.carry_over import FeedbackMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
@@ -25,7 +27,7 @@ class Aim:
     `planned` is the plan alone, and `wanted` the plan with the floors of rules. `final` is what the pipeline aims for
     without step limits, and `target` what it aims for in this cycle. Each lists every placement. `reasons` has the
     reason for each placement whose target differs from the current replicas. `follows_plan` is false where the current
-    replicas are good enough.
+    replicas are good enough. `feedback` is the capacity beyond the plan while the measured latency misses the SLA.
     """
 
     target: Mapping[PlacementKey, int]
@@ -35,14 +37,22 @@ class Aim:
     holds: tuple[Hold, ...]
     reasons: Mapping[PlacementKey, ChangeReason]
     follows_plan: bool
+    feedback: FeedbackMemory
 
 
 def _aim(
-    assessment: Assessment, fleet: FleetPlan, pools: Mapping[PoolName, PoolState], policy: Policy, *, pressed: bool
+    assessment: Assessment,
+    fleet: FleetPlan,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    now_s: float,
+    *,
+    pressed: bool,
 ) -> Aim:
     """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
     plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
     holds: list[Hold] = []
+    rules = assessment.rules.floors()
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     follows_plan = (
@@ -61,7 +71,16 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    final = _lifted(assessment, final, pools)
+    feedback = close_loop(
+        assessment,
+        plan,
+        lambda least: _stage_totals(assessment, _lifted(assessment, planned, pools, _highest(rules, least))),
+        now_s,
+    )
+    boosts = floors(feedback.memory, plan)
+    final = _lifted(assessment, final, pools, _highest(rules, boosts))
+    if feedback.hold is not None:
+        holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
     if late(assessment) and not pressed and kept != final:
         final = kept
@@ -77,7 +96,7 @@ def _aim(
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
-    wanted = _lifted(assessment, planned, pools)
+    wanted = _lifted(assessment, planned, pools, _highest(rules, boosts))
     replaced = (
         {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
     )
@@ -92,11 +111,28 @@ def _aim(
         planned=planned,
         holds=tuple(holds),
         reasons={
-            **_reasons(assessment, target, planned),
+            **_reasons(assessment, target, planned, boosts),
             **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if assessment.current[key] < count},
         },
         follows_plan=follows_plan,
+        feedback=feedback.memory,
     )
+
+
+def _highest(*floors_of: Mapping[StageName, int]) -> Mapping[StageName, int]:
+    """Return the highest floor of every stage that has one."""
+    highest: dict[StageName, int] = {}
+    for floors_ in floors_of:
+        for stage, floor in floors_.items():
+            highest[stage] = max(floor, highest.get(stage, 0))
+    return highest
+
+
+def _stage_totals(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Mapping[StageName, int]:
+    return {
+        stage.name: sum(replicas[(stage.name, placement.pool)] for placement in stage.placements)
+        for stage in assessment.spec.stages
+    }
 
 
 def late(assessment: Assessment) -> bool:
@@ -183,9 +219,12 @@ def _keep(assessment: Assessment, key: PlacementKey) -> int:
 
 
 def _lifted(
-    assessment: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+    assessment: Assessment,
+    replicas: Mapping[PlacementKey, int],
+    pools: Mapping[PoolName, PoolState],
+    least: Mapping[StageName, int],
 ) -> dict[PlacementKey, int]:
-    """Return `replicas` raised to the floors of the rules, as far as bounds and the pipeline's budget allow.
+    """Return `replicas` raised to the floors `least` of stages, as far as bounds and the pipeline's budget allow.
 
     Replicas that run already are kept first. Then replicas are added on pools in use, then on the other pools. Each
     time the order of the placements applies.
@@ -197,9 +236,7 @@ def _lifted(
         for key, placement in assessment.spec.placements().items()
     )
     for stage in assessment.spec.stages:
-        missing = assessment.rules.floors().get(stage.name, 0) - sum(
-            lifted[(stage.name, placement.pool)] for placement in stage.placements
-        )
+        missing = least.get(stage.name, 0) - sum(lifted[(stage.name, placement.pool)] for placement in stage.placements)
         for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
             added = max(0, min(missing, affordable))
@@ -297,7 +334,10 @@ def _step(policy: StepPolicy, replicas: int) -> int:
 
 
 def _reasons(
-    assessment: Assessment, target: Mapping[PlacementKey, int], planned: Mapping[PlacementKey, int]
+    assessment: Assessment,
+    target: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    boosts: Mapping[StageName, int],
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
     before = assessment.state.memory.demand
@@ -319,7 +359,8 @@ def _reasons(
             elif assessment.demand_missing and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
-                reasons[key] = ChangeReason.RULE
+                ruled = assessment.rules.floors().get(stage.name, 0) >= boosts.get(stage.name, 0)
+                reasons[key] = ChangeReason.RULE if ruled else ChangeReason.MEASURED_MISS
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS
             elif then > now and not rises and any(planned[other] < assessment.current[other] for other in keys):
@@ -342,7 +383,9 @@ def find_aims(
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     shortage = ledger.shortage()
     aims = {
-        assessment.key: _aim(assessment, fleet, snapshot.pools, policy, pressed=shortage.affects(assessment))
+        assessment.key: _aim(
+            assessment, fleet, snapshot.pools, policy, snapshot.now_s, pressed=shortage.affects(assessment)
+        )
         for assessment in assessments
     }
     for assessment in assessments:
@@ -351,5 +394,5 @@ def find_aims(
     shortage = ledger.shortage()
     for assessment in assessments:
         if assessment.acting and shortage.affects(assessment):
-            aims[assessment.key] = _aim(assessment, fleet, snapshot.pools, policy, pressed=True)
+            aims[assessment.key] = _aim(assessment, fleet, snapshot.pools, policy, snapshot.now_s, pressed=True)
     return aims

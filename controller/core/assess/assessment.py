@@ -1,5 +1,6 @@
 """Assesses each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -51,7 +52,7 @@ class Assessment:
     `pipeline` is the optimizer's input, at `planned_demand`. `current` has the desired replicas of every placement, 0
     where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
     `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
-    get now. `moved_at_s` is when replicas last started or stopped.
+    get now. `stages_moved_at_s` is when replicas of each stage last started or stopped.
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
@@ -63,7 +64,7 @@ class Assessment:
     learned: Learned
     demand: DemandState
     pipeline: Pipeline
-    moved_at_s: float | None
+    stages_moved_at_s: Mapping[StageName, float]
     rules: RuleResults
     current: Mapping[PlacementKey, int]
     at_most: Mapping[PlacementKey, int]
@@ -144,10 +145,13 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
     """Return the assessment of the pipeline `state` at the time of `snapshot`."""
     spec, now_s = state.spec, snapshot.now_s
     # While replicas start or stop, rates over a window are not yet those of all replicas.
-    moved_at_s = state.memory.moved_at_s if state.settled() else now_s
+    stages_moved_at_s = {
+        **state.memory.stages_moved_at_s,
+        **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
+    }
     demand = stabilised_demand(state, now_s, policy.interval_s)
     profile, learned = profile_pipeline(
-        _profiler_input(state, demand, moved_at_s, now_s),
+        _profiler_input(state, demand, stages_moved_at_s, now_s),
         state.memory.learned,
         now_s=now_s,
         interval_s=policy.interval_s,
@@ -185,7 +189,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         learned=learned,
         demand=demand,
         pipeline=pipeline,
-        moved_at_s=moved_at_s,
+        stages_moved_at_s=stages_moved_at_s,
         rules=evaluate_rules(state, profile, snapshot.pools, now_s),
         current=current,
         at_most=at_most,
@@ -241,9 +245,10 @@ def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
     return {key: target.leaving for key, target in state.found() if target.leaving}
 
 
-def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float | None, now_s: float) -> PipelineInput:
+def _profiler_input(
+    state: PipelineState, demand: DemandState, stages_moved_at_s: Mapping[StageName, float], now_s: float
+) -> PipelineInput:
     spec, batches = state.spec, state.memory.batches
-    window_s = max(stage.metrics_window_s for stage in spec.stages)
     return PipelineInput(
         stages=tuple(
             StageInput(
@@ -252,6 +257,7 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
                 pass_ratio=stage.pass_ratio,
                 routing=stage.routing,
                 window_s=stage.metrics_window_s,
+                settled=stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s,
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,
@@ -267,7 +273,6 @@ def _profiler_input(state: PipelineState, demand: DemandState, moved_at_s: float
         sla=spec.sla,
         latency_s=state.latency_s,
         demand=None if isinstance(demand.observed, Absence) else optimizer_demand(spec, demand.observed),
-        settled=moved_at_s is None or moved_at_s < now_s - window_s,
     )
 
 

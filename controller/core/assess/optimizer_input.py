@@ -10,6 +10,9 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, P
 from optimizer.model import Demand, Pipeline, Placement, Pool, Sla, Stage
 from profiler.stages import GRAIN, PipelineProfile, PlacementProfile, StageProfile, to_grain
 
+NEGLIGIBLE_OVERHEAD = 0.05
+LEAST_SHARE = 0.05
+"""The share of the SLA that the stages keep at least: an SLA of zero would be no problem to solve."""
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
 
@@ -41,18 +44,33 @@ def optimizer_pipeline(
 
     The measurements in `profile`, rounded to the grain, replace priors and correct the model; None: the priors are
     used. `current` has the present replicas. `at_most` lowers the declared bounds where a pool cannot deliver.
-    `latency_headroom` is the share of the SLA that the plan leaves unused.
+    `latency_headroom` is the share of the SLA that the plan leaves unused, beside the measured time outside the stages.
     """
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
         stages=tuple(_stage(stage, profiles.get(stage.name), current, at_most) for stage in spec.stages),
         demand=optimizer_demand(spec, demand),
-        sla=Sla(latency_s=spec.sla.latency_s * (1 - latency_headroom), percentile=spec.sla.percentile),
+        sla=Sla(
+            latency_s=stages_sla_s(spec, profile) * (1 - latency_headroom),
+            percentile=spec.sla.percentile,
+        ),
         budget_per_hour=spec.budget_per_hour,
         priority=spec.priority,
         max_wer=spec.max_wer,
     )
+
+
+def stages_sla_s(spec: PipelineSpec, profile: PipelineProfile | None) -> float:
+    """Return how much of the SLA (s) the measured time outside the stages leaves to them.
+
+    A measured overhead below `NEGLIGIBLE_OVERHEAD` of the SLA is within the error of the measurement.
+    """
+    sla_s = spec.sla.latency_s
+    overhead_s = 0.0 if profile is None or profile.overhead_s is None else profile.overhead_s
+    if overhead_s < NEGLIGIBLE_OVERHEAD * sla_s:
+        return sla_s
+    return sla_s * to_grain(max(LEAST_SHARE, 1 - overhead_s / sla_s))
 
 
 def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:

@@ -1,8 +1,11 @@
 """Texts for the details of holds and failures: the object that they are about, and the cause."""
 
+from collections.abc import Iterable
+
+from controller.core.messages.phrases import duration
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
-from optimizer.model import PoolName
+from optimizer.model import PoolName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
@@ -37,6 +40,22 @@ def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str
 def invalid_demand(value: float) -> str:
     """Return the text about a demand that cannot be used because of its value."""
     return f"demand.query returned {value!r}: must be from 0 to {ABSURD:g}"
+
+
+def no_room_for_step(sla: Sla, latency_s: float) -> str:
+    """Return the text about a stage that gets no replica although the measured latency exceeds the SLA."""
+    return f"{_measured(sla, latency_s)}; budget, pools and replicas.max leave no room for another replica"
+
+
+def unexplained(sla: Sla, latency_s: float, overhead_s: float, tried: Iterable[StageName]) -> str:
+    """Return the text about a miss of the SLA that more replicas do not mend; `tried` are stages where they did not."""
+    words = f"{_measured(sla, latency_s)}; {duration(overhead_s)} of it are outside the stages"
+    names = ", ".join(tried)
+    return f"{words}; more replicas of {names} did not lower it" if names else words
+
+
+def _measured(sla: Sla, latency_s: float) -> str:
+    return f"measured p{sla.percentile:g} {duration(latency_s)} of {duration(sla.latency_s)}"
 
 
 def pending(replica: PendingReplica) -> str:

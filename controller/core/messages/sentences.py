@@ -35,12 +35,15 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; current replicas are kept",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
+    HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
+    HoldReason.UNEXPLAINED: "the SLA is missed although every stage is as fast as planned; no replica is added",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
 """The reasons for which plans leave out a placement, the most severe first."""
 CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
+    ChangeReason.MEASURED_MISS: "measured latency exceeds the SLA",
     ChangeReason.COST: "lower cost",
     ChangeReason.RULE: "threshold rule",
     ChangeReason.BUDGET: "above the budget",

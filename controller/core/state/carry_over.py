@@ -13,6 +13,8 @@ from profiler.stages import Correction, Learned
 FURTHEST_S = 5e10
 """No time is further than this from the epoch, so that every time can be written as a date. Virtual time may be
 negative."""
+MOST_BOOST = 100.0
+"""The largest factor of a stage's planned replicas that a measured miss of the SLA may lead to."""
 LARGEST_BATCH = 1024
 """The largest batch that a resource may declare."""
 
@@ -106,46 +108,79 @@ class PlacementFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackStep:
+    """A step of capacity under observation: it must lower the latency, `before_s` at `at_s`, or is taken back.
+
+    `boost_before` is the boost of its stage before the step.
+    """
+
+    stage: StageName
+    at_s: float
+    before_s: float
+    boost_before: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackMemory:
+    """The capacity beyond the plan that a measured miss of the SLA has led to (`controller.core.act.feedback`).
+
+    `boosts` has the factor of each stage's planned replicas, above 1. `misses` counts the last cycles in which the
+    measured latency exceeded the SLA. `step` is under observation, None: no step is. `useless_until_s` has the stages
+    for which a step was taken back, and until when no other is made. `room_since_s` is since when the latency has been
+    so low that capacity may be given back.
+    """
+
+    boosts: Mapping[StageName, float] = field(default_factory=dict)
+    misses: int = 0
+    step: FeedbackStep | None = None
+    useless_until_s: Mapping[StageName, float] = field(default_factory=dict)
+    room_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
+        for stage, boost in self.boosts.items():
+            require(1 < boost <= MOST_BOOST, f"feedback boosts {stage}", boost, f"must be in (1, {MOST_BOOST:g}]")
+        require(0 <= self.misses <= 1_000_000_000, "feedback misses", self.misses, "must be 0 to 1e9")
+        _require_time(self.room_since_s, "feedback room_since_s")
+        for stage, until_s in self.useless_until_s.items():
+            _require_time(until_s, f"feedback useless_until_s {stage}")
+        if (step := self.step) is not None:
+            _require_time(step.at_s, "feedback step at_s")
+            _require_load(step.before_s, "feedback step before_s")
+            boost = step.boost_before
+            require(1 <= boost <= MOST_BOOST, "feedback boost_before", boost, f"must be in [1, {MOST_BOOST:g}]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
     """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
     `demand`: the demand that the last cycle planned for, stabilized.
     `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
-    `service_factors`, `pass_ratios`, `latency_corrections`, `throughput_corrections`: what the profiler has learned.
+    `learned`: what the profiler has learned.
     `rules`: the state of the threshold rules, by stage and name.
     `batches`: the batch limits of the last plan that was followed.
-    `moved_at_s`: when replicas last started or stopped.
+    `stages_moved_at_s`: when replicas of each stage last started or stopped.
     `excess_excused_until_s`: until then, spend above the cap is no violation, but it may not rise.
     `conflicts`: the changes by other controllers, by placement.
     `metrics_lost`: set while the demand is missing.
     `failures`: the placements that fail although their pool delivers.
     `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
+    `feedback`: the capacity beyond the plan that a measured miss of the SLA has led to.
     """
 
     demand: float | None = None
     samples: tuple[DemandSample, ...] = ()
-    service_factors: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
-    pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
-    latency_corrections: Mapping[StageName, Correction] = field(default_factory=dict)
-    throughput_corrections: Mapping[tuple[StageName, PoolName], Correction] = field(default_factory=dict)
+    learned: Learned = field(default_factory=Learned)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
-    moved_at_s: float | None = None
+    stages_moved_at_s: Mapping[StageName, float] = field(default_factory=dict)
     excess_excused_until_s: float | None = None
     conflicts: Mapping[tuple[StageName, PoolName], Conflict] = field(default_factory=dict)
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
-
-    @property
-    def learned(self) -> Learned:
-        """Return what the profiler has learned, from the four fields in which it is stored."""
-        return Learned(
-            pass_ratios=self.pass_ratios,
-            service_factors=self.service_factors,
-            latency_corrections=self.latency_corrections,
-            throughput_corrections=self.throughput_corrections,
-        )
+    feedback: FeedbackMemory = field(default_factory=FeedbackMemory)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -160,23 +195,29 @@ class PipelineMemory:
             _require_time(loss.since_s, "metrics_lost since_s")
             _require_load(loss.demand, "metrics_lost demand")
             _require_load(loss.growth_per_minute, "metrics_lost growth_per_minute")
-        _require_time(self.moved_at_s, "moved_at_s")
+        for stage, moved_at_s in self.stages_moved_at_s.items():
+            _require_time(moved_at_s, f"stages_moved_at_s {stage}")
         _require_time(self.excess_excused_until_s, "excess_excused_until_s")
-        low, high = FACTOR_BOUNDS
-        for name, factor in self.service_factors.items():
-            require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
-        for stage, ratio in self.pass_ratios.items():
-            require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+        _require_learned(self.learned)
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
-        for stage, correction in self.latency_corrections.items():
-            _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
-        for key, correction in self.throughput_corrections.items():
-            _require_sane(correction, THROUGHPUT_FACTORS, f"throughput_corrections {key}")
+
+
+def _require_learned(learned: Learned) -> None:
+    low, high = FACTOR_BOUNDS
+    for name, factor in learned.service_factors.items():
+        require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
+    for stage, ratio in learned.pass_ratios.items():
+        require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+    for stage, correction in learned.latency_corrections.items():
+        _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
+    for key, correction in learned.throughput_corrections.items():
+        _require_sane(correction, THROUGHPUT_FACTORS, f"throughput_corrections {key}")
+    _require_load(learned.overhead_s, "overhead_s")
 
 
 def _require_load(load: float | None, where: str) -> None:

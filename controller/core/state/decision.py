@@ -44,6 +44,8 @@ class HoldReason(Enum):
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
     SLA_MISSED = "SLAMissed"
+    OVERHEAD = "Overhead"
+    UNEXPLAINED = "Unexplained"
 
 
 class ChangeReason(Enum):
@@ -51,6 +53,8 @@ class ChangeReason(Enum):
 
     DEMAND = "Demand"
     SLA = "Sla"
+    MEASURED_MISS = "MeasuredMiss"
+    """The measured latency exceeds the SLA, although the plan is predicted to meet it."""
     COST = "Cost"
     RULE = "Rule"
     BUDGET = "Budget"

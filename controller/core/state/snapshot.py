@@ -133,10 +133,12 @@ class PipelineState:
         """Yield the placements whose workload exists, with its state."""
         return ((key, target) for key, target in self.targets.items() if isinstance(target, TargetState))
 
-    def settled(self) -> bool:
-        """Return whether no replica is starting or stopping."""
+    def settled(self, stage: StageName | None = None) -> bool:
+        """Return whether no replica of `stage` is starting or stopping; None: of the pipeline."""
         return all(
-            not target.terminating and target.ready == target.existing == target.desired for _, target in self.found()
+            not target.terminating and target.ready == target.existing == target.desired
+            for key, target in self.found()
+            if stage is None or key[0] == stage
         )
 
     def ready(self, stage: StageName, pool: PoolName) -> int:

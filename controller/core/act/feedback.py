@@ -1,0 +1,186 @@
+"""Closes the loop on the measured latency: steps of capacity beyond the plan while the SLA is missed.
+
+The plan follows a model of the stages, and the model may be wrong. A measured miss of the SLA that persists leads to
+more replicas at the stage whose measured latency most exceeds its share of the plan, whatever the model says. A step
+that does not lower the latency is taken back, and what is missed is named: a slow gateway must not empty the budget.
+What was added is given back in small steps once there has been room for long.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from controller.core.assess.assessment import Assessment
+from controller.core.messages import details
+from controller.core.state.carry_over import MOST_BOOST, FeedbackMemory, FeedbackStep
+from controller.core.state.decision import Hold, HoldReason
+from controller.core.state.spec import StageSpec
+from optimizer.model import StageName
+from optimizer.plan import PipelinePlan
+from profiler.samples import Absence, Quantity
+
+PATIENCE = 2
+"""How many cycles in a row must miss the SLA before a step."""
+STEP = 0.25
+"""The share of a stage's replicas that a step adds."""
+WINDOWS = 3
+"""How many windows of the stage's metrics a step has, after its start-up, to lower the latency."""
+LOWERED = 0.05
+"""The share by which the latency must fall for a step to count as useful. A percentile varies by a few percent."""
+USELESS_S = 1800.0
+"""How long no other step is made at a stage where one was taken back."""
+ROOM = 0.8
+"""Capacity is given back while the latency is below this share of the SLA."""
+GIVE_BACK_S = 600.0
+"""How long there must have been room before capacity is given back, and how long until the next such step."""
+
+Attainable = Callable[[Mapping[StageName, int]], Mapping[StageName, int]]
+"""Returns the replicas of each stage that bounds, pools and budget allow for given floors of replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """The state for the next cycle, and why no capacity is added although the SLA is missed (None: no such reason)."""
+
+    memory: FeedbackMemory
+    hold: Hold | None = None
+
+
+def floors(memory: FeedbackMemory, plan: PipelinePlan) -> Mapping[StageName, int]:
+    """Return the least replicas of the stages that have capacity beyond the plan."""
+    return {stage: math.ceil(boost * _planned(plan, stage) - 1e-9) for stage, boost in memory.boosts.items()}
+
+
+def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainable, now_s: float) -> Feedback:
+    """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`."""
+    before, latency_s = assessment.state.memory.feedback, assessment.profile.latency_s
+    names = {stage.name for stage in assessment.spec.stages}
+    memory = replace(
+        before,
+        boosts={stage: boost for stage, boost in before.boosts.items() if stage in names},
+        useless_until_s={stage: t for stage, t in before.useless_until_s.items() if t > now_s and stage in names},
+        step=before.step if before.step is not None and before.step.stage in names else None,
+    )
+    if not assessment.acting or assessment.demand_missing or isinstance(latency_s, Absence):
+        return Feedback(memory=memory)
+    sla_s = assessment.spec.sla.latency_s
+    memory = _judged(memory, assessment, latency_s, now_s)
+    if latency_s <= sla_s:
+        memory = replace(memory, misses=0)
+        return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
+    memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
+    if memory.misses < PATIENCE or memory.step is not None or not plan.feasible or _grows(assessment, plan):
+        return Feedback(memory=memory)
+    return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
+
+
+def _planned(plan: PipelinePlan, stage: StageName) -> int:
+    return sum(placement.replicas for own in plan.stages if own.name == stage for placement in own.placements)
+
+
+def _current(assessment: Assessment, stage: StageName) -> int:
+    return sum(count for key, count in assessment.current.items() if key[0] == stage)
+
+
+def _grows(assessment: Assessment, plan: PipelinePlan) -> bool:
+    """Whether the plan itself adds replicas now."""
+    return any(_planned(plan, own.name) > _current(assessment, own.name) for own in plan.stages)
+
+
+def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, now_s: float) -> FeedbackMemory:
+    """Return the memory after the step under observation has lowered the latency, or has had its time."""
+    step = memory.step
+    if step is None:
+        return memory
+    if now_s < step.at_s + _trial_s(assessment, step.stage):
+        return memory
+    if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
+        return replace(memory, step=None)
+    boosts = {stage: boost for stage, boost in memory.boosts.items() if stage != step.stage}
+    if step.boost_before > 1:
+        boosts[step.stage] = step.boost_before
+    return replace(
+        memory,
+        boosts=boosts,
+        step=None,
+        useless_until_s={**memory.useless_until_s, step.stage: now_s + USELESS_S},
+    )
+
+
+def _trial_s(assessment: Assessment, name: StageName) -> float:
+    stage = next(own for own in assessment.spec.stages if own.name == name)
+    return max(placement.startup_s for placement in stage.placements) + WINDOWS * stage.metrics_window_s
+
+
+def _given_back(
+    memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
+) -> FeedbackMemory:
+    """Return the memory with less capacity beyond the plan, where the latency has left room for long."""
+    if not memory.boosts or latency_s > ROOM * assessment.spec.sla.latency_s:
+        return replace(memory, room_since_s=None)
+    since_s = now_s if memory.room_since_s is None else min(now_s, memory.room_since_s)
+    if now_s - since_s < GIVE_BACK_S:
+        return replace(memory, room_since_s=since_s)
+    stage = min(memory.boosts, key=lambda name: (_excess(assessment, plan, name), name))
+    boost, planned = 1 + (memory.boosts[stage] - 1) / 2, _planned(plan, stage)
+    boosts = {**memory.boosts, stage: boost}
+    if (boost - 1) * planned < 0.5:
+        del boosts[stage]
+    return replace(memory, boosts=boosts, room_since_s=now_s)
+
+
+def _excess(assessment: Assessment, plan: PipelinePlan, name: StageName) -> float:
+    """Return the measured 95th percentile of a stage over its latency in the plan; 0 where one is not known."""
+    profile = next(own for own in assessment.profile.stages if own.name == name)
+    measured_s = profile.readings.get(Quantity.LATENCY_P95)
+    share_s = next((own.latency_s for own in plan.stages if own.name == name), None)
+    if measured_s is None or isinstance(measured_s, Absence) or not share_s:
+        return 0.0
+    return measured_s / share_s
+
+
+def _stepped(
+    memory: FeedbackMemory,
+    assessment: Assessment,
+    plan: PipelinePlan,
+    attainable: Attainable,
+    latency_s: float,
+    now_s: float,
+) -> Feedback:
+    """Return the feedback with a step at the stage whose latency most exceeds its share, or with what prevents it."""
+    excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
+    ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
+    useful = [name for name in ranked if name not in memory.useless_until_s]
+    if not useful:
+        return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
+    name = useful[0]
+    stage = next(own for own in assessment.spec.stages if own.name == name)
+    if _moving(assessment, stage, now_s):
+        return Feedback(memory=memory)
+    planned, current = max(1, _planned(plan, name)), _current(assessment, name)
+    total = max(planned, current)
+    total += max(1, math.ceil(STEP * total))
+    reached = attainable({**floors(memory, plan), name: total})[name]
+    if reached <= current:
+        detail = details.no_room_for_step(assessment.spec.sla, latency_s)
+        return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
+    before = memory.boosts.get(name, 1.0)
+    boost = min(MOST_BOOST, reached / planned)
+    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, boost_before=before)
+    boosts = {**memory.boosts, name: boost} if boost > 1 else memory.boosts
+    return Feedback(memory=replace(memory, boosts=boosts, step=step))
+
+
+def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:
+    """Whether replicas of the stage started or stopped within the window of its metrics."""
+    moved_at_s = assessment.stages_moved_at_s.get(stage.name)
+    return moved_at_s is not None and moved_at_s >= now_s - stage.metrics_window_s
+
+
+def _unexplained(memory: FeedbackMemory, assessment: Assessment, latency_s: float) -> Hold:
+    """Return why the SLA is missed although no stage can be helped by more replicas."""
+    overhead_s = assessment.profile.overhead_s or 0.0
+    excess_s = latency_s - assessment.spec.sla.latency_s
+    reason = HoldReason.OVERHEAD if overhead_s >= excess_s else HoldReason.UNEXPLAINED
+    detail = details.unexplained(assessment.spec.sla, latency_s, overhead_s, sorted(memory.useless_until_s))
+    return Hold(reason=reason, detail=detail)
