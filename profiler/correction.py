@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, Routing, StageName
-from profiler.estimate import FACTOR_BOUNDS, composed_latency_s
+from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
 from profiler.samples import Absence, Quantity, sane
 from profiler.stages import (
     Correction,
@@ -175,8 +175,8 @@ def _corrected(
     latency = learned.latency_corrections.get(stage.name)
     if modelled is not None:
         low, high = LATENCY_FACTORS
-        ratio = min(high, max(low, modelled.ratio))
         before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, cycle.now_s)
+        ratio = min(high, max(low, min(before * MOST_CHANGE, max(before / MOST_CHANGE, modelled.ratio))))
         smoothed = _towards(ratio, before, cycle.interval_s, LATENCY_TIME_CONSTANT_S)
         relieved = _towards(smoothed, believed(latency, cycle.now_s), cycle.interval_s, RELIEF_TIME_CONSTANT_S)
         latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=cycle.now_s)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
-from controller.core.state.carry_over import MOST_BOOST, FeedbackMemory, FeedbackStep
+from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.spec import StageSpec
 from optimizer.model import StageName
@@ -46,9 +46,12 @@ class Feedback:
     hold: Hold | None = None
 
 
-def floors(memory: FeedbackMemory, plan: PipelinePlan) -> Mapping[StageName, int]:
-    """Return the least replicas of the stages that have capacity beyond the plan."""
-    return {stage: math.ceil(boost * _planned(plan, stage) - 1e-9) for stage, boost in memory.boosts.items()}
+def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
+    """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
+
+    A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
+    """
+    return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
 
 
 def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainable, now_s: float) -> Feedback:
@@ -57,11 +60,11 @@ def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainabl
     names = {stage.name for stage in assessment.spec.stages}
     memory = replace(
         before,
-        boosts={stage: boost for stage, boost in before.boosts.items() if stage in names},
+        floors={stage: floor for stage, floor in before.floors.items() if stage in names},
         useless_until_s={stage: t for stage, t in before.useless_until_s.items() if t > now_s and stage in names},
         step=before.step if before.step is not None and before.step.stage in names else None,
     )
-    if not assessment.acting or assessment.demand_missing or isinstance(latency_s, Absence):
+    if not assessment.acting or assessment.planned_demand <= 0 or isinstance(latency_s, Absence):
         return Feedback(memory=memory)
     sla_s = assessment.spec.sla.latency_s
     memory = _judged(memory, assessment, latency_s, now_s)
@@ -96,12 +99,12 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
         return memory
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
         return replace(memory, step=None)
-    boosts = {stage: boost for stage, boost in memory.boosts.items() if stage != step.stage}
-    if step.boost_before > 1:
-        boosts[step.stage] = step.boost_before
+    kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
+    if step.floor_before is not None:
+        kept[step.stage] = step.floor_before
     return replace(
         memory,
-        boosts=boosts,
+        floors=kept,
         step=None,
         useless_until_s={**memory.useless_until_s, step.stage: now_s + USELESS_S},
     )
@@ -116,17 +119,18 @@ def _given_back(
     memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
 ) -> FeedbackMemory:
     """Return the memory with less capacity beyond the plan, where the latency has left room for long."""
-    if not memory.boosts or latency_s > ROOM * assessment.spec.sla.latency_s:
+    if not memory.floors or latency_s > ROOM * assessment.spec.sla.latency_s:
         return replace(memory, room_since_s=None)
     since_s = now_s if memory.room_since_s is None else min(now_s, memory.room_since_s)
     if now_s - since_s < GIVE_BACK_S:
         return replace(memory, room_since_s=since_s)
-    stage = min(memory.boosts, key=lambda name: (_excess(assessment, plan, name), name))
-    boost, planned = 1 + (memory.boosts[stage] - 1) / 2, _planned(plan, stage)
-    boosts = {**memory.boosts, stage: boost}
-    if (boost - 1) * planned < 0.5:
-        del boosts[stage]
-    return replace(memory, boosts=boosts, room_since_s=now_s)
+    demand = assessment.planned_demand
+    stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
+    beyond = floors(memory, demand)[stage] - _planned(plan, stage)
+    lower = {name: floor for name, floor in memory.floors.items() if name != stage}
+    if beyond > 1 and demand > 0:
+        lower[stage] = (_planned(plan, stage) + beyond // 2) / demand
+    return replace(memory, floors=lower, room_since_s=now_s)
 
 
 def _excess(assessment: Assessment, plan: PipelinePlan, name: StageName) -> float:
@@ -157,18 +161,15 @@ def _stepped(
     stage = next(own for own in assessment.spec.stages if own.name == name)
     if _moving(assessment, stage, now_s):
         return Feedback(memory=memory)
-    planned, current = max(1, _planned(plan, name)), _current(assessment, name)
-    total = max(planned, current)
+    demand, current = assessment.planned_demand, _current(assessment, name)
+    total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
-    reached = attainable({**floors(memory, plan), name: total})[name]
+    reached = attainable({**floors(memory, demand), name: total})[name]
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
-    before = memory.boosts.get(name, 1.0)
-    boost = min(MOST_BOOST, reached / planned)
-    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, boost_before=before)
-    boosts = {**memory.boosts, name: boost} if boost > 1 else memory.boosts
-    return Feedback(memory=replace(memory, boosts=boosts, step=step))
+    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, floor_before=memory.floors.get(name))
+    return Feedback(memory=replace(memory, floors={**memory.floors, name: reached / demand}, step=step))
 
 
 def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:
