@@ -80,16 +80,6 @@ class Stage(Part):
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
-        constraint(
-            holds=lambda stage: (
-                all(rule.metric != "sessions" for rule in stage.rules)
-                or any(placement.memory is not None for placement in stage.placements)
-            ),
-            cel="!has(self.rules) || self.rules.all(r, !has(r.metric) || r.metric != 'sessions')"
-            " || self.placements.exists(p, has(p.memory))",
-            rule="a rule on metric sessions needs a placement with memory",
-            field="rules",
-        ),
     )
 
     name: Label
