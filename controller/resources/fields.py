@@ -14,7 +14,7 @@ from controller.resources.base import Check
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$"
 DECIMAL_PATTERN = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"
 RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|1(\.0{1,9})?)$"
-PASS_RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|[1-9][0-9]?(\.[0-9]{1,9})?|100(\.0{1,9})?)$"
+PASS_RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|[1-9][0-9]?(\.[0-9]{1,9})?|100(\.0{1,9})?)$"  # noqa: S105 - not a password
 QUANTITY_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

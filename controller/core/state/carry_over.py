@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
+from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import ABSURD
@@ -166,7 +166,7 @@ class PipelineMemory:
         for name, factor in self.service_factors.items():
             require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
         for stage, ratio in self.pass_ratios.items():
-            require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+            require(0 < ratio <= MOST_PASSED, f"pass_ratios {stage}", ratio, f"must be in (0, {MOST_PASSED:g}]")
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
         for rule in self.rules.values():

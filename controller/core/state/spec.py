@@ -114,7 +114,10 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """A declared stage; `pass_ratio` is the prior. `after` has the earlier stages; empty: the load enters here."""
+    """A declared stage; `pass_ratio` is the prior, above 1 for fan-out.
+
+    `after` has the earlier stages; empty: the load enters here.
+    """
 
     name: StageName
     after: tuple[StageName, ...]

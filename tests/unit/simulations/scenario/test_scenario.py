@@ -298,10 +298,11 @@ def changed_pipeline(scenario: Path, before: str, after: str) -> list[str]:
 
 def test_replicas_need_their_true_service_time(scenario: Path) -> None:
     lm_time = 'serviceTime: {fixed: 15ms, perItem: 2ms, cv: "0.5"}'
-    assert changed_pipeline(scenario, lm_time, "") == [
+    (told,) = changed_pipeline(scenario, lm_time, "")
+    assert told == (
         "spec.stages[3].placements[0].serviceTime: (absent): required in a scenario: it is the true service time of "
         "the replicas"
-    ]
+    )
 
 
 def test_fan_out_is_not_simulated(scenario: Path) -> None:
