@@ -22,6 +22,8 @@ PipelineKey = NewType("PipelineKey", str)
 LATENCY_FACTORS = (0.02, 50.0)
 """Bounds of the factor by which a measured latency may correct the model. They are wide: what lies beyond is no latency
 of the modelled queue, and is reported."""
+MOST_PASSED = 100.0
+"""The highest pass ratio."""
 
 
 class InvalidProblem(ValueError):
@@ -159,9 +161,11 @@ class Stage:
     """A stage of a pipeline. `placements` are in the user's order of preference.
 
     `after` names the stages from which this stage takes its items; it is empty for a stage at the entry. `pass_ratio`
-    is the share of its items that the stage passes on. `min_replicas` is the least number of replicas of all placements
-    together (threshold rules raise it). `latency_factor` is measured latency / the model's latency, within
-    `LATENCY_FACTORS`.
+    is the number of items that the stage passes on per item that it takes: below 1 for a filter, above 1 for fan-out,
+    such as the hypotheses of an n-best list. The calls that result from fan-out are taken to run in parallel, and the
+    latency of an item to be that of one call: the slowest of them is not modelled. `min_replicas` is the least number
+    of replicas of all placements together (threshold rules raise it). `latency_factor` is measured latency / the
+    model's latency, within `LATENCY_FACTORS`.
     """
 
     name: StageName
@@ -182,7 +186,12 @@ class Stage:
         require(bool(self.placements), f"stage {self.name}.placements", self.placements, "must not be empty")
         pools = [placement.pool for placement in self.placements]
         require(len(set(pools)) == len(pools), f"stage {self.name}.placements", pools, "one placement per pool")
-        require(0 < self.pass_ratio <= 1, f"stage {self.name}.pass_ratio", self.pass_ratio, "must be in (0, 1]")
+        require(
+            0 < self.pass_ratio <= MOST_PASSED,
+            f"stage {self.name}.pass_ratio",
+            self.pass_ratio,
+            f"must be in (0, {MOST_PASSED:g}]",
+        )
         require(self.min_replicas >= 1, f"stage {self.name}.min_replicas", self.min_replicas, "must be ≥ 1")
 
 
@@ -250,6 +259,8 @@ class Pipeline:
 
     At a join the branch with the least product counts.
     """
+    once: frozenset[StageName] = field(init=False, compare=False, repr=False)
+    """The stages that every item reaches exactly once: no stage on the way drops or multiplies items."""
 
     def __post_init__(self) -> None:
         require(bool(self.stages), f"pipeline {self.key}.stages", self.stages, "must not be empty")
@@ -257,6 +268,8 @@ class Pipeline:
         _require_at_least_0(f"pipeline {self.key}.max_wer", self.max_wer)
         ratios: dict[StageName, float] = {}
         passed: dict[StageName, float] = {}
+        once: set[StageName] = set()
+        passes_all = {stage.name for stage in self.stages if stage.pass_ratio == 1}
         for stage in self.stages:
             require(stage.name not in ratios, f"pipeline {self.key}.stages", stage.name, "names must be unique")
             for name in stage.after:
@@ -264,7 +277,10 @@ class Pipeline:
             # A join waits for all its branches, so an item reaches it once: the least rate of the branches.
             ratios[stage.name] = min((passed[name] for name in stage.after), default=1.0)
             passed[stage.name] = ratios[stage.name] * stage.pass_ratio
+            if all(name in once and name in passes_all for name in stage.after):
+                once.add(stage.name)
         object.__setattr__(self, "visit_ratios", ratios)
+        object.__setattr__(self, "once", frozenset(once))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,12 +117,12 @@ def with_corrections(
         now_s=now_s,
         interval_s=interval_s,
     )
-    complete: dict[StageName, bool] = {}  # whether neither the stage nor any before it drops items
+    complete: dict[StageName, bool] = {}  # whether neither the stage nor any before it drops or multiplies items
     stages: list[StageProfile] = []
     for stage, running in zip(profile.stages, pipeline.stages, strict=True):
         sessions = None if pipeline.demand is None else pipeline.demand.sessions
         all_arrive = all(complete[name] for name in running.after)
-        complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) >= 1
+        complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) == 1
         load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=sessions is not None and all_arrive)
         stages.append(_corrected(stage, running, load, learned, cycle))
     overhead_s = _overhead(stages, pipeline, learned.overhead_s, cycle)

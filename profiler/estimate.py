@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from optimizer.model import PoolName, ServiceLaw, StageName
+from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -227,9 +227,11 @@ def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
 def _measured_pass_ratio(
     stage: StageInput, stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]]
 ) -> Reading:
-    """Return the items that the next stages were offered per item that `stage` completed, at most 1.
+    """Return the items that the next stages were offered per item that `stage` completed, at most `MOST_PASSED`.
 
-    It is the mean over the next stages, because each of them gets every item that is passed on.
+    More than 1 is fan-out: each item causes several calls of the next stage. Retries of refused items count as well,
+    because the next stage has to take them. The ratio is the mean over the next stages, because each of them gets every
+    item that is passed on.
     """
     offered = [readings[other.name][Quantity.ARRIVAL_RATE] for other in stages if stage.name in other.after]
     if not offered:
@@ -247,7 +249,9 @@ def _measured_pass_ratio(
     ratio = total_rps / len(offered) / completions_rps
     # A ratio of zero would plan no replica after this stage. It means that the next stage lost its input, not that all
     # items were filtered.
-    return min(1.0, ratio) if ratio > 0 else Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
+    if ratio <= 0:
+        return Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
+    return min(MOST_PASSED, ratio)
 
 
 def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:

@@ -60,6 +60,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Current replicas: the output of an earlier `sluice plan -o json`. A change is planned only if it saves more "
     "than it is weighed as.",
 )
+@click.option(
+    "--learned",
+    "learned_files",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="Measured numbers for placements that do not declare them: the output of `sluice explain -o json`. Repeat it "
+    "for every pipeline.",
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def plan(
     files: tuple[Path, ...],
@@ -69,14 +78,16 @@ def plan(
     composition: str | None,
     search_effort: int | None,
     current: Path | None,
+    learned_files: tuple[Path, ...],
     output: str,
 ) -> None:
     """Plan the pipelines in manifest FILEs for a given load: replicas, latency, cost, and the steps to them.
 
     Exit status: 0 the SLA can be met (with a range: for at least one load; with --frontier: there is capacity for the
-    load), 1 it cannot be met (a plan is printed) or the manifests are invalid, 2 wrong usage.
+    load), 1 it cannot be met (a plan is printed), the manifests are invalid or lack numbers, 2 wrong usage.
     """
-    from controller.commands.plan_request import ask, specs_of
+    from controller.commands.plan_request import ask, missing_numbers, read_learned_files, specs_of
+    from controller.core.state.learned import with_learned
     from controller.resources.validation import validate_files
     from optimizer.model import Composition
 
@@ -88,8 +99,11 @@ def plan(
     if checked.findings:
         raise refused(checked.findings)
     specs, pools = specs_of(checked)
+    learned = read_learned_files(learned_files, specs)
+    if missing := missing_numbers(checked, specs, learned):
+        raise refused(missing)
     request = ask(
-        specs,
+        {key: with_learned(spec, learned.get(key, {})) for key, spec in specs.items()},
         pools,
         demands=demands,
         limits=limits,

@@ -1,6 +1,7 @@
 """Checks the arguments of `sluice plan` and makes the optimizer's problem from them."""
 
 import difflib
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +12,18 @@ import click
 import yaml
 
 from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
+from controller.core.codec import InvalidRecord
+from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from controller.resources.validation import Validation
+from controller.resources.base import Breach
+from controller.resources.validation import Finding, Validation, finding_of
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
+_MISSING = "not declared; give it, or --learned FILE with what the operator has measured"
+_NOT_LEARNED = "not declared, and not in the file of --learned; give it, or wait until the operator has measured it"
 MAX_RATE_RPS = 1e12
 """A demand above this many items per second is refused as a typing error."""
 
@@ -122,6 +128,47 @@ def specs_of(
 
     pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
     return pipelines, {spec.name: spec for spec in map(pool_spec, checked.pools)}
+
+
+def read_learned_files(
+    paths: Iterable[Path], specs: Mapping[PipelineKey, PipelineSpec]
+) -> dict[PipelineKey, Mapping[PlacementKey, LearnedPlacement]]:
+    """Return the learned numbers in the files of --learned, by pipeline and placement.
+
+    Raises:
+        click.UsageError: a file is not what `sluice explain -o json` prints, or not about a pipeline of `specs`.
+    """
+    found: dict[PipelineKey, Mapping[PlacementKey, LearnedPlacement]] = {}
+    for path in paths:
+        try:
+            key, learned = read_learned(json.loads(path.read_text(encoding="utf-8")))
+        except InvalidRecord as error:
+            raise click.UsageError(f"--learned: '{path}': {error}") from None
+        except ValueError:  # not UTF-8, or not JSON
+            rule = "must be JSON, as `sluice explain -o json` prints it"
+            raise click.UsageError(f"--learned: '{path}': {rule}") from None
+        if key not in specs:
+            raise click.UsageError(f"--learned: '{path}': is about {key}, which is not in the manifests")
+        if key in found:
+            raise click.UsageError(f"--learned: '{path}': a second file about {key}")
+        found[key] = learned
+    return found
+
+
+def missing_numbers(
+    checked: Validation,
+    specs: Mapping[PipelineKey, PipelineSpec],
+    learned: Mapping[PipelineKey, Mapping[PlacementKey, LearnedPlacement]],
+) -> list[Finding]:
+    """Return a finding for each number that a plan needs and that is neither declared in `checked` nor `learned`.
+
+    `specs` are those of the pipelines in `checked`, in the same order.
+    """
+    return [
+        finding_of(document, Breach(path=path, rule=_MISSING if spec.key not in learned else _NOT_LEARNED))
+        for document, spec in zip(checked.pipeline_documents, specs.values(), strict=True)
+        for path in placeholders(spec, learned.get(spec.key, {}))
+    ]
 
 
 def unknown_name(option: str, name: str, known: Iterable[str]) -> click.UsageError:

@@ -14,10 +14,11 @@ from controller.core.messages.phrases import timestamp
 from controller.core.messages.summary import summary
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
-from optimizer.model import PoolName, StageName, whole_instances
+from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
@@ -199,6 +200,8 @@ def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json 
 def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
     stages = () if decision.plan is None else decision.plan.stages
     planned = {p.pool: p.batch for own in stages if own.name == stage.name for p in own.placements}
+    (spec,) = (own for own in state.spec.stages if own.name == stage.name)
+    declared = {placement.pool: placement.declared for placement in spec.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
     return {
         "name": stage.name,
@@ -216,19 +219,31 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
             if isinstance(reading, Absence)
         ],
         "placements": [
-            _placement(stage.name, placement, state, decision, planned.get(placement.pool))
+            _placement(
+                (stage.name, placement.pool),
+                placement,
+                declared[placement.pool],
+                state,
+                decision,
+                planned.get(placement.pool),
+            )
             for placement in stage.placements
         ],
     }
 
 
 def _placement(
-    stage: StageName, profile: PlacementProfile, state: PipelineState, decision: PipelineDecision, batch: int | None
+    key: PlacementKey,
+    profile: PlacementProfile,
+    declared: Declared,
+    state: PipelineState,
+    decision: PipelineDecision,
+    batch: int | None,
 ) -> Json:
-    key = (stage, profile.pool)
     target = state.target(*key)
     found = None if isinstance(target, TargetMissing) else target
     batch_size = profile.readings.get(Quantity.BATCH_SIZE)
+    prior_s = profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
     return {
         "pool": profile.pool,
         "current": None if found is None else found.desired,
@@ -238,9 +253,9 @@ def _placement(
         "unconstrained": decision.unconstrained.get(key),
         "batch": batch,
         "serviceTime": {
-            "priorSeconds": number(profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1)),
+            "priorSeconds": number(prior_s),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
-            "factor": number(profile.service_factor),
+            "factor": number(profile.service_factor if declared.service else None),
         },
         "saturationRate": number(profile.saturation_rps),
     }

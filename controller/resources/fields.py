@@ -14,6 +14,7 @@ from controller.resources.base import Check
 DURATION_PATTERN = r"^([0-9]+(\.[0-9]+)?(us|ms|s|m|h))+$"
 DECIMAL_PATTERN = r"^(0|[1-9][0-9]{0,8})(\.[0-9]{1,9})?$"
 RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|1(\.0{1,9})?)$"
+PASS_RATIO_PATTERN = r"^(0(\.[0-9]{1,9})?|[1-9][0-9]?(\.[0-9]{1,9})?|100(\.0{1,9})?)$"  # noqa: S105 - not a password
 QUANTITY_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,9})?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -28,6 +29,7 @@ PATTERN_RULES = {
     DURATION_PATTERN: "must be a duration such as 160ms or 1m30s (units us, ms, s, m, h)",
     DECIMAL_PATTERN: 'must be a decimal number of at least 0 in quotes, such as "0.75"',
     RATIO_PATTERN: 'must be a decimal number from 0 to 1 in quotes, such as "0.75"',
+    PASS_RATIO_PATTERN: 'must be a decimal number from 0 to 100 in quotes, such as "0.75" or "3"',
     QUANTITY_PATTERN: "must be a quantity of memory such as 24Gi (Ki, Mi, Gi, Ti, k, M, G, T or bytes)",
     LABEL_PATTERN: "must be a DNS label: lower-case letters, digits and -, starting and ending with a letter or digit",
     SUBDOMAIN_PATTERN: "must be a DNS name: lower-case letters, digits, - and ., "
@@ -81,7 +83,7 @@ Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT
 PositiveDuration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT, _LONGER_THAN_0]
 DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=19)]
 Ratio = Annotated[str, Field(pattern=RATIO_PATTERN, max_length=11)]
-PositiveRatio = Annotated[str, Field(pattern=RATIO_PATTERN, max_length=11), _ABOVE_0]
+PassRatio = Annotated[str, Field(pattern=PASS_RATIO_PATTERN, max_length=13), _ABOVE_0]
 MemoryQuantity = Annotated[
     str,
     Field(pattern=QUANTITY_PATTERN, max_length=24),

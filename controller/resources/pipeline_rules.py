@@ -31,7 +31,7 @@ def _late_names(spec: "PipelineSpec") -> Iterator[Breach]:
                 )
 
 
-def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
+def _ratios_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
     stages = spec.stages
     if any(_late_names(spec)):
         return  # reported by its own rule
@@ -48,10 +48,10 @@ def _filters_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
         if len(sources) > 1:
             joined |= on_some[stage.name] - on_every[stage.name]
     for index, stage in enumerate(stages):
-        if stage.name in joined and float(stage.pass_ratio) < 1:
+        if stage.name in joined and float(stage.pass_ratio) != 1:
             yield Breach(
                 path=("stages", index, "passRatio"),
-                rule="must be 1 inside a branch that joins another: the join would wait for items that were dropped",
+                rule="must be 1 inside a branch that joins another: the join waits for each item once per branch",
             )
 
 
@@ -96,7 +96,7 @@ PIPELINE_CONSTRAINTS = (
         field="stages",
     ),
     # Needs the paths through the whole graph, and CEL has no recursion.
-    Constraint(find=_filters_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
+    Constraint(find=_ratios_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
     Constraint(
         find=_shared_targets,
         cel="self.stages.all(s, s.placements.all(p, self.stages.map(t, t.placements.filter(q,"

@@ -53,11 +53,11 @@ class ServiceTimeStatus(Part):
     """The mean time of one batch, in seconds, at the batch size observed."""
 
     prior_seconds: Number | None = None
-    """As declared."""
+    """As declared. Absent without a declared service time."""
     measured_seconds: Number | None = None
     """As measured."""
     factor: Number | None = None
-    """Measured over prior, smoothed and bounded. The plan multiplies the prior by it."""
+    """Measured over prior, smoothed and bounded. The plan multiplies the prior by it. Absent without a prior."""
 
 
 class PlacementStatus(Part):

@@ -67,8 +67,8 @@ class ServiceTime(Part):
     """Time per batch."""
     per_item: Duration = "0s"
     """Additional time per item of the batch."""
-    cv: DecimalString = "0.3"
-    """Coefficient of variation: standard deviation divided by mean."""
+    cv: DecimalString | None = None
+    """Coefficient of variation: standard deviation divided by mean. By default it is learned."""
     source: Annotated[str, Field(max_length=256)] | None = None
     """Source of these numbers, such as a benchmark; for readers only."""
     confidence: Literal["Low", "Medium", "High"] = "Low"
@@ -177,13 +177,13 @@ class Placement(Part):
     """Replicas that fit on one instance of the pool. A replica costs the instance's price / perInstance."""
     concurrency: Count = 1
     """Batches that one replica serves at the same time."""
-    service_time: ServiceTime
-    """Mean time to serve one batch. The initial estimate, corrected by measurement."""
+    service_time: ServiceTime | None = None
+    """Mean time to serve one batch. The initial estimate, corrected by measurement. By default it is learned."""
     batching: Batching | None = None
     """How the server forms batches. By default items are served one by one."""
     memory: Memory | None = None
-    """The limit on the sessions of one replica. By default there is no limit."""
+    """The limit on the sessions of one replica. By default no limit is known."""
     wer: Ratio | None = None
     """Word error rate of this model variant."""
-    startup: Duration = "30s"
-    """Time from the creation of a replica until it is ready."""
+    startup: Duration | None = None
+    """Time from the creation of a replica until it is ready. By default 60s is assumed."""

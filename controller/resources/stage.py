@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
-from controller.resources.fields import DecimalString, Duration, Label, PositiveDuration, PositiveRatio, Query
+from controller.resources.fields import DecimalString, Duration, Label, PassRatio, PositiveDuration, Query
 from controller.resources.placement import Placement
 from profiler.samples import Quantity
 
@@ -80,16 +80,6 @@ class Stage(Part):
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
-        constraint(
-            holds=lambda stage: (
-                all(rule.metric != "sessions" for rule in stage.rules)
-                or any(placement.memory is not None for placement in stage.placements)
-            ),
-            cel="!has(self.rules) || self.rules.all(r, !has(r.metric) || r.metric != 'sessions')"
-            " || self.placements.exists(p, has(p.memory))",
-            rule="a rule on metric sessions needs a placement with memory",
-            field="rules",
-        ),
     )
 
     name: Label
@@ -97,8 +87,9 @@ class Stage(Part):
     after: Annotated[list[Label] | None, ListSet(), Field(max_length=MAX_AFTER)] = None
     """Earlier stages whose items it takes. By default the previous stage; [] makes it an entry of the pipeline. With
     several, an item waits until all of them have passed it on."""
-    pass_ratio: PositiveRatio = "1"  # noqa: S105 - not a password
-    """Share of its items that it passes on; the initial estimate, replaced by measurement."""
+    pass_ratio: PassRatio = "1"  # noqa: S105 - not a password
+    """Items that it passes on per item that it takes: below 1 for a filter, above 1 for fan-out such as n-best. The
+    initial estimate, replaced by measurement."""
     routing: Literal["Pull", "RoundRobin", "LeastLoaded", "Random", "Sticky"] | None = None
     """How items are distributed to the replicas. By default Sticky if a placement has memory, else LeastLoaded."""
     metrics: Metrics = Metrics()

@@ -6,6 +6,10 @@ Names that thousands of pipelines share are interned to save memory.
 from sys import intern
 
 from controller.core.state.spec import (
+    UNDECLARED_CV,
+    UNDECLARED_SERVICE,
+    UNDECLARED_STARTUP_S,
+    Declared,
     DemandUnit,
     Mode,
     PipelineQueries,
@@ -22,7 +26,7 @@ from controller.core.state.spec import (
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
-from controller.resources.placement import Memory, Placement
+from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
 from controller.resources.stage import Stage, ThresholdRule
 from optimizer import model
@@ -114,7 +118,7 @@ def _placement(placement: Placement) -> PlacementSpec:
     time, batching = placement.service_time, placement.batching
     prior = model.Placement(
         pool=PoolName(intern(placement.pool)),
-        service=ServiceLaw(fixed_s=duration_s(time.fixed), per_item_s=duration_s(time.per_item), cv=float(time.cv)),
+        service=UNDECLARED_SERVICE if time is None else _service_law(time),
         min_replicas=placement.replicas.min,
         max_replicas=placement.replicas.max,
         per_instance=placement.per_instance,
@@ -128,9 +132,23 @@ def _placement(placement: Placement) -> PlacementSpec:
     return PlacementSpec(
         target=Target(api_version=intern(target.api_version), kind=intern(target.kind), name=target.name),
         prior=prior,
-        startup_s=duration_s(placement.startup),
-        source=time.source,
-        confidence=time.confidence,
+        startup_s=UNDECLARED_STARTUP_S if placement.startup is None else duration_s(placement.startup),
+        declared=Declared(
+            service=time is not None,
+            cv=time is not None and time.cv is not None,
+            startup=placement.startup is not None,
+            memory=placement.memory is not None,
+        ),
+        source=None if time is None else time.source,
+        confidence=None if time is None else time.confidence,
+    )
+
+
+def _service_law(time: ServiceTime) -> ServiceLaw:
+    return ServiceLaw(
+        fixed_s=duration_s(time.fixed),
+        per_item_s=duration_s(time.per_item),
+        cv=UNDECLARED_CV if time.cv is None else float(time.cv),
     )
 
 

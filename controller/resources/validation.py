@@ -44,12 +44,14 @@ class Finding:
 class Validation:
     """The valid resources in some manifests, and the mistakes in the others.
 
-    `others` counts the documents of other kinds, which are not checked. `pools_known` is False if the manifests have no
-    pool or a file cannot be read. Without any pool, the pools that pipelines name are not checked.
+    `pipeline_documents` has the document of each of `pipelines`. `others` counts the documents of other kinds, which
+    are not checked. `pools_known` is False if the manifests have no pool or a file cannot be read. Without any pool,
+    the pools that pipelines name are not checked.
     """
 
     findings: tuple[Finding, ...]
     pipelines: tuple[SpeechPipeline, ...]
+    pipeline_documents: tuple[Document, ...]
     pools: tuple[ComputePool, ...]
     others: int
     pools_known: bool
@@ -110,11 +112,13 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
     if pools:
         _find_missing_pools(pipelines, {entry.name for entry in pools})
     findings = [finding_of(entry.document, breach) for entry in entries for breach in entry.breaches]
-    valid = [entry.resource for entry in entries if not entry.breaches]
+    valid = [entry for entry in entries if not entry.breaches]
+    valid_pipelines = [entry for entry in valid if isinstance(entry.resource, SpeechPipeline)]
     return Validation(
         findings=tuple(misnamed + findings),
-        pipelines=tuple(resource for resource in valid if isinstance(resource, SpeechPipeline)),
-        pools=tuple(resource for resource in valid if isinstance(resource, ComputePool)),
+        pipelines=tuple(entry.resource for entry in valid_pipelines),
+        pipeline_documents=tuple(entry.document for entry in valid_pipelines),
+        pools=tuple(entry.resource for entry in valid if isinstance(entry.resource, ComputePool)),
         others=others,
         pools_known=bool(pools),
     )

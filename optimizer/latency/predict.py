@@ -60,19 +60,23 @@ def _in_stage(
 def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
     """Return the load of `stage` under the pipeline's demand.
 
-    Streams are periodic until an earlier stage drops some of their items. The options of a stage are tabulated before
-    the allocations of earlier stages are known. Therefore one factor, `KEPT_DISPERSION`, gives the effect of earlier
-    stages on the dispersion of arrivals. An item may also wait behind others that leave the earlier stage in the same
-    batch; that is not part of this model, only of the replay.
+    Streams are periodic until an earlier stage drops or multiplies some of their items. The options of a stage are
+    tabulated before the allocations of earlier stages are known. Therefore one factor, `KEPT_DISPERSION`, gives the
+    effect of earlier stages on the dispersion of arrivals. An item may also wait behind others that leave the earlier
+    stage in the same batch; that is not part of this model, only of the replay.
+
+    After fan-out, the load is that of all calls, as if they arrived independently, and the latency is that of one call
+    at the SLA's percentile. An item is done when all its calls are; that it waits for the slowest of them is not part
+    of this model.
     """
     visits = pipeline.visit_ratios[stage.name]
     demand = pipeline.demand
     # Dropping items at random brings the arrivals closer to a Poisson process, in proportion.
-    kept = visits * (KEPT_DISPERSION if stage.after else 1.0)
+    kept = min(1.0, visits) * (KEPT_DISPERSION if stage.after else 1.0)
     return StageLoad(
         rate_rps=demand.entry_rate_rps * visits,
         sessions=demand.sessions,
         arrival_cv2=1 + kept * (demand.arrival_cv2 - 1),
-        periodic=demand.sessions is not None and visits >= 1,
+        periodic=demand.sessions is not None and stage.name in pipeline.once,
         latency_factor=stage.latency_factor,
     )

@@ -81,7 +81,7 @@ class StageLoad:
 
     `sessions` is the number of sessions, which hold a slot each; None for requests, which hold one while they are in
     the stage. `arrival_cv2` is as in `Demand`. `periodic` is True if the sessions send items at a fixed interval and no
-    earlier stage drops any. `latency_factor` multiplies the model's latencies (`Stage.latency_factor`).
+    earlier stage drops or multiplies any. `latency_factor` multiplies the model's latencies (`Stage.latency_factor`).
     """
 
     rate_rps: float

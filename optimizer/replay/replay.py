@@ -32,6 +32,8 @@ three times as often as a long replay does; with four it does so no more often."
 _FEWEST, _MOST = 2_000, 60_000
 _MOST_DROPPED = 60_000
 """The most items that enter where stages drop most of them, so that enough reach the end."""
+_MOST_CALLS = 1_000_000
+"""The most calls that a stage gets in one replay. Where fewer than `_BLOCK` items would cause more, none is made."""
 _WARM_UP = 0.1
 _SEGMENTS = 16
 _INTERVAL = 1.753
@@ -68,12 +70,13 @@ class Replayed:
 class _Entering:
     """The items at the entry, in the order of arrival: time, session, and whether it is after the warm-up.
 
-    The arrays have the shape (items,).
+    The arrays have the shape (items,). The items are `blocks` blocks of equal length, far apart in time.
     """
 
     arrivals_s: Array
     sessions: Counts
     measured: NDArray[np.bool_]
+    blocks: int = 1
 
 
 def replay(
@@ -88,12 +91,16 @@ def replay(
     """Return the latency that the pipeline's demand experiences on `replicas` with the batch limits `batches`.
 
     None where no latency can be measured: a stage has no replica, or its load is at least its capacity, or all items
-    are dropped. A placement missing in `replicas` has none; one missing in `batches` has its largest batch size.
+    are dropped, or each causes thousands of calls. A placement missing in `replicas` has none; one missing in `batches`
+    has its largest batch size.
 
     Requests arrive as a renewal process with the demand's rate and dispersion. Each stream sends items at even
     intervals, from a random phase. `items` is the number of arrivals. By default it is what a few milliseconds of
     computing allow, and more where the half-width is too large. With `decides_s`, a latency in seconds such as the SLA,
     more items are used only where the result is too near to it. Limits of session slots are not simulated.
+
+    After fan-out, the calls of all items load the stage, as if they arrived independently, and the item goes on when
+    one of its calls is done: as in the model, the slowest call is not waited for.
     """
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
     demand, visits = pipeline.demand, pipeline.visit_ratios
@@ -101,6 +108,8 @@ def replay(
         capacity = sum(group.replicas * group.capacity_rps for group, _ in own)
         if not own or demand.entry_rate_rps * visits[stage.name] >= capacity:
             return None
+    if _BLOCK * max(visits.values()) > _MOST_CALLS:
+        return None
     drain_s = _drain_s(groups)
     if items is not None:
         return _replay(pipeline, groups, _arrivals(demand, max(items, _SEGMENTS), drain_s, seed), seed)
@@ -125,8 +134,9 @@ def _replay(
     # One number per item: an item that passes a rare branch passes every more frequent one, so that at a join the
     # branch with the least pass ratio decides.
     draw = _units(len(entering.arrivals_s), seed, 3)
-    done = _through(pipeline, groups, entering, draw, seed)
-    seen = entering.measured & (draw < _leaving(pipeline))
+    reach = _reach(pipeline)
+    done = _through(pipeline, groups, entering, draw, seed, reach=reach)
+    seen = entering.measured & (draw < _leaving(pipeline, reach))
     if not seen.any():
         return None
     times = (done - entering.arrivals_s)[seen]
@@ -174,20 +184,36 @@ def _last(pipeline: Pipeline) -> list[Stage]:
     return [stage for stage in pipeline.stages if stage.name not in sources]
 
 
-def _leaving(pipeline: Pipeline) -> float:
+def _reach(pipeline: Pipeline) -> Mapping[StageName, float]:
+    """Return the share of the items at the entry that reach each stage, once or more often: at most 1.
+
+    Fan-out does not bring back items that an earlier stage has dropped: behind pass ratios of 0.5 and 3, half of the
+    items make 3 calls each.
+    """
+    reach: dict[StageName, float] = {}
+    for stage in pipeline.stages:
+        reach[stage.name] = min([1.0, pipeline.visit_ratios[stage.name], *(reach[name] for name in stage.after)])
+    return reach
+
+
+def _leaving(pipeline: Pipeline, reach: Mapping[StageName, float]) -> float:
     """Return the share of the items at the entry that reach all last stages."""
-    return min(pipeline.visit_ratios[stage.name] for stage in _last(pipeline))
+    return min(reach[stage.name] for stage in _last(pipeline))
 
 
 def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], work_ns: float) -> int:
-    """Return the number of items that enter: what `work_ns` of computing allows, more where few reach the end."""
+    """Return the number of items that enter: what `work_ns` of computing allows, more where few reach the end.
+
+    It is less where fan-out would cause too many calls.
+    """
     cost = 0.0
     for stage, own in zip(pipeline.stages, groups, strict=True):
         replicas = sum(group.replicas for group, _ in own)
         searched = _REPLICA_NS * replicas if stage.routing is Routing.LEAST_LOADED else 0.0
         cost += pipeline.visit_ratios[stage.name] * (_ITEM_NS + searched)
     count = min(max(work_ns / cost, _FEWEST), _MOST)
-    return int(min(max(count, _FEWEST / _leaving(pipeline)), max(count, _MOST_DROPPED)))
+    count = min(max(count, _FEWEST / _leaving(pipeline, _reach(pipeline))), max(count, _MOST_DROPPED))
+    return int(min(count, _MOST_CALLS / max(pipeline.visit_ratios.values())))
 
 
 def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
@@ -221,7 +247,7 @@ def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> _Enterin
     times = (starts + (round_ + phases) * interval_s).ravel()
     sessions = np.broadcast_to(np.arange(streams), (blocks, rounds, streams)).ravel().astype(np.int64)
     measured = np.broadcast_to(round_ >= warm_up, (blocks, rounds, streams)).ravel()
-    return _Entering(arrivals_s=times, sessions=sessions, measured=measured)
+    return _Entering(arrivals_s=times, sessions=sessions, measured=measured, blocks=blocks)
 
 
 def _gaps(count: int, cv2: float, seed: int) -> Array:
@@ -243,10 +269,12 @@ def _through(
     entering: _Entering,
     draw: Array,
     seed: int,
+    *,
+    reach: Mapping[StageName, float],
 ) -> Array:
     """Return the time at which each item has left all last stages, NaN if it was dropped before.
 
-    `draw` (items,) is a random number of each item; it reaches the stages whose visit ratio is greater.
+    `draw` (items,) is a random number of each item; it reaches the stages whose `reach` is greater.
     """
     arrivals, sessions = entering.arrivals_s, entering.sessions
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
@@ -255,12 +283,17 @@ def _through(
         at = arrivals
         for k, name in enumerate(stage.after):
             at = left[name] if k == 0 else np.maximum(at, left[name])
-        present = np.nonzero(draw < pipeline.visit_ratios[stage.name])[0]
+        share = reach[stage.name]
+        present = np.nonzero(draw < share)[0]
         order = present[np.argsort(at[present], kind="stable")] if stage.after else present
-        came = at[order]
+        came, users, kept = at[order], sessions[order], np.arange(len(order))
+        further = round((pipeline.visit_ratios[stage.name] / share - 1) * len(order))
+        if further > 0:
+            block = order // (len(arrivals) // entering.blocks)
+            came, users, kept = _with_calls(came, users, block, further, _seed(seed, 1024 + turn[stage.name]))
         went = serve(
             came,
-            sessions[order],
+            users,
             groups=[group for group, _ in own],
             routing=stage.routing,
             seed=_seed(seed, 16 + turn[stage.name]),
@@ -270,10 +303,28 @@ def _through(
         if factor != 1:
             went = came + (went - came) * factor
         after = np.full(len(arrivals), np.nan)
-        after[order] = went
+        after[order] = went[kept]
         left[stage.name] = after
     ends = [left[stage.name] for stage in _last(pipeline)]
     return np.max(ends, axis=0) if len(ends) > 1 else ends[0]
+
+
+def _with_calls(came: Array, users: Counts, block: Counts, further: int, seed: int) -> tuple[Array, Counts, Counts]:
+    """Return arrival times and sessions, by time, of one call of each item and of `further` calls among them.
+
+    `came`, `users` and `block` are times, sessions and blocks of the items, by time. The further calls arrive at random
+    times within the blocks. The third value has the positions of the items' own calls.
+    """
+    first, last = np.full(block.max() + 1, np.inf), np.full(block.max() + 1, -np.inf)
+    np.minimum.at(first, block, came)
+    np.maximum.at(last, block, came)
+    like = (_units(further, seed, 1) * len(came)).astype(np.int64)
+    from_s = first[block[like]]
+    times = np.concatenate([came, from_s + _units(further, seed, 2) * (last[block[like]] - from_s)])
+    order = np.argsort(times, kind="stable")
+    positions = np.empty(len(order), dtype=np.int64)
+    positions[order] = np.arange(len(order))
+    return times[order], np.concatenate([users, users[like]])[order], positions[: len(came)]
 
 
 def _percentile(times: Array, percentile: float) -> float:

@@ -477,10 +477,28 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
 
 def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:
     resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
+    if isinstance(resource, SpeechPipeline) and not found:
+        found = [*_not_simulated(resource)]
     if found or isinstance(resource, Unusable):
         raise PatchRefused(name, tuple(found), fault)
     assert isinstance(resource, SpeechPipeline | ComputePool)
     return resource
+
+
+def _not_simulated(pipeline: SpeechPipeline) -> Iterator[Breach]:
+    """Yield the fields of a valid pipeline with which no run is possible, neither in the simulator nor on the lab.
+
+    Both need the true service times. A `cv` or `startup` that is not declared is taken as its placeholder.
+    """
+    for i, stage in enumerate(pipeline.spec.stages):
+        at = ("spec", "stages", i)
+        if float(stage.pass_ratio) > 1:
+            rule = "must be at most 1 in a scenario: fan-out is planned for, but not simulated"
+            yield Breach(path=(*at, "passRatio"), rule=rule)
+        for j, placement in enumerate(stage.placements):
+            if placement.service_time is None:
+                rule = "required in a scenario: it is the true service time of the replicas"
+                yield Breach(path=(*at, "placements", j, "serviceTime"), rule=rule)
 
 
 Resource = TypeVar("Resource", SpeechPipeline, ComputePool)
@@ -522,6 +540,13 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     resources = validate_files(manifests)
     if resources.findings:
         raise InvalidScenario(resources.findings)
+    unknown = [
+        finding_of(document, breach)
+        for pipeline, document in zip(resources.pipelines, resources.pipeline_documents, strict=True)
+        for breach in _not_simulated(pipeline)
+    ]
+    if unknown:
+        raise InvalidScenario(tuple(unknown))
     written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
     scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]

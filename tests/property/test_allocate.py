@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import a_pipeline, a_stage, on, pools
 
+from optimizer import verification
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import (
@@ -24,7 +25,7 @@ from optimizer.model import (
     StageName,
     whole_instances,
 )
-from optimizer.plan import Plan
+from optimizer.plan import PipelinePlan, Plan
 
 POOLS = ("cpu", "inferentia", "gpu")
 SLACK = 1e-6
@@ -275,3 +276,32 @@ def test_plans_come_close_to_trying_everything() -> None:
     exact = sum(gap <= SLACK for gap in gaps)
     print(f"{len(gaps)} feasible, {exact} optimal, mean gap {sum(gaps) / len(gaps):.2%}, largest {max(gaps):.1%}")
     assert exact >= 0.8 * len(gaps)
+
+
+@given(
+    stages("b", ("a",), 6),
+    st.sampled_from((2.0, 3.0, 7.5)),
+    st.sampled_from((5.0, 20.0, 60.0)),
+    st.sampled_from((0.03, 0.06, 0.12)),
+    st.sampled_from(Composition),
+)
+def test_a_stage_after_fan_out_is_planned_as_for_that_many_times_the_rate(
+    behind: Stage, ratio: float, rate_rps: float, sla_s: float, composition: Composition
+) -> None:
+    """Without the replay, in which the calls of an item come together."""
+    instant = on("entry", service=(1e-9, 0.0), cv=0.0, bounds=(1, 1))
+
+    def planned(pass_ratio: float, offered_rps: float) -> PipelinePlan:
+        asked = a_pipeline(a_stage("a", instant, pass_ratio=pass_ratio), behind, rate_rps=offered_rps, sla_s=sla_s)
+        where = pools(entry=(0.0, 1), cpu=(0.3, 8), inferentia=(0.8, 6), gpu=(1.7, 5))
+        return allocate(Problem(pipelines=(asked,), pools=where, composition=composition)).of(asked.key)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(verification, "doubted", lambda *_: False)
+        fanned, offered = planned(ratio, rate_rps), planned(1.0, rate_rps * ratio)
+    assert fanned.feasible == offered.feasible
+    if fanned.feasible:
+        assert (fanned.replicas(), fanned.cost_per_hour) == (offered.replicas(), offered.cost_per_hour)
+        assert fanned.latency_s == pytest.approx(offered.latency_s)
+    # Shares are searched in steps of the load at the entry.
+    assert fanned.served_fraction == pytest.approx(offered.served_fraction, abs=0.01)

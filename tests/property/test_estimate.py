@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import MOST_PASSED, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.estimate import FACTOR_BOUNDS, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
@@ -38,7 +38,7 @@ def chains(draw: st.DrawFn) -> tuple[StageInput, ...]:
         StageInput(
             name=name,
             after=tuple(names[max(0, place - 1) : place]),
-            pass_ratio=draw(st.floats(0.01, 1)),
+            pass_ratio=draw(st.floats(0.01, MOST_PASSED)),
             routing=Routing.LEAST_LOADED,
             window_s=60.0,
             placements=draw(placements()),
@@ -55,7 +55,7 @@ SLA = Sla(latency_s=0.25)
 def inputs(draw: st.DrawFn) -> tuple[PipelineInput, Learned]:
     stages = draw(chains())
     pipeline = PipelineInput(stages=stages, sla=SLA, latency_s=draw(LATENCIES), demand=None, settled=True)
-    factors, ratios = st.none() | st.floats(*FACTOR_BOUNDS), st.none() | st.floats(0.01, 1)
+    factors, ratios = st.none() | st.floats(*FACTOR_BOUNDS), st.none() | st.floats(0.01, MOST_PASSED)
     keys = [(stage.name, placement.pool) for stage in stages for placement in stage.placements]
     learned = Learned(
         service_factors={key: factor for key in keys if (factor := draw(factors)) is not None},
@@ -74,7 +74,7 @@ def test_corrections_and_scores_stay_within_their_bounds(given: tuple[PipelineIn
     profile = estimated(given)
     low, high = FACTOR_BOUNDS
     for stage in profile.stages:
-        assert 0 < stage.pass_ratio <= 1
+        assert 0 < stage.pass_ratio <= MOST_PASSED
         assert isinstance(stage.pressure, Absence) or 0 <= stage.pressure <= 1 + 1e-12
         for placement in stage.placements:
             assert low - 1e-12 <= placement.service_factor <= high + 1e-12

@@ -69,7 +69,7 @@ def pipelines(draw: st.DrawFn, key: str) -> Pipeline:
                 for pool in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True))
             ),
             after=[after] if after else [],
-            pass_ratio=draw(st.sampled_from((1.0, 1e-9))) if not after else 1.0,
+            pass_ratio=draw(st.sampled_from((1.0, 1e-9, 100.0, 2.5))) if not after else 1.0,
             routing=draw(st.sampled_from(Routing)),
             floor=draw(st.sampled_from((1, 1, 40))),
         )

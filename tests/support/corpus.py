@@ -95,6 +95,8 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     },
     "requests without a chunk": {"spec.demand": {"unit": "Requests", "query": "q"}},
     "no after: the stage before": {"spec.stages[2].after": REMOVED, "spec.stages[1].after": REMOVED},
+    "the largest fan-out": {"spec.stages[0].passRatio": "100.000"},
+    "a fractional fan-out": {"spec.stages[0].passRatio": "12.5"},
     "two entries that join": {"spec.stages[1].after": [], "spec.stages[0].passRatio": "1"},
     "a filter before the fork and behind the join": {"spec.stages[0].passRatio": "0.1"},
     "the longest duration": {"spec.scaling.scaleDown.drain": "23h59m60s"},
@@ -108,6 +110,12 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     },
     "a core target": {"spec.stages[2].placements[0].target.apiVersion": "v1"},
     "no budget to spend": {"spec.budget.perHour": "0"},
+    "no numbers of a placement": {
+        "spec.stages[0].placements[0].serviceTime": REMOVED,
+        "spec.stages[0].placements[0].startup": REMOVED,
+        "spec.stages[3].placements[0].memory": REMOVED,
+    },
+    "a rule on sessions without memory": {"spec.stages[0].rules[0].metric": "sessions"},
     "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
 }
 GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
@@ -163,7 +171,6 @@ BAD: tuple[Bad, ...] = (
     _bad("no target kind", {f"{_E}.target.kind": REMOVED}, f"{_E}.target.kind", "required"),
     _bad("no replicas", {f"{_E}.replicas": REMOVED}, f"{_E}.replicas", "required"),
     _bad("no replicas.max", {f"{_E}.replicas": {"min": 1}}, f"{_E}.replicas.max", "required"),
-    _bad("no service time", {f"{_E}.serviceTime": REMOVED}, f"{_E}.serviceTime", "required"),
     _bad("no rule name", {f"{_V}.rules[0].name": REMOVED}, f"{_V}.rules[0].name", "required"),
     _bad("no addReplicas", {f"{_V}.rules[0].addReplicas": REMOVED}, f"{_V}.rules[0].addReplicas", "required"),
     _bad("no kv shape", {f"{_KV}.layers": REMOVED}, f"{_KV}.layers", "required"),
@@ -216,7 +223,9 @@ BAD: tuple[Bad, ...] = (
     ),
     _bad("cv with a comma", {f"{_E}.serviceTime.cv": "0,3"}, f"{_E}.serviceTime.cv", "must be a decimal number"),
     _bad("tolerance in percent", {"spec.scaling.tolerance": "10"}, "spec.scaling.tolerance", "from 0 to 1"),
-    _bad("ratio above 1", {f"{_V}.passRatio": "1.01"}, f"{_V}.passRatio", "from 0 to 1"),
+    _bad("ratio above 1", {"spec.scaling.tolerance": "1.01"}, "spec.scaling.tolerance", "from 0 to 1"),
+    _bad("fan-out above 100", {f"{_V}.passRatio": "100.01"}, f"{_V}.passRatio", "from 0 to 100"),
+    _bad("fan-out of three digits", {f"{_V}.passRatio": "101"}, f"{_V}.passRatio", "from 0 to 100"),
     _bad("wer in percent", {f"{_E}.wer": "8.1"}, f"{_E}.wer", "from 0 to 1"),
     _bad("threshold", {f"{_V}.rules[0].above": "80%"}, f"{_V}.rules[0].above", "must be a decimal number"),
     _bad("memory", {f"{_KV}.deviceMemory": "24 GB"}, f"{_KV}.deviceMemory", "must be a quantity"),
@@ -337,9 +346,6 @@ BAD: tuple[Bad, ...] = (
         "neither above nor below", {f"{_V}.rules[0].above": REMOVED}, f"{_V}.rules[0]", "exactly one of above and below"
     ),
     _bad(
-        "sessions without memory", {f"{_V}.rules[0].metric": "sessions"}, f"{_V}.rules", "needs a placement with memory"
-    ),
-    _bad(
         "no step at all",
         {"spec.scaling.scaleUp.maxStep.replicas": 0},
         "spec.scaling.scaleUp.maxStep",
@@ -382,6 +388,13 @@ BAD: tuple[Bad, ...] = (
     _bad(
         "a filter in a branch",
         {"spec.stages[2].passRatio": "0.9"},
+        "spec.stages[2].passRatio",
+        "must be 1 inside a branch",
+        on_server=None,
+    ),
+    _bad(
+        "fan-out in a branch",
+        {"spec.stages[2].passRatio": "1.1"},
         "spec.stages[2].passRatio",
         "must be 1 inside a branch",
         on_server=None,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
-from optimizer.model import Demand, Pipeline, Placement, Pool, Sla, Stage
+from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, Sla, Stage
 from profiler.stages import GRAIN, PipelineProfile, PlacementProfile, StageProfile, to_grain
 
 NEGLIGIBLE_OVERHEAD = 0.05
@@ -137,7 +137,7 @@ def _stage(
             for placement in spec.placements
         ),
         after=spec.after,
-        pass_ratio=spec.pass_ratio if profile is None else min(1.0, to_grain(profile.pass_ratio)),
+        pass_ratio=spec.pass_ratio if profile is None else min(MOST_PASSED, to_grain(profile.pass_ratio)),
         routing=spec.routing,
         latency_factor=1.0 if profile is None else to_grain(profile.latency_factor),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
+from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import ABSURD
@@ -209,7 +209,7 @@ def _require_learned(learned: Learned) -> None:
     for name, factor in learned.service_factors.items():
         require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
     for stage, ratio in learned.pass_ratios.items():
-        require(0 < ratio <= 1, f"pass_ratios {stage}", ratio, "must be in (0, 1]")
+        require(0 < ratio <= MOST_PASSED, f"pass_ratios {stage}", ratio, f"must be in (0, {MOST_PASSED:g}]")
     for stage, correction in learned.latency_corrections.items():
         _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
     for key, correction in learned.throughput_corrections.items():

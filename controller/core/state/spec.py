@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, Sla, StageName
+from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Quantity
 
 PlacementKey = tuple[StageName, PoolName]
 """The key of a placement within its pipeline."""
+
+UNDECLARED_SERVICE = ServiceLaw(fixed_s=0.05, cv=0.3)
+"""Service law of a placement without `serviceTime`: a placeholder, in the range of speech models, that says nothing."""
+UNDECLARED_CV = 0.3
+"""Coefficient of variation of a placement whose `serviceTime` has no `cv`: typical of speech models."""
+UNDECLARED_STARTUP_S = 60.0
+"""Start-up time of a placement without `startup`, in seconds: long enough to load a model of some gigabytes."""
 
 
 class Mode(Enum):
@@ -71,15 +78,31 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """Which numbers of a placement the user declared; the others are placeholders.
+
+    `service` is the mean service time, `cv` its coefficient of variation, `startup` the start-up time, and `memory` the
+    session slots. Without `service` there is no declared `cv`.
+    """
+
+    service: bool = True
+    cv: bool = True
+    startup: bool = True
+    memory: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
     """A declared placement: `prior` has its bounds and the declared service law, `startup_s` is its start-up time.
 
+    Where `declared` is false, `prior` and `startup_s` have the placeholders of this module, and no session slots.
     `source` and `confidence` say where the service law comes from and how reliable it is.
     """
 
     target: Target
     prior: Placement
     startup_s: float
+    declared: Declared = Declared()
     source: str | None = None
     confidence: str | None = None
 
@@ -91,7 +114,10 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
-    """A declared stage; `pass_ratio` is the prior. `after` has the earlier stages; empty: the load enters here."""
+    """A declared stage; `pass_ratio` is the prior, above 1 for fan-out.
+
+    `after` has the earlier stages; empty: the load enters here.
+    """
 
     name: StageName
     after: tuple[StageName, ...]

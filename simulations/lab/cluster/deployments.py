@@ -44,9 +44,16 @@ def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
 def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int) -> WorkerSpec:
     """Return the specification of a stage worker of `placement`: its declared service time, limits and start-up time.
 
+    A cv or start-up time that is not declared is the placeholder of the spec.
+
     Raises:
-        UnsupportedManifest: workers do not have the preset of the stage.
+        UnsupportedManifest: workers do not have the preset of the stage, or the service time is not declared.
     """
+    if not placement.declared.service:
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {stage.name}, placement {placement.pool}: serviceTime: must be given in "
+            "the lab; it is the true service time of the workers"
+        )
     if stage.preset not in get_args(Preset):
         known = ", ".join(get_args(Preset))
         raise UnsupportedManifest(
@@ -81,7 +88,7 @@ def deployments(
 
     Raises:
         UnsupportedManifest: a target is not a Deployment of apps/v1, a pool has no manifest, workers do not have a
-            preset, or `perInstance` is above `MAX_PER_INSTANCE`.
+            preset, a service time is not declared, or `perInstance` is above `MAX_PER_INSTANCE`.
     """
     manifests = []
     for pipeline in pipelines:

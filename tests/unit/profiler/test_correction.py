@@ -354,3 +354,43 @@ class TestThroughput:
         assert found[1] is not None
         assert 12 < found[1] < 20
         assert found[2] is None
+
+
+@pytest.mark.parametrize(("ratio", "periodic"), [(1.0, True), (1.003, True), (0.5, False), (3.0, False)])
+def test_streams_come_at_even_intervals_until_a_stage_drops_or_multiplies_their_items(
+    ratio: float, periodic: bool
+) -> None:
+    law = ServiceLaw(fixed_s=0.05, cv=0.2)
+    placement, asr = Placement(pool=CPU, service=law), StageName("asr")
+    profiles = [
+        StageProfile(
+            name=name,
+            readings={},
+            pass_ratio=ratio,
+            pass_ratio_measured=MISSING,
+            pressure=MISSING,
+            placements=(replace(on(CPU), prior=law, service=law),),
+        )
+        for name in (STAGE, asr)
+    ]
+    running = tuple(
+        StageInput(
+            name=name,
+            after=after,
+            pass_ratio=1.0,
+            routing=Routing.STICKY,
+            window_s=60.0,
+            placements=(PlacementInput(prior=placement, replicas=4, batch=1, samples=NO_SAMPLES),),
+        )
+        for name, after in ((STAGE, ()), (asr, (STAGE,)))
+    )
+    demand = Demand(entry_rate_rps=40.0, sessions=40.0)
+    pipeline = PipelineInput(stages=running, sla=Sla(latency_s=SLA_S), latency_s=None, demand=demand, settled=True)
+    profile = PipelineProfile(
+        stages=tuple(profiles), bottleneck=None, latency_s=MISSING, latency_source=LatencySource.COMPOSED
+    )
+    seen = with_corrections(profile, pipeline, Learned(), now_s=NOW_S, interval_s=INTERVAL_S).stages[1]
+    load = StageLoad(rate_rps=40.0, sessions=40.0, periodic=periodic)
+    expected = predict(load, placement, 4, batch=1, routing=Routing.STICKY, percentile=95)
+    assert expected is not None
+    assert seen.modelled_p95_s == pytest.approx(expected.percentile_s)

@@ -185,8 +185,13 @@ class TestPassRatio:
         assert self.ratio(last=0.6, waiting=10.0).pass_ratio < 0.6, "what waits clears within the SLA"
         assert self.ratio(last=0.3, waiting=30.0).pass_ratio > 0.3, "it was offered that much at least"
 
-    def test_retries_do_not_make_it_more_than_all(self) -> None:
-        assert self.ratio(offered=130.0).pass_ratio_measured == 1.0
+    def test_fan_out_is_followed_up_to_a_hundred(self) -> None:
+        assert self.ratio(offered=250.0).pass_ratio_measured == pytest.approx(2.5)
+        last: float | None = None
+        for _ in range(60):
+            last = self.ratio(offered=250.0, last=last).pass_ratio
+        assert last == pytest.approx(2.5, rel=1e-3)
+        assert self.ratio(offered=1e6).pass_ratio_measured == 100.0
 
     @pytest.mark.parametrize(("offered", "completed"), [(MISSING, 100.0), (45.0, MISSING), (45.0, 0.2), (0.0, 100.0)])
     def test_without_data_or_traffic_it_stays_as_it_was(self, offered: Reading, completed: Reading) -> None:

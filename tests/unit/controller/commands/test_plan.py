@@ -319,3 +319,94 @@ def test_invalid_manifests_are_reported_as_validate_does(tmp_path: Path) -> None
     result = run(CONTRACT[0], path, DEMAND)
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"{path}:36: spec.stages[0].placements[0].replicas.max" in result.stderr
+
+
+def without(removed: str, folder: Path) -> Path:
+    """Write the contract's pipeline without `removed` to a file in `folder` and return its path."""
+    manifest = CONTRACT[1].read_text()
+    assert manifest.count(removed) == 1
+    path = folder / "captions.yaml"
+    path.write_text(manifest.replace(removed, ""))
+    return path
+
+
+LM_TIME = 'serviceTime: {fixed: 15ms, perItem: 2ms, cv: "0.5"}'
+
+
+def learned_file(folder: Path) -> Path:
+    learned = {
+        "fixed_s": 0.015,
+        "per_item_s": 0.002,
+        "cv": 0.5,
+        "startup_s": None,
+        "session_slots": None,
+        "relative_error": 0.05,
+    }
+    stages = [{"name": "lm", "placements": [{"pool": "gpu", "learned": learned}]}]
+    path = folder / "learned.json"
+    path.write_text(json.dumps({"namespace": "speech", "name": "live-captions", "stages": stages}))
+    return path
+
+
+def test_numbers_that_are_not_declared_are_named_and_nothing_is_planned(tmp_path: Path) -> None:
+    manifest = without(LM_TIME, tmp_path)
+    result = run(CONTRACT[0], manifest, DEMAND)
+    assert (result.exit_code, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert re.fullmatch(
+        re.escape(str(manifest)) + r":\d+: spec\.stages\[3\]\.placements\[0\]\.serviceTime: \(absent\): "
+        "not declared; give it, or --learned FILE with what the operator has measured",
+        line,
+    )
+
+
+def test_a_cv_that_is_not_declared_is_named(tmp_path: Path) -> None:
+    result = run(CONTRACT[0], without(', cv: "0.5"', tmp_path), DEMAND)
+    assert result.exit_code == 1
+    assert "spec.stages[3].placements[0].serviceTime.cv: (absent): not declared; give it" in result.stderr
+
+
+def test_a_plan_with_learned_numbers_is_that_with_the_same_numbers_declared(tmp_path: Path) -> None:
+    declared, learned = (
+        json.loads(run(CONTRACT[0], *files, DEMAND, "-o", "json").stdout)
+        for files in (
+            [CONTRACT[1]],
+            [without(LM_TIME, tmp_path), f"--learned={learned_file(tmp_path)}"],
+        )
+    )
+    assert declared.pop("solve_s") >= 0
+    assert learned.pop("solve_s") >= 0
+    assert learned == declared
+
+
+def test_a_learned_file_without_the_placement_does_not_stand_in(tmp_path: Path) -> None:
+    manifest = without(LM_TIME, tmp_path)
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps({"namespace": "speech", "name": "live-captions", "stages": []}))
+    result = run(CONTRACT[0], manifest, DEMAND, f"--learned={other}")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "serviceTime: (absent): not declared, and not in the file of --learned" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "must be JSON, as `sluice explain -o json` prints it"),
+        ("[]", "document: must be a mapping of fields"),
+        ('{"namespace": "speech", "name": "other", "stages": []}', "is about speech/other, which is not in the"),
+    ],
+)
+def test_a_learned_file_of_another_form_is_wrong_usage(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "learned.json"
+    path.write_text(content)
+    result = run(*CONTRACT[:2], DEMAND, f"--learned={path}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert str(path) in result.stderr
+
+
+def test_only_one_learned_file_is_taken_for_a_pipeline(tmp_path: Path) -> None:
+    path = learned_file(tmp_path)
+    result = run(*CONTRACT[:2], DEMAND, f"--learned={path}", f"--learned={path}")
+    assert result.exit_code == 2
+    assert "a second file about speech/live-captions" in result.stderr

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, VAD, a_snapshot, a_state, a_target
+from builders import ENCODER, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, a_target
 from planning import Planner
 
 from controller.core.codec import InvalidRecord
@@ -18,6 +18,7 @@ from controller.core.record import (
 )
 from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
+from controller.core.state.spec import Declared
 
 
 def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
@@ -31,6 +32,21 @@ def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
     assert decide(*recorded_inputs(record)) == decision
     with pytest.raises(InvalidRecord, match=r"record\.policy"):
         recorded_inputs({**record, "policy": None})
+
+
+def test_a_record_keeps_what_was_not_declared_and_an_old_one_declared_everything(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    undeclared = replace(a_placement("cpu"), declared=Declared(service=False, cv=False, startup=False, memory=False))
+    spec = a_spec(a_stage("vad", undeclared), a_stage("encoder", a_placement("gpu"), after=["vad"]))
+    snapshot = a_snapshot(a_state(spec, replicas={VAD: 4}))
+    record = json.loads(json.dumps(decision_record(snapshot, decide(snapshot, Policy()))))
+    assert recorded_inputs(record)[0] == snapshot
+    (pipeline,) = record["snapshot"]["pipelines"]
+    for stage in pipeline["spec"]["stages"]:
+        for placement in stage["placements"]:
+            del placement["declared"]
+    (old,) = recorded_inputs(record)[0].pipelines
+    assert {placement.declared for placement in old.spec.placements().values()} == {Declared()}
 
 
 @pytest.mark.parametrize("broken", [{}, {"schema": "v0"}, {"schema": SCHEMA}, {"schema": SCHEMA, "snapshot": 1}])

@@ -4,7 +4,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, default_pools
+from builders import ENCODER, NOW_S, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, default_pools
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import unusable_condition
@@ -13,6 +13,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
+from controller.core.state.spec import Declared
 from controller.kube.durable import memory_from
 from controller.kube.status import invalid_status, number, pipeline_status, pool_status
 from controller.resources.pipeline_status import PipelineStatus
@@ -65,6 +66,15 @@ def test_what_may_be_relied_on_is_rounded_down(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(24.801, "24.9"), (0.4551, "0.456"), (31.2, "31.2")])
 def test_what_is_needed_is_rounded_up(value: float, text: str) -> None:
     assert number(value, rounding=ROUND_CEILING) == text
+
+
+def test_a_placeholder_is_no_prior() -> None:
+    undeclared = replace(a_placement("cpu"), declared=Declared(service=False, cv=False))
+    spec = a_spec(a_stage("vad", undeclared), a_stage("encoder", a_placement("gpu", service_s=0.02), after=["vad"]))
+    stages = status_of(a_snapshot(a_state(spec, replicas={VAD: 1})))["stages"]
+    found = [stage["placements"][0]["serviceTime"] for stage in stages]
+    assert (found[0].get("priorSeconds"), found[0].get("factor")) == (None, None)
+    assert (found[1]["priorSeconds"], found[1]["factor"]) == ("0.02", "1")
 
 
 @pytest.mark.parametrize(

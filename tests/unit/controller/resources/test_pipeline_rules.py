@@ -34,6 +34,11 @@ def test_a_filter_deep_in_a_branch_is_blamed() -> None:
     assert filters_blamed(*stages) == ["b2"]
 
 
+def test_fan_out_is_blamed_like_a_filter() -> None:
+    stages = [("a", [], "3"), ("b", ["a"], "1.5"), ("c", ["a"], "1"), ("d", ["b", "c"], "3")]
+    assert filters_blamed(*stages) == ["b"]
+
+
 def test_a_filter_behind_an_inner_join_is_in_a_branch_of_the_outer_one() -> None:
     stages = [
         ("a", [], "1"),

@@ -3,7 +3,16 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
-from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, RuleMetric
+from controller.core.state.spec import (
+    UNDECLARED_CV,
+    UNDECLARED_SERVICE,
+    UNDECLARED_STARTUP_S,
+    Declared,
+    DemandUnit,
+    Mode,
+    PipelineSpec,
+    RuleMetric,
+)
 from controller.resources.manifests import load_documents
 from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
@@ -64,6 +73,31 @@ def test_rules_and_overrides_keep_their_meaning() -> None:
     assert (pressure.metric, pressure.above, pressure.per_zone) == (RuleMetric.RX_QUEUE_PRESSURE, 0.8, True)
     assert (spare.query, spare.below, spare.per_zone, spare.cooldown_s) == ("min(free)", 2.0, False, 60.0)
     assert stage.metric_overrides == {Quantity.LATENCY_P95: "max(a)", Quantity.RX_QUEUE_PRESSURE: "max(b)"}
+
+
+def test_numbers_that_are_not_declared_are_placeholders_and_marked_as_such() -> None:
+    place = "spec.stages[3].placements[0]"
+    (bare,) = spec({f"{place}.{field}": REMOVED for field in ("serviceTime", "memory")}).stages[3].placements
+    assert (bare.prior.service, bare.startup_s, bare.prior.session_slots) == (
+        UNDECLARED_SERVICE,
+        UNDECLARED_STARTUP_S,
+        None,
+    )
+    assert bare.declared == Declared(service=False, cv=False, startup=False, memory=False)
+    assert (bare.source, bare.confidence) == (None, None)
+
+
+def test_a_service_time_without_cv_keeps_its_times() -> None:
+    vad, encoder = spec().stages[:2]
+    assert vad.placements[0].declared == Declared(memory=False)
+    (inferentia, _) = encoder.placements
+    assert inferentia.declared == Declared(cv=False, startup=False)
+    assert (inferentia.prior.service.fixed_s, inferentia.prior.service.cv) == (0.014, UNDECLARED_CV)
+
+
+def test_a_rule_on_sessions_needs_no_memory() -> None:
+    (rule, _) = spec({"spec.stages[0].rules[0].metric": "sessions"}).stages[0].rules
+    assert rule.metric is RuleMetric.SESSIONS
 
 
 def test_requests_have_no_chunk() -> None:

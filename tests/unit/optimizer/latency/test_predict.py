@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from optimizer.allocate import allocate
-from optimizer.latency.predict import predicted_latency_s
+from optimizer.latency.predict import predicted_latency_s, stage_load
+from optimizer.latency.stage import StageLoad
 from optimizer.model import (
     Composition,
     Demand,
@@ -90,3 +91,25 @@ def test_too_few_session_slots_have_no_latency() -> None:
     asked = pipeline(stage(A, slots=30), sessions=100.0)
     assert predicted_latency_s(asked, {(A, GPU): 3}, {}) is None
     assert predicted_latency_s(asked, {(A, GPU): 4}, {}) is not None
+
+
+def behind(first: Stage, *, rate: float = 30.0, sessions: float | None = None, cv2: float = 1.0) -> StageLoad:
+    """Return the load of stage b behind `first`."""
+    asked = pipeline(first, stage(B, A), rate=rate, sessions=sessions)
+    asked = replace(asked, demand=replace(asked.demand, arrival_cv2=cv2))
+    return stage_load(asked, asked.stages[1])
+
+
+@pytest.mark.parametrize("cv2", [0.0, 1.0, 4.0])
+def test_a_stage_behind_fan_out_has_the_load_of_as_many_more_requests(cv2: float) -> None:
+    tripled = behind(replace(stage(A), pass_ratio=3.0), cv2=cv2)
+    assert tripled == behind(stage(A), rate=90.0, cv2=cv2)
+    assert tripled.arrival_cv2 >= 0
+
+
+def test_the_calls_of_a_stream_do_not_come_at_even_intervals() -> None:
+    assert behind(stage(A), sessions=10.0).periodic
+    for ratio in (0.5, 3.0):
+        assert not behind(replace(stage(A), pass_ratio=ratio), sessions=10.0).periodic
+    load = behind(replace(stage(A), pass_ratio=3.0), sessions=10.0)
+    assert (load.rate_rps, load.sessions) == (90.0, 10.0)

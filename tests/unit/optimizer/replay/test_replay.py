@@ -103,6 +103,54 @@ def test_what_a_stage_drops_does_not_load_the_next() -> None:
     assert served(a_pipeline(sure("vad", 0.001), sure("asr", 0.03, "vad"), rate_rps=100), 1, 1) is None
 
 
+def test_fan_out_loads_the_next_stage_and_those_behind_it() -> None:
+    stages = (sure("asr", 0.001, pass_ratio=3.0), sure("lm", 0.01, "asr"), sure("text", 0.01, "lm"))
+    assert served(a_pipeline(*stages, rate_rps=30), 1, 1, 1) is not None
+    assert served(a_pipeline(*stages, rate_rps=35), 1, 1, 2) is None
+    assert served(a_pipeline(*stages, rate_rps=35), 1, 2, 1) is None
+
+
+@pytest.mark.parametrize("ratio", [1.5, 3.0, 20.0])
+@pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED])
+def test_a_stage_behind_fan_out_waits_as_with_that_many_times_the_rate(ratio: float, routing: Routing) -> None:
+    lm = a_stage("lm", on("cpu", service=(0.01, 0.0), cv=1.0), after=["asr"], routing=routing)
+
+    def waited(rate_rps: float, pass_ratio: float) -> Replayed:
+        stages = (sure("asr", 1e-6, pass_ratio=pass_ratio), lm)
+        return seen(a_pipeline(*stages, rate_rps=rate_rps), 1, 2, items=60_000)
+
+    fanned, offered = waited(140.0 / ratio, ratio), waited(140.0, 1.0)
+    assert fanned.mean_s == pytest.approx(offered.mean_s, rel=0.08)
+    assert fanned.latency_s == pytest.approx(offered.latency_s, rel=0.08)
+
+
+def test_the_calls_of_a_stream_load_its_own_replica() -> None:
+    lm = a_stage("lm", on("cpu", service=(0.02, 0.0), cv=0.0), after=["asr"], routing=Routing.STICKY)
+    one, three = (
+        seen(a_pipeline(sure("asr", 1e-6, pass_ratio=ratio), lm, rate_rps=20.0, sessions=4.0), 1, 2).mean_s
+        for ratio in (1.0, 3.0)
+    )
+    assert three > 1.2 * one
+
+
+def test_fan_out_does_not_bring_back_what_a_filter_has_dropped() -> None:
+    # One item in ten is left, and makes three calls.
+    stages = (sure("vad", 0.01, pass_ratio=0.1), sure("asr", 0.01, "vad", pass_ratio=3.0), sure("lm", 0.03, "asr"))
+    answer = seen(a_pipeline(*stages, rate_rps=0.0), 1, 1, 1, items=20_000)
+    assert answer.mean_s == pytest.approx(0.05)
+    assert answer.items == pytest.approx(0.9 * 2_000, rel=0.1)
+
+
+def test_an_item_that_causes_a_million_calls_is_not_replayed() -> None:
+    names = ("a", "b", "c", "d")
+    stages = [
+        sure(name, 1e-9, *names[max(0, k - 1) : k], pass_ratio=100.0 if name != "d" else 1.0)
+        for k, name in enumerate(names)
+    ]
+    assert served(a_pipeline(*stages, rate_rps=1.0), 1, 1, 1, 1) is None
+    assert served(a_pipeline(*stages[:2], rate_rps=1.0), 1, 1) is not None
+
+
 @pytest.mark.parametrize("counts", [(0, 1), (1, 0)])
 def test_a_stage_without_replicas_has_no_replay(counts: tuple[int, int]) -> None:
     assert served(a_pipeline(sure("a", 0.01), sure("b", 0.01, "a"), rate_rps=10), *counts) is None

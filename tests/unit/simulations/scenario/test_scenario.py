@@ -1,11 +1,13 @@
 """Scenario files: what is accepted, and how mistakes are told."""
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from controller.resources.pool import ComputePool
+from controller.resources.translate import pipeline_spec
 from simulations.results.scoring import Clock, Interval
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario, resource_changes, with_what_if
 
@@ -280,3 +282,51 @@ def test_a_what_if_that_does_not_go_with_a_fault_is_told(scenario: Path) -> None
         load_scenario(scenario)
     assert [finding.field for finding in caught.value.findings] == ["whatIf[0].load.session", "whatIf[0]"]
     assert "conflicts with faults[0]" in str(caught.value)
+
+
+def changed_pipeline(scenario: Path, before: str, after: str) -> list[str]:
+    """Return the findings of the scenario with `before` in its pipeline replaced by `after`."""
+    path = scenario.with_name("live-captions.yaml")
+    text = path.read_text()
+    assert text.count(before) == 1
+    path.write_text(text.replace(before, after))
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(scenario)
+    assert all(finding.file == path for finding in caught.value.findings)
+    return [str(finding).partition(": ")[2] for finding in caught.value.findings]
+
+
+def test_replicas_need_their_true_service_time(scenario: Path) -> None:
+    lm_time = 'serviceTime: {fixed: 15ms, perItem: 2ms, cv: "0.5"}'
+    (told,) = changed_pipeline(scenario, lm_time, "")
+    assert told == (
+        "spec.stages[3].placements[0].serviceTime: (absent): required in a scenario: it is the true service time of "
+        "the replicas"
+    )
+
+
+def test_fan_out_is_not_simulated(scenario: Path) -> None:
+    assert changed_pipeline(scenario, 'passRatio: "0.45"', 'passRatio: "3"') == [
+        'spec.stages[0].passRatio: "3": must be at most 1 in a scenario: fan-out is planned for, but not simulated'
+    ]
+
+
+def test_a_patch_that_takes_the_service_time_away_is_refused_where_it_is(scenario: Path) -> None:
+    stage = (
+        "{name: vad, passRatio: '2', placements: [{pool: cpu, replicas: {max: 1},"
+        " target: {apiVersion: apps/v1, kind: Deployment, name: vad}}]}"
+    )
+    fault = f"set: {{SpeechPipeline/speech/live-captions: {{spec: {{stages: [{stage}]}}}}}}"
+    found = findings(scenario, f"{SCENARIO}faults:\n  - {{at: 1m, {fault}}}\n")
+    at = "faults[0].set[SpeechPipeline/speech/live-captions].spec.stages[0]"
+    assert [line.partition(": ")[2].split(": ")[0] for line in found] == [
+        f"{at}.passRatio",
+        f"{at}.placements[0].serviceTime",
+    ]
+
+
+def test_a_start_up_time_that_is_not_declared_is_assumed(scenario: Path) -> None:
+    path = scenario.with_name("live-captions.yaml")
+    path.write_text(re.sub(r"\n *startup: .*", "", path.read_text()))
+    (pipeline,) = load_scenario(scenario).pipelines
+    assert {placement.startup_s for placement in pipeline_spec(pipeline).placements().values()} == {60.0}

@@ -47,6 +47,12 @@ def test_a_measured_pass_ratio_and_service_time_replace_the_priors() -> None:
     assert encoder_stage.placements[0].service == ServiceLaw(fixed_s=0.05, cv=1.0)
 
 
+def test_measured_fan_out_is_planned_for_up_to_a_hundred() -> None:
+    for measured, planned in ((2.5, pytest.approx(2.5, rel=0.01)), (100.0, 100.0)):
+        pipeline = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=measured, service_factor=1.0))
+        assert pipeline.visit_ratios[StageName("encoder")] == planned
+
+
 def test_noise_in_what_was_measured_asks_the_same_question() -> None:
     one = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
     other = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
-from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec, Target
+from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, StageSpec, Target
 from optimizer.model import PoolName
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
 from simulations.lab.pods.agent import WORKER_ANNOTATION
@@ -106,6 +106,12 @@ def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
         match="captions, stage asr: pool gpu: must be among the manifests; the lab creates its nodes",
     ):
         deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
+
+
+def test_a_worker_needs_its_true_service_time() -> None:
+    bare = replace(a_placement("cpu"), declared=Declared(service=False, cv=False))
+    with pytest.raises(UnsupportedManifest, match="stage asr, placement cpu: serviceTime: must be given in the lab"):
+        made(a_stage("asr", bare))
 
 
 @pytest.mark.parametrize(
