@@ -154,7 +154,8 @@ def _corrected(
 ) -> StageProfile:
     parts: list[_Part] = []
     for profile, placement in zip(stage.placements, running.placements, strict=True):
-        service = placement.prior.service.scaled(to_grain(profile.service_factor))
+        law = placement.prior.service if placement.law_declared else profile.service
+        service = law.scaled(to_grain(profile.service_factor))
         part = _Part(
             running=placement,
             profile=profile,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
+from profiler.law import fitted_law, with_measurement
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -18,6 +19,7 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
+    PlacementKey,
     PlacementProfile,
     StageInput,
     StageProfile,
@@ -56,7 +58,7 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
     stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
     weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
-    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight) for stage in stages)
+    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight, interval_s) for stage in stages)
     if pipeline.latency_s is None or isinstance(pipeline.latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
     else:
@@ -117,6 +119,7 @@ def _stage_profile(
     readings: Mapping[StageName, Mapping[Quantity, Reading]],
     learned: Learned,
     weight: float,
+    interval_s: float,
 ) -> StageProfile:
     own = readings[stage.name]
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
@@ -128,6 +131,7 @@ def _stage_profile(
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
     factors = [learned.service_factors.get((stage.name, placement.pool)) for placement in stage.placements]
+    shared = _shared_factor(factors)
     return StageProfile(
         name=stage.name,
         readings=own,
@@ -135,7 +139,9 @@ def _stage_profile(
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
         placements=tuple(
-            _placement_profile(placement, factor, _shared_factor(factors), stage.window_s)
+            _placement_profile(placement, factor, shared, stage.window_s)
+            if placement.law_declared
+            else _learned_profile(placement, learned, (stage.name, placement.pool), stage.window_s, interval_s)
             for placement, factor in zip(stage.placements, factors, strict=True)
         ),
     )
@@ -172,6 +178,62 @@ def _placement_profile(
         measured=measured,
         measured_factor=ratio,
     )
+
+
+def _learned_profile(
+    placement: PlacementInput, learned: Learned, key: PlacementKey, window_s: float, interval_s: float
+) -> PlacementProfile:
+    """Return the profile of a placement without a declared service law: the law that fits what was measured."""
+    prior, limit = placement.prior.service, placement.prior.batch_sizes[-1]
+    times, cv = learned.batch_times.get(key), learned.cvs.get(key, prior.cv)
+    law = prior if times is None else fitted_law(times, limit, cv).law
+    measured = _measured_batch(placement, law, window_s)
+    if measured is not None:
+        weight = min(1.0, interval_s / window_s)
+        times = with_measurement(times, *measured, weight=weight, age_s=interval_s)
+    if times is None:
+        return PlacementProfile(
+            pool=placement.pool,
+            readings=placement.samples.readings,
+            prior=prior,
+            service=prior,
+            service_factor=1.0,
+            measured=False,
+            known=False,
+        )
+    fitted = fitted_law(times, limit, cv)
+    return PlacementProfile(
+        pool=placement.pool,
+        readings=placement.samples.readings,
+        prior=prior,
+        service=fitted.law,
+        service_factor=1.0,
+        known=fitted.known,
+        relative_error=fitted.relative_error,
+        batch_times=times,
+        measured_factor=None if measured is None else measured[1] / fitted.law.mean_s(measured[0]),
+    )
+
+
+def _measured_batch(placement: PlacementInput, law: ServiceLaw, window_s: float) -> tuple[float, float] | None:
+    """Return mean size and mean service time (s) of the batches of the last window; None without enough traffic.
+
+    A server that exports no service time is measured by its throughput at its busy share.
+    """
+    samples, limit = placement.samples, placement.prior.batch_sizes[-1]
+    completions_rps = samples.of(Quantity.COMPLETION_RATE)
+    if isinstance(completions_rps, Absence) or completions_rps * window_s < MIN_ITEMS:
+        return None
+    service_s, batch = samples.of(Quantity.SERVICE_TIME), _served_batch(samples, law, limit)
+    if isinstance(batch, Absence):
+        batch = 1.0
+    batch = min(float(limit), max(1.0, batch))
+    if isinstance(service_s, Absence):
+        busy = samples.of(Quantity.UTILIZATION)
+        if isinstance(busy, Absence):
+            return None
+        service_s = busy * placement.replicas * placement.prior.concurrency * batch / completions_rps
+    return (batch, service_s) if service_s > 0 else None
 
 
 def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float | None:

@@ -23,7 +23,11 @@ def _learned(profile: PipelineProfile) -> Learned:
     ]
     return Learned(
         pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages},
-        service_factors={key: placement.service_factor for key, placement in placements if placement.measured},
+        service_factors={
+            key: placement.service_factor
+            for key, placement in placements
+            if placement.measured and placement.batch_times is None
+        },
         latency_corrections={
             stage.name: stage.latency_correction for stage in profile.stages if stage.latency_correction is not None
         },
@@ -33,4 +37,6 @@ def _learned(profile: PipelineProfile) -> Learned:
             if placement.throughput_correction is not None
         },
         overhead_s=profile.overhead_s,
+        batch_times={key: placement.batch_times for key, placement in placements if placement.batch_times is not None},
+        cvs={key: placement.service.cv for key, placement in placements if placement.batch_times is not None},
     )

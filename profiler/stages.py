@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.law import BatchTimes
 from profiler.samples import PlacementSamples, Quantity, Reading
 
 PlacementKey = tuple[StageName, PoolName]
@@ -22,12 +23,17 @@ def to_grain(value: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementInput:
-    """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared."""
+    """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared.
+
+    `law_declared` and `cv_declared` say whether service law and variation of `prior` are more than placeholders.
+    """
 
     prior: Placement
     replicas: int
     batch: int
     samples: PlacementSamples
+    law_declared: bool = True
+    cv_declared: bool = True
 
     @property
     def pool(self) -> PoolName:
@@ -94,6 +100,8 @@ class Learned:
     `pass_ratios` and `service_factors` (measured over prior service time) are smoothed; a placement that was never
     measured has no factor. `latency_corrections` and `throughput_corrections` correct the model; a stage or placement
     that was never compared with the model has none. `overhead_s` is the time of an item that no stage accounts for.
+    `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
+    of those without a declared one.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -101,6 +109,8 @@ class Learned:
     latency_corrections: Mapping[StageName, Correction] = field(default_factory=dict)
     throughput_corrections: Mapping[PlacementKey, Correction] = field(default_factory=dict)
     overhead_s: float | None = None
+    batch_times: Mapping[PlacementKey, BatchTimes] = field(default_factory=dict)
+    cvs: Mapping[PlacementKey, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +118,12 @@ class PlacementProfile:
     """A stage on one pool: readings, and the corrected service law.
 
     `prior` is the declared service law, and `service` is `prior` times `service_factor`: the measured over the declared
-    mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is
-    then that of the stage's other placements. `measured_factor` is the newest measured ratio, None without enough
-    traffic. `saturation_rps` is the throughput of one replica under overload, in items per second, None where it is
-    what `service` implies. `throughput_correction` is the observed over the implied throughput, None where no lower one
-    was observed.
+    mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is then
+    that of the stage's other placements. Without a declared law, `service` is fitted to `batch_times`, with
+    `relative_error`; `known` is False while the error is too large to plan with fewer replicas, or nothing was
+    measured. `measured_factor` is the newest measured ratio, None without enough traffic. `saturation_rps` is the
+    throughput of one replica under overload, in items per second, None where it is what `service` implies.
+    `throughput_correction` is the observed over the implied throughput, None where no lower one was observed.
     """
 
     pool: PoolName
@@ -121,6 +132,9 @@ class PlacementProfile:
     service: ServiceLaw
     service_factor: float
     measured: bool = True
+    known: bool = True
+    relative_error: float | None = None
+    batch_times: BatchTimes | None = None
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None

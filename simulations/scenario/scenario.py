@@ -297,7 +297,7 @@ class ScenarioFile(Part):
     profile_error: Profiles | None = None
     """By stage (NAME or PIPELINE/NAME): the declared service times are the true ones times this factor."""
     hide_profiles: bool = False
-    """Whether service times, start-up times and memory are hidden from the policies."""
+    """Whether service times and start-up times are hidden from the policies."""
     overhead: Duration = "0s"
     """Time of every item outside the stages, such as in a gateway."""
     speed_spread: Number = 0.0

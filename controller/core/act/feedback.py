@@ -72,7 +72,9 @@ def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainabl
         memory = replace(memory, misses=0)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
-    if memory.misses < PATIENCE or memory.step is not None or not plan.feasible or _grows(assessment, plan):
+    if memory.misses < PATIENCE or memory.step is not None or assessment.learning:
+        return Feedback(memory=memory)
+    if not plan.feasible or _grows(assessment, plan):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 

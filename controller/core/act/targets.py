@@ -52,7 +52,7 @@ def _aim(
     """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
     plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
     holds: list[Hold] = []
-    rules = assessment.rules.floors()
+    rules = _highest(assessment.rules.floors(), assessment.learning)
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
     hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     unreachable = hopeless or assessment.key in fleet.unreachable
@@ -80,6 +80,7 @@ def _aim(
     )
     measured = floors(feedback.memory, assessment.planned_demand)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
+    holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning)
     if feedback.hold is not None:
         holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}

@@ -3,10 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
+from controller.core.assess.learning import learning_floors
 from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
@@ -49,8 +51,9 @@ class Missing:
 class Assessment:
     """What is known of one pipeline before planning.
 
-    `pipeline` is the optimizer's input, at `planned_demand`. `current` has the desired replicas of every placement, 0
-    where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
+    `pipeline` is the optimizer's input, at `planned_demand`; `fallback` the same with placements that were never
+    measured, None where there are none. `learning` has the least replicas of the stages whose service law is not known.
+    `current` has the desired replicas of every placement, 0 where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
     `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
     get now. `stages_moved_at_s` is when replicas of each stage last started or stopped.
 
@@ -64,6 +67,8 @@ class Assessment:
     learned: Learned
     demand: DemandState
     pipeline: Pipeline
+    fallback: Pipeline | None
+    learning: Mapping[StageName, int]
     stages_moved_at_s: Mapping[StageName, float]
     rules: RuleResults
     current: Mapping[PlacementKey, int]
@@ -167,7 +172,8 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         **availability.at_most(state),
     }
     leaving = _leaving(state)
-    pipeline = optimizer_pipeline(
+    make_pipeline = partial(
+        optimizer_pipeline,
         spec,
         _planned(demand),
         profile=profile,
@@ -176,12 +182,16 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         at_most=at_most,
         latency_headroom=policy.latency_headroom,
     )
+    pipeline = make_pipeline()
+    declared = all(placement.declared.service for stage in spec.stages for placement in stage.placements)
+    fallback = None if declared else make_pipeline(fallbacks=True)
     on_trial = availability.on_trial(state)
     if on_trial and not _meets_sla(state, pipeline, demand, at_most, policy.composition):
         # The missing replicas go elsewhere, instead of where they may fail again.
         trials = {key: current[key] + allowed for key, allowed in on_trial.items()}
         at_most |= trials
         pipeline = limited(pipeline, trials)
+        fallback = None if fallback is None else limited(fallback, trials)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -189,6 +199,8 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         learned=learned,
         demand=demand,
         pipeline=pipeline,
+        fallback=None if fallback == pipeline else fallback,
+        learning={} if declared else learning_floors(state, profile, stages_moved_at_s, now_s),
         stages_moved_at_s=stages_moved_at_s,
         rules=evaluate_rules(state, profile, snapshot.pools, now_s),
         current=current,
@@ -264,6 +276,8 @@ def _profiler_input(
                         replicas=state.ready(stage.name, placement.pool),
                         batch=batches.get((stage.name, placement.pool), placement.prior.batch_sizes[-1]),
                         samples=state.samples_of(stage.name, placement.pool),
+                        law_declared=placement.declared.service,
+                        cv_declared=placement.declared.cv,
                     )
                     for placement in stage.placements
                 ),

@@ -1,15 +1,17 @@
 """Makes the optimizer's `Pipeline` and `Pool` from declared and measured values, for the operator and `sluice plan`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
-from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, Sla, Stage
+from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
 from profiler.stages import GRAIN, PipelineProfile, PlacementProfile, StageProfile, to_grain
 
+UNMEASURED = ServiceLaw(fixed_s=1e-6)
+"""The service law in plans of a stage of which nothing was ever measured: it takes no part of the SLA."""
 NEGLIGIBLE_OVERHEAD = 0.05
 LEAST_SHARE = 0.05
 """The share of the SLA that the stages keep at least: an SLA of zero would be no problem to solve."""
@@ -39,17 +41,22 @@ def optimizer_pipeline(
     current: Mapping[PlacementKey, int] = NO_REPLICAS,
     at_most: Mapping[PlacementKey, int] = NO_REPLICAS,
     latency_headroom: float = 0.0,
+    fallbacks: bool = False,
 ) -> Pipeline:
     """Return the pipeline `spec` for the optimizer, with `demand` in the pipeline's unit.
 
     The measurements in `profile`, rounded to the grain, replace priors and correct the model; None: the priors are
     used. `current` has the present replicas. `at_most` lowers the declared bounds where a pool cannot deliver.
     `latency_headroom` is the share of the SLA that the plan leaves unused, beside the measured time outside the stages.
+    Placements without a declared or measured service law get new replicas only with `fallbacks`: nothing says that they
+    would save money.
     """
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
-        stages=tuple(_stage(stage, profiles.get(stage.name), current, at_most) for stage in spec.stages),
+        stages=tuple(
+            _stage(stage, profiles.get(stage.name), current, at_most, fallbacks=fallbacks) for stage in spec.stages
+        ),
         demand=optimizer_demand(spec, demand),
         sla=Sla(
             latency_s=stages_sla_s(spec, profile) * (1 - latency_headroom),
@@ -123,18 +130,27 @@ def _stage(
     profile: StageProfile | None,
     current: Mapping[PlacementKey, int],
     at_most: Mapping[PlacementKey, int],
+    *,
+    fallbacks: bool,
 ) -> Stage:
     measured = {} if profile is None else {placement.pool: placement for placement in profile.placements}
+    most = {
+        placement.pool: at_most.get((spec.name, placement.pool), placement.prior.max_replicas)
+        for placement in spec.placements
+    }
     return Stage(
         name=spec.name,
         placements=tuple(
             _placement(
                 placement,
+                law,
                 measured.get(placement.pool),
                 current=current.get((spec.name, placement.pool), 0),
-                at_most=at_most.get((spec.name, placement.pool), placement.prior.max_replicas),
+                at_most=most[placement.pool]
+                if may_grow
+                else min(most[placement.pool], current.get((spec.name, placement.pool), 0)),
             )
-            for placement in spec.placements
+            for placement, law, may_grow in _laws(spec, measured, most, fallbacks=fallbacks)
         ),
         after=spec.after,
         pass_ratio=spec.pass_ratio if profile is None else min(MOST_PASSED, to_grain(profile.pass_ratio)),
@@ -143,12 +159,48 @@ def _stage(
     )
 
 
-def _placement(spec: PlacementSpec, measured: PlacementProfile | None, *, current: int, at_most: int) -> Placement:
+def _laws(
+    spec: StageSpec, measured: Mapping[PoolName, PlacementProfile], most: Mapping[PoolName, int], *, fallbacks: bool
+) -> Iterator[tuple[PlacementSpec, ServiceLaw, bool]]:
+    """Yield each placement with the service law to plan with, and whether it may get new replicas.
+
+    A placement without a law of its own is planned as the slowest measured one of its stage, and only as a fallback.
+    While none of the stage is measured, the first placement that may have replicas gets them: how many does not follow
+    from a law (`controller.core.assess.learning`).
+    """
+    own = {
+        placement.pool: _law(placement, measured.get(placement.pool))
+        for placement in spec.placements
+        if placement.declared.service or (placement.pool in measured and measured[placement.pool].measured)
+    }
+    limits = {placement.pool: placement.prior.batch_sizes[-1] for placement in spec.placements}
+    slowest = max(own, key=lambda pool: own[pool].mean_s(limits[pool]) / limits[pool], default=None)
+    first = next((pool for pool, count in most.items() if count > 0), None)
+    for placement in spec.placements:
+        if placement.pool in own:
+            yield placement, own[placement.pool], True
+        elif slowest is not None:
+            yield placement, own[slowest], fallbacks
+        else:
+            yield placement, UNMEASURED, fallbacks or placement.pool == first
+
+
+def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
+    if measured is None:
+        return spec.prior.service
+    if spec.declared.service:
+        return spec.prior.service.scaled(to_grain(measured.service_factor))
+    law = measured.service
+    return ServiceLaw(fixed_s=to_grain(law.fixed_s), per_item_s=to_grain(law.per_item_s), cv=to_grain(law.cv))
+
+
+def _placement(
+    spec: PlacementSpec, service: ServiceLaw, measured: PlacementProfile | None, *, current: int, at_most: int
+) -> Placement:
     prior = spec.prior
     most = max(0, min(prior.max_replicas, at_most))
-    service, saturation_rps = prior.service, prior.saturation_rps
+    saturation_rps = prior.saturation_rps
     if measured is not None:
-        service = service.scaled(to_grain(measured.service_factor))
         saturation_rps = None if measured.saturation_rps is None else to_grain(measured.saturation_rps)
     now: dict[str, Any] = {
         "service": service,

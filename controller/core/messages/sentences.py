@@ -35,6 +35,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
+    HoldReason.LEARNING: "service times are being measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
     HoldReason.UNEXPLAINED: "the SLA is missed although every stage is as fast as planned; no replica is added",
 }

@@ -63,6 +63,7 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     for group in (assessments, acting):
         if group and (group is acting or len(acting) < len(assessments)):
             problem, plan = planned_together(group, assessments, pools, policy)
+            problem, plan = _with_fallbacks(problem, plan, group)
             hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
             if hopeless:
                 problem, relaxed = _relaxed(problem, plan)
@@ -72,6 +73,36 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
             unreachable.update(hopeless)
             pipelines.update({own.key: own for own in problem.pipelines})
     return FleetPlan(plan=plan, plans=plans, pipelines=pipelines, unreachable=unreachable)
+
+
+def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
+    """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
+    fallbacks = {
+        assessment.key: assessment.fallback
+        for assessment in group
+        if assessment.fallback is not None and not plan.of(assessment.key).feasible
+    }
+    if not fallbacks:
+        return problem, plan
+    wider = replace(
+        problem,
+        pipelines=tuple(
+            keeping(
+                fallbacks[own.key],
+                {
+                    (stage.name, placement.pool): placement.min_replicas
+                    for stage in own.stages
+                    for placement in stage.placements
+                },
+            )
+            if own.key in fallbacks
+            else own
+            for own in problem.pipelines
+        ),
+    )
+    found = _allocated(wider, False, {})
+    served = sum(found.of(key).served_fraction - plan.of(key).served_fraction for key in fallbacks)
+    return (wider, found) if served > 0 else (problem, plan)
 
 
 def _sla_unreachable(plan: PipelinePlan) -> bool:

@@ -44,6 +44,7 @@ class HoldReason(Enum):
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
     SLA_MISSED = "SLAMissed"
+    LEARNING = "Learning"
     OVERHEAD = "Overhead"
     UNEXPLAINED = "Unexplained"
 

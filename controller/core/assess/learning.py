@@ -1,0 +1,73 @@
+"""Stages whose service law is not known yet: they keep what carries their load, and double it while it does not."""
+
+import math
+from collections.abc import Mapping
+
+from controller.core.state.snapshot import PipelineState
+from controller.core.state.spec import StageSpec
+from optimizer.model import StageName
+from profiler.samples import Absence, Quantity
+from profiler.stages import PipelineProfile, StageProfile
+
+BUSY = 0.9
+"""A stage whose replicas are busy for a larger share of the time is short of replicas."""
+BEHIND = 1.05
+"""Arrivals over completions from which a stage falls behind."""
+WAITING_SHARE = 0.25
+"""A stage whose waiting items take a larger share of the SLA to clear is short of replicas."""
+
+
+def learning_floors(
+    state: PipelineState, profile: PipelineProfile, stages_moved_at_s: Mapping[StageName, float], now_s: float
+) -> Mapping[StageName, int]:
+    """Return the least replicas of every stage that runs on replicas whose service law is not known.
+
+    It has at least the replicas that it has now, because no other number is known to carry the load. It gets twice as
+    many while it queues, and again when the new ones have been ready for a window of the metrics.
+    """
+    floors: dict[StageName, int] = {}
+    profiles = {own.name: own for own in profile.stages}
+    for stage in state.spec.stages:
+        own = profiles[stage.name]
+        if not unknown(stage, own, state):
+            continue
+        total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
+        settled = stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
+        floors[stage.name] = 2 * total if settled and _queues(own, state.spec.sla.latency_s) else total
+    return floors
+
+
+def unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:
+    """Return whether the stage has replicas whose service law is neither declared nor known, or none at all."""
+    running = [own for own in profile.placements if state.desired(stage.name, own.pool) > 0]
+    if not running:
+        return not any(placement.declared.service for placement in stage.placements) and not any(
+            own.known for own in profile.placements
+        )
+    return any(not own.known for own in running)
+
+
+def _queues(profile: StageProfile, sla_s: float) -> bool:
+    busy, waiting, arrivals_rps, completions_rps = (
+        _number(profile, quantity)
+        for quantity in (
+            Quantity.UTILIZATION,
+            Quantity.QUEUE_DEPTH,
+            Quantity.ARRIVAL_RATE,
+            Quantity.COMPLETION_RATE,
+        )
+    )
+    if completions_rps is None:
+        return False
+    if arrivals_rps is not None and arrivals_rps > BEHIND * completions_rps:
+        return True
+    if waiting is not None and waiting > WAITING_SHARE * sla_s * completions_rps:
+        return True
+    # A server with batches is busy nearly all the time from well below its limit on.
+    batched = (_number(profile, Quantity.BATCH_SIZE) or 1.0) > 1
+    return busy is not None and busy > BUSY and not batched
+
+
+def _number(profile: StageProfile, quantity: Quantity) -> float | None:
+    reading = profile.readings.get(quantity)
+    return None if reading is None or isinstance(reading, Absence) else reading
