@@ -13,8 +13,9 @@ MEMORY_S = 3600.0
 """Time constant with which older measurements lose weight: what serves changes with its next release."""
 KNOWN = 0.15
 """The largest relative error at which a law is known well enough to plan with fewer replicas than there are."""
-LEAST_WEIGHT = 4.0
-"""The fewest independent measurements of a known law."""
+LEAST_WEIGHT, ENOUGH_WEIGHT = 4.0, 16.0
+"""The fewest independent measurements of a known law, and how many are enough whatever the error: sizes that have not
+varied by then will not soon, and the law errs towards longer batches."""
 ASSUMED_SHARE = 0.5
 """The share of the service time of a mean batch that is assumed to be per item, and the standard error of that share,
 where measurements say nothing."""
@@ -102,12 +103,11 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     distance = limit - times.batch
     full_s = mean_s + slope * distance
     error = math.sqrt(noise2 / times.weight + distance**2 * variance) / full_s
-    known = _known(times, error)
-    if not known:
+    if error > KNOWN:
         slope = min(steepest, slope + math.sqrt(variance))
     law = ServiceLaw(fixed_s=max(0.0, mean_s - slope * times.batch), per_item_s=slope, cv=cv)
-    return FittedLaw(law=law, relative_error=error, known=known)
+    return FittedLaw(law=law, relative_error=error, known=_known(times, error))
 
 
 def _known(times: BatchTimes, error: float) -> bool:
-    return times.weight >= LEAST_WEIGHT and error <= KNOWN
+    return times.weight >= (LEAST_WEIGHT if error <= KNOWN else ENOUGH_WEIGHT)

@@ -72,6 +72,9 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
+    probed = _probed(assessment, plan, planned, pools)
+    if probed is not None and not pressed:
+        final[probed] = max(final[probed], 1)
     feedback = close_loop(
         assessment,
         plan,
@@ -114,11 +117,38 @@ def _aim(
         holds=tuple(holds),
         reasons={
             **_reasons(assessment, target, planned, measured),
+            **({} if probed is None or target[probed] <= assessment.current[probed] else {probed: ChangeReason.PROBE}),
             **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if assessment.current[key] < count},
         },
         follows_plan=follows_plan,
         feedback=feedback.memory,
     )
+
+
+def _probed(
+    assessment: Assessment,
+    plan: PipelinePlan,
+    planned: Mapping[PlacementKey, int],
+    pools: Mapping[PoolName, PoolState],
+) -> PlacementKey | None:
+    """Return the placement on which one replica is started to measure it, None where that cannot pay.
+
+    It can where the stage's other placements cost more than twice as much as the replica.
+    """
+    key, prices = assessment.probe, _replica_prices(assessment, pools)
+    if key is None or not plan.feasible or assessment.never_down:
+        return None
+    others = sum(prices[own] * count for own, count in planned.items() if own[0] == key[0])
+    total = sum(prices[own] * count for own, count in planned.items())
+    affordable = total + prices[key] <= assessment.spec.budget_per_hour + EPSILON
+    return key if others > 2 * prices[key] and affordable else None
+
+
+def _replica_prices(assessment: Assessment, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, float]:
+    return {
+        key: pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+        for key, placement in assessment.spec.placements().items()
+    }
 
 
 def _highest(*floors_of: Mapping[StageName, int]) -> Mapping[StageName, int]:
@@ -172,10 +202,7 @@ def _worth_it(
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
         return True
-    prices = {
-        key: pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
-        for key, placement in assessment.spec.placements().items()
-    }
+    prices = _replica_prices(assessment, pools)
     cost = sum(prices[key] * count for key, count in assessment.current.items())
     saving = cost - sum(prices[key] * count for key, count in planned.items())
     return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON

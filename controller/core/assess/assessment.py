@@ -8,7 +8,7 @@ from functools import partial
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
-from controller.core.assess.learning import learning_floors
+from controller.core.assess.learning import learning_floors, probe
 from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
@@ -53,7 +53,9 @@ class Assessment:
 
     `pipeline` is the optimizer's input, at `planned_demand`; `fallback` the same with placements that were never
     measured, None where there are none. `learning` has the least replicas of the stages whose service law is not known.
-    `current` has the desired replicas of every placement, 0 where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
+    `probe` is a placement that was never measured, on which one replica may be started for that. `current` has the
+    desired replicas of every placement, 0 where the workload is missing. `at_most` is the upper bound for placements
+    that must get no more replicas.
     `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
     get now. `stages_moved_at_s` is when replicas of each stage last started or stopped.
 
@@ -69,6 +71,7 @@ class Assessment:
     pipeline: Pipeline
     fallback: Pipeline | None
     learning: Mapping[StageName, int]
+    probe: PlacementKey | None
     stages_moved_at_s: Mapping[StageName, float]
     rules: RuleResults
     current: Mapping[PlacementKey, int]
@@ -192,6 +195,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         at_most |= trials
         pipeline = limited(pipeline, trials)
         fallback = None if fallback is None else limited(fallback, trials)
+    learning = {} if declared else learning_floors(state, profile, stages_moved_at_s, now_s)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -200,7 +204,8 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         demand=demand,
         pipeline=pipeline,
         fallback=None if fallback == pipeline else fallback,
-        learning={} if declared else learning_floors(state, profile, stages_moved_at_s, now_s),
+        learning=learning,
+        probe=None if declared or learning or demand.loss is not None else probe(state, profile, at_most),
         stages_moved_at_s=stages_moved_at_s,
         rules=evaluate_rules(state, profile, snapshot.pools, now_s),
         current=current,

@@ -1,10 +1,13 @@
-"""Stages whose service law is not known yet: they keep what carries their load, and double it while it does not."""
+"""Stages whose service law is not known yet: they keep what carries their load, and double it while it does not.
+
+A placement that was never measured is not used to save money. Where it might, one replica is started there first.
+"""
 
 import math
 from collections.abc import Mapping
 
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import StageSpec
+from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import StageName
 from profiler.samples import Absence, Quantity
 from profiler.stages import PipelineProfile, StageProfile
@@ -13,6 +16,8 @@ BUSY = 0.9
 """A stage whose replicas are busy for a larger share of the time is short of replicas."""
 BEHIND = 1.05
 """Arrivals over completions from which a stage falls behind."""
+PROBE_ROOM = 0.9
+"""A first replica is started somewhere only while the latency is below this share of the SLA: it may be slow."""
 WAITING_SHARE = 0.25
 """A stage whose waiting items take a larger share of the SLA to clear is short of replicas."""
 
@@ -45,6 +50,26 @@ def unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bo
             own.known for own in profile.placements
         )
     return any(not own.known for own in running)
+
+
+def probe(state: PipelineState, profile: PipelineProfile, at_most: Mapping[PlacementKey, int]) -> PlacementKey | None:
+    """Return a placement to measure with one replica, None where there is none, or where the latency leaves no room.
+
+    Its stage runs on known placements alone. Users choose the order by the order of the placements.
+    """
+    latency_s = profile.latency_s
+    if isinstance(latency_s, Absence) or latency_s > PROBE_ROOM * state.spec.sla.latency_s:
+        return None
+    profiles = {own.name: own for own in profile.stages}
+    for stage in state.spec.stages:
+        own = profiles[stage.name]
+        if unknown(stage, own, state) or all(state.desired(stage.name, each.pool) == 0 for each in own.placements):
+            continue
+        for placement, measured in zip(stage.placements, own.placements, strict=True):
+            key = (stage.name, placement.pool)
+            if not placement.declared.service and not measured.measured and at_most.get(key, 1) > 0:
+                return key
+    return None
 
 
 def _queues(profile: StageProfile, sla_s: float) -> bool:

@@ -45,6 +45,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
     ChangeReason.MEASURED_MISS: "measured latency exceeds the SLA",
+    ChangeReason.PROBE: "first replica there, to measure it",
     ChangeReason.COST: "lower cost",
     ChangeReason.RULE: "threshold rule",
     ChangeReason.BUDGET: "above the budget",

@@ -56,6 +56,8 @@ class ChangeReason(Enum):
     SLA = "Sla"
     MEASURED_MISS = "MeasuredMiss"
     """The measured latency exceeds the SLA, although the plan is predicted to meet it."""
+    PROBE = "Probe"
+    """The first replica on a pool, to measure the service time there."""
     COST = "Cost"
     RULE = "Rule"
     BUDGET = "Budget"
