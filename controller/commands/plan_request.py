@@ -144,7 +144,7 @@ def read_learned_files(
             key, learned = read_learned(json.loads(path.read_text(encoding="utf-8")))
         except InvalidRecord as error:
             raise click.UsageError(f"--learned: '{path}': {error}") from None
-        except ValueError:  # not UTF-8, or not JSON
+        except (ValueError, OverflowError):  # not UTF-8, not JSON, or a number without end
             rule = "must be JSON, as `sluice explain -o json` prints it"
             raise click.UsageError(f"--learned: '{path}': {rule}") from None
         if key not in specs:

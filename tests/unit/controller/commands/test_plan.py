@@ -405,6 +405,14 @@ def test_a_learned_file_of_another_form_is_wrong_usage(content: str, message: st
     assert str(path) in result.stderr
 
 
+def test_a_learned_number_without_end_is_wrong_usage(tmp_path: Path) -> None:
+    path = learned_file(tmp_path)
+    path.write_text(path.read_text().replace("0.015", "1" + "0" * 400))
+    result = run(*CONTRACT[:2], DEMAND, f"--learned={path}")
+    assert result.exit_code == 2
+    assert "must be JSON" in result.stderr
+
+
 def test_only_one_learned_file_is_taken_for_a_pipeline(tmp_path: Path) -> None:
     path = learned_file(tmp_path)
     result = run(*CONTRACT[:2], DEMAND, f"--learned={path}", f"--learned={path}")
