@@ -33,6 +33,16 @@ def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
         recorded_inputs({**record, "policy": None})
 
 
+def test_a_record_from_before_models_and_answers_is_read(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4}))
+    record = json.loads(json.dumps(decision_record(snapshot, decide(snapshot, Policy()))))
+    for pipeline in record["snapshot"]["pipelines"]:
+        for stage in pipeline["spec"]["stages"]:
+            del stage["metrics_model"], stage["metrics_answer"]
+    assert recorded_inputs(record) == (snapshot, Policy())
+
+
 @pytest.mark.parametrize("broken", [{}, {"schema": "v0"}, {"schema": SCHEMA}, {"schema": SCHEMA, "snapshot": 1}])
 def test_a_record_of_another_form_is_refused(broken: dict[str, object]) -> None:
     with pytest.raises(InvalidRecord):

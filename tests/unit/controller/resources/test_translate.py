@@ -10,7 +10,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Routing
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 
 
 def spec(changes: dict[str, Any] | None = None) -> PipelineSpec:
@@ -64,6 +64,13 @@ def test_rules_and_overrides_keep_their_meaning() -> None:
     assert (pressure.metric, pressure.above, pressure.per_zone) == (RuleMetric.RX_QUEUE_PRESSURE, 0.8, True)
     assert (spare.query, spare.below, spare.per_zone, spare.cooldown_s) == ("min(free)", 2.0, False, 60.0)
     assert stage.metric_overrides == {Quantity.LATENCY_P95: "max(a)", Quantity.RX_QUEUE_PRESSURE: "max(b)"}
+
+
+def test_the_answer_is_the_whole_one_unless_it_is_given() -> None:
+    metrics = {"preset": "vllm", "model": "a/b", "answer": "First"}
+    vad, encoder = spec({"spec.stages[1].metrics": metrics}).stages[:2]
+    assert (vad.metrics_model, vad.metrics_answer) == (None, Answer.WHOLE)
+    assert (encoder.metrics_model, encoder.metrics_answer) == ("a/b", Answer.FIRST)
 
 
 def test_requests_have_no_chunk() -> None:
