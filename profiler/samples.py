@@ -27,6 +27,8 @@ class AbsenceReason(Enum):
     """The server does not export this quantity, or the query cannot be evaluated."""
     NO_TRAFFIC = "NoTraffic"
     """A ratio per item, but there were no items in the window."""
+    AMBIGUOUS = "Ambiguous"
+    """A pod reports several models, and `metrics.model` selects none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,15 @@ class Quantity(Enum):
     """Fill level of the network receive queues, 0–1, of the worst pod."""
 
 
+class Answer(Enum):
+    """Which answer of a server its latencies are measured to, for servers that stream their answers."""
+
+    WHOLE = "Whole"
+    """The end of the answer."""
+    FIRST = "First"
+    """The first token. The replica is occupied until the end of the answer all the same."""
+
+
 class MetricsTier(Enum):
     """Where the numbers of a pipeline come from, best first. A pipeline falls to a lower tier when metrics are lost."""
 
@@ -125,7 +136,8 @@ class PlacementTarget:
     `endpoints` has the metrics endpoint of every running pod, new ones included, for direct scrapes. Rates are averages
     over `window_s`. One replica serves `concurrency` batches of at most `batch_limit` items at once. `overrides`
     replaces the preset's query of a quantity by the user's PromQL, which must return one series and may use `$pods` and
-    `$window`.
+    `$window`. `model` is the model of the server to which the metrics belong, None for the only one; `answer` is the
+    answer whose latencies are read.
     """
 
     pipeline: PipelineKey
@@ -139,6 +151,8 @@ class PlacementTarget:
     batch_limit: int
     overrides: Mapping[Quantity, str]
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
+    model: str | None = None
+    answer: Answer = Answer.WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -303,6 +303,8 @@ class Reader:
                 batch_limit=placement.prior.batch_sizes[-1],
                 overrides=stage.metric_overrides,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
+                model=stage.metrics_model,
+                answer=stage.metrics_answer,
             )
             for spec in specs
             for stage in spec.stages

@@ -24,6 +24,7 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
 URL_PATTERN = r"^https?://\S+$"
+MODEL_PATTERN = r"""^[^"'\\\x00-\x1f\x7f]+$"""
 
 PATTERN_RULES = {
     DURATION_PATTERN: "must be a duration such as 160ms or 1m30s (units us, ms, s, m, h)",
@@ -38,6 +39,7 @@ PATTERN_RULES = {
     API_VERSION_PATTERN: "must be an API version such as apps/v1",
     NUMBER_PATTERN: "must be a decimal number in quotes",
     URL_PATTERN: "must be a URL such as http://prometheus:9090",
+    MODEL_PATTERN: "must be the name of a model: printable characters without quotes and backslashes",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
@@ -100,6 +102,8 @@ ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 DROP_NULLS = BeforeValidator(_without_nulls)
 """For maps: removes entries that are null, as the API server does."""
+ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, min_length=1, max_length=253)]
+"""The name of a model as its server labels it, such as `openai/whisper-large-v3`."""
 Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""

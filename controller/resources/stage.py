@@ -5,9 +5,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
-from controller.resources.fields import DecimalString, Duration, Label, PassRatio, PositiveDuration, Query
+from controller.resources.fields import (
+    DecimalString,
+    Duration,
+    Label,
+    ModelName,
+    PassRatio,
+    PositiveDuration,
+    Query,
+)
 from controller.resources.placement import Placement
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 
 MAX_AFTER = 16
 MAX_PLACEMENTS = 8
@@ -25,8 +33,28 @@ class MetricOverride(Part):
 class Metrics(Part):
     """How to read the metrics of the stage's servers."""
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda metrics: metrics.model is None or metrics.preset != "generic",
+            cel="!has(self.model) || self.preset != 'generic'",
+            rule="not allowed with preset generic, whose metrics name no model",
+            field="model",
+        ),
+        constraint(
+            holds=lambda metrics: metrics.answer is None or metrics.preset == "vllm",
+            cel="!has(self.answer) || self.preset == 'vllm'",
+            rule="needs preset vllm: other servers do not measure the first token of an answer",
+            field="answer",
+        ),
+    )
+
     preset: Literal["generic", "triton", "vllm"] = "generic"
     """The kind of server, which determines the metric names."""
+    model: ModelName | None = None
+    """The model of the server that serves the stage, as the server labels it (Triton model, an ensemble included; vLLM
+    model_name). Required only if a pod serves several models."""
+    answer: Annotated[Answer, Field(strict=False)] | None = None
+    """Where the latency of a streamed answer ends: First (its first token) or Whole (its end). By default Whole."""
     window: PositiveDuration = "1m"
     """Time window of rates and percentiles; use at least four scrape intervals."""
     overrides: Annotated[list[MetricOverride], ListMap(key="quantity"), Field(max_length=12)] = Field(

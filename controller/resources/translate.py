@@ -31,6 +31,7 @@ from controller.resources.pool import ComputePool
 from controller.resources.stage import Stage, ThresholdRule
 from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
+from profiler.samples import Answer
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
@@ -89,6 +90,8 @@ def _stage(stages: list[Stage], index: int) -> StageSpec:
         preset=stage.metrics.preset,
         metrics_window_s=duration_s(stage.metrics.window),
         metric_overrides={override.quantity: override.query for override in stage.metrics.overrides},
+        metrics_model=None if stage.metrics.model is None else intern(stage.metrics.model),
+        metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
         placements=tuple(_placement(placement) for placement in stage.placements),
     )

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
 from typing import Any
 
 from profiler.samples import Absence, AbsenceReason, Reading, sane
@@ -26,6 +27,55 @@ def namespace_matcher(namespaces: Iterable[str]) -> str:
 def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
     """Return label matchers for exactly the `pods` of `namespace`."""
     return f'namespace=~"{_alternatives([namespace])}", pod=~"{_alternatives(pods)}"'
+
+
+class PodSeries:
+    """The `result` of a query, with its series by pod.
+
+    They are grouped once, on first use: a query is over all pods of a fleet, and every placement needs its own.
+    """
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+    @cached_property
+    def _by_pod(self) -> Mapping[Pod, list[Any]]:
+        groups: dict[Pod, list[Any]] = {}
+        for series in self.result:
+            if (pod := _pod_of(series)) is not None:
+                groups.setdefault(pod, []).append(series)
+        return groups
+
+    def of(self, pods: Set[Pod]) -> list[Any]:
+        """Return the series of `pods`."""
+        return [series for pod in pods for series in self._by_pod.get(pod, ())]
+
+
+def of_models(result: Any, label: str, models: Mapping[Pod, str]) -> list[Any]:
+    """Return the series of `result` except those whose `label` names another model than that of their pod."""
+    found = []
+    for series in result:
+        model = models.get(_pod_of(series) or ("", ""))
+        if model is None or series["metric"].get(label, model) == model:
+            found.append(series)
+    return found
+
+
+def pod_models(ages_s: Any, label: str, max_age_s: float) -> dict[Pod, set[str]]:
+    """Return the models of each pod, by `label`, whose series in `ages_s` are at most `max_age_s` seconds old."""
+    models: dict[Pod, set[str]] = {}
+    for pod, labels, age_s in _series(ages_s):
+        if label in labels and age_s <= max_age_s:
+            models.setdefault(pod, set()).add(labels[label])
+    return models
+
+
+def pod_ages(result: Any) -> dict[Pod, float]:
+    """Return the age of the newest series of each pod."""
+    ages_s: dict[Pod, float] = {}
+    for pod, _, age_s in _series(result):
+        ages_s[pod] = min(age_s, ages_s.get(pod, math.inf))
+    return ages_s
 
 
 def pod_values(result: Any) -> dict[Pod, float]:
@@ -63,6 +113,13 @@ def _series(result: Any) -> Iterable[tuple[Pod, Mapping[str, str], float]]:
         match series:
             case {"metric": {"namespace": str() as namespace, "pod": str() as pod} as labels, "value": [_, value]}:
                 yield (namespace, pod), labels, _number(value)
+
+
+def _pod_of(series: Any) -> Pod | None:
+    match series:
+        case {"metric": {"namespace": str() as namespace, "pod": str() as pod}}:
+            return namespace, pod
+    return None
 
 
 def _number(text: object) -> float:

@@ -1,22 +1,50 @@
 """Plans the queries of a read from a back end that supports PromQL, and computes the readings from the results. Pure.
 
-There are few queries: one per preset, expression and window, over all pods of all namespaces of the request. Pods are
-joined to placements here. The back end computes the ages of samples, so clocks of two machines are never compared.
+There are few queries: one per preset, expression and window, over all pods of all namespaces and all models of their
+servers. Pods are joined to placements here, and the model of each stage is chosen here. The back end computes the ages
+of samples, so clocks of two machines are never compared.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from optimizer.model import PipelineKey
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, Quantity, Reading
+from profiler.samples import (
+    Absence,
+    AbsenceReason,
+    Answer,
+    Origin,
+    PlacementSamples,
+    PlacementTarget,
+    Quantity,
+    Reading,
+)
 from profiler.sources.base import PlacementId, ReadAnswer, ReadRequest
-from profiler.sources.combine import combine_buckets, combine_ratio, combine_values, reporting
-from profiler.sources.presets import Combine, Divisor, Formula, Preset
-from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_matcher, pod_values, scalar
+from profiler.sources.combine import (
+    combine_buckets,
+    combine_ratio,
+    combine_values,
+    reporting,
+    whole_answer_percentile,
+)
+from profiler.sources.models import chosen_models
+from profiler.sources.presets import Combine, Divisor, Edge, Formula, Preset
+from profiler.sources.promql import (
+    PodSeries,
+    fill,
+    namespace_matcher,
+    of_models,
+    pod_ages,
+    pod_buckets,
+    pod_matcher,
+    pod_models,
+    pod_values,
+    scalar,
+)
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
 _MAX_AGE_SHARE = 0.75
@@ -25,6 +53,8 @@ two samples are enough for a rate."""
 
 Results = Mapping[str, Any]
 """For every query the `result` of Prometheus' query API, or the `Absence` in its place."""
+PodResults = Mapping[str, PodSeries | Absence]
+"""For every query over pods its result with the series by pod, or the `Absence` in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +64,11 @@ class PlannedReading:
     queries: tuple[str, ...]
     conclude: Callable[..., Reading]
 
-    def reading(self, results: Results) -> Reading:
-        """Return the reading that follows from `results`, or the first `Absence` among the results that it needs."""
+    def reading(self, results: Mapping[str, Any]) -> Reading:
+        """Return the reading that follows from `results`, or the first `Absence` among the results that it needs.
+
+        They are `PodResults` for the quantities of a placement, `Results` for a scalar.
+        """
         own = [results[query] for query in self.queries]
         absence = next((result for result in own if isinstance(result, Absence)), None)
         return self.conclude(*own) if absence is None else absence
@@ -52,14 +85,14 @@ class PlannedSessions:
     max_age_s: float
     queries: tuple[str, ...]
 
-    def by_pod(self, results: Results) -> Mapping[str, float]:
+    def by_pod(self, results: PodResults) -> Mapping[str, float]:
         """Return the sessions by name of the pods with recent samples. Pods that just became ready are included."""
         ages_s, values = (results[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
         expected = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
-        fresh = reporting(expected, pod_values(ages_s), self.max_age_s).fresh
-        sessions = pod_values(values)
+        fresh = reporting(expected, pod_ages(ages_s.of(expected)), self.max_age_s).fresh
+        sessions = pod_values(values.of(expected))
         return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
@@ -81,11 +114,14 @@ class QueryPlan:
 
     def answer(self, pod_results: Results, user_results: Results, origins: Mapping[PipelineKey, Origin]) -> ReadAnswer:
         """Return the answer to the request, from the results of `pod_queries` and of `user_queries`."""
+        by_pod: PodResults = {
+            query: result if isinstance(result, Absence) else PodSeries(result) for query, result in pod_results.items()
+        }
         return ReadAnswer(
             placements={
                 key: PlacementSamples(
-                    readings={quantity: planned.reading(pod_results) for quantity, planned in own.items()},
-                    sessions=self.sessions[key].by_pod(pod_results) if key in self.sessions else {},
+                    readings={quantity: planned.reading(by_pod) for quantity, planned in own.items()},
+                    sessions=self.sessions[key].by_pod(by_pod) if key in self.sessions else {},
                 )
                 for key, own in self.placements.items()
             },
@@ -130,16 +166,46 @@ def _of_placement(
     if quantity in target.overrides:
         pods = pod_matcher(target.namespace, target.pods)
         query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
-        return PlannedReading(queries=(query,), conclude=scalar)
+        return PlannedReading(queries=(query,), conclude=lambda found: scalar(found.result))
     if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
         return _without_query(AbsenceReason.UNSUPPORTED, "the override of latencyP95 gives no histogram bucket")
     preset = presets.get(target.preset)
     if preset is None:
         known = ", ".join(sorted(presets))
         return _without_query(AbsenceReason.UNSUPPORTED, f"metrics.preset: {target.preset!r}: must be one of {known}")
-    if quantity not in preset.formulas:
+    formula = preset.formula(quantity, target.answer)
+    if formula is None:
         return _without_query(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
-    return _by_preset(target, preset, preset.formulas[quantity], all_namespaces, _most_age_s(target, max_age_s))
+    plan = partial(_by_preset, target, preset, all_namespaces, _most_age_s(target, max_age_s))
+    if refines(preset, quantity, target.answer):
+        return _whole_percentile(plan, preset, quantity)
+    return plan(formula)
+
+
+def refines(preset: Preset, quantity: Quantity, answer: Answer) -> bool:
+    """Return whether `quantity` is a percentile that `whole_answer_percentile` makes more precise."""
+    first = preset.first.get(quantity)
+    return (
+        answer is Answer.WHOLE and first is not None and (first.combine, first.edge) == (Combine.QUANTILE, Edge.INSIDE)
+    )
+
+
+def _whole_percentile(plan: Callable[[Formula], PlannedReading], preset: Preset, quantity: Quantity) -> PlannedReading:
+    """Return the plan of a percentile of the whole answer, with the readings of `whole_answer_percentile`."""
+    whole, mean = preset.formulas[quantity], Quantity.LATENCY_MEAN
+    formulas = (
+        *(whole, replace(whole, edge=Edge.FLOOR), replace(whole, edge=Edge.CEILING)),
+        *(preset.first[quantity], preset.formulas[mean], preset.first[mean]),
+    )
+    parts = [plan(formula) for formula in formulas]
+
+    def conclude(*results: Any) -> Reading:
+        known = dict(zip(queries, results, strict=True))
+        coarse, floor_s, ceiling_s, first, whole_s, first_s = (part.reading(known) for part in parts)
+        return whole_answer_percentile(coarse, bucket=(floor_s, ceiling_s), first=first, means=(whole_s, first_s))
+
+    queries = tuple(dict.fromkeys(query for part in parts for query in part.queries))
+    return PlannedReading(queries=queries, conclude=conclude)
 
 
 def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
@@ -158,7 +224,7 @@ def _sessions(
     if formula is None or formula.combine is not Combine.SUM:
         return None
     most_s = _most_age_s(target, max_age_s)
-    queries = _by_preset(target, preset, formula, all_namespaces, most_s).queries
+    queries = _by_preset(target, preset, all_namespaces, most_s, formula).queries
     return PlannedSessions(target=target, max_age_s=most_s, queries=queries)
 
 
@@ -167,23 +233,36 @@ def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
 
 
 def _by_preset(
-    target: PlacementTarget, preset: Preset, formula: Formula, all_namespaces: str, max_age_s: float
+    target: PlacementTarget, preset: Preset, all_namespaces: str, max_age_s: float, formula: Formula
 ) -> PlannedReading:
-    ages_s = f"time() - max by (namespace, pod) (timestamp({preset.freshness}{{$pods}}))"
+    labels = "namespace, pod" if preset.model_label is None else f"namespace, pod, {preset.model_label}"
+    ages_s = f"time() - max by ({labels}) (timestamp({preset.freshness}{{$pods}}))"
     templates = [ages_s, formula.value, *([] if formula.over is None else [formula.over])]
     return PlannedReading(
         queries=tuple(fill(template, pods=all_namespaces, window_s=target.window_s) for template in templates),
-        conclude=partial(_combined, target, formula, max_age_s),
+        conclude=partial(_combined, target, formula, preset.model_label if formula.per_model else None, max_age_s),
     )
 
 
 def _combined(
-    target: PlacementTarget, formula: Formula, max_age_s: float, ages_s: Any, value: Any, over: Any = None
+    target: PlacementTarget, formula: Formula, model_label: str | None, max_age_s: float, *results: PodSeries
 ) -> Reading:
-    pods = reporting({(target.namespace, pod) for pod in target.pods}, pod_values(ages_s), max_age_s)
+    """Return the reading of a placement; `results` are those of the ages, the value and the divisor, if there is one.
+
+    With `model_label`, only the series of one model per pod count.
+    """
+    expected = {(target.namespace, pod) for pod in target.pods}
+    own = [result.of(expected) for result in results]
+    if model_label is not None:
+        models = chosen_models(pod_models(own[0], model_label, max_age_s), target.model)
+        if isinstance(models, Absence):
+            return models
+        own = [of_models(result, model_label, models) for result in own]
+    ages_s, value, *divisors = own
+    pods = reporting(expected, pod_ages(ages_s), max_age_s)
     match formula.combine:
         case Combine.RATIO:
-            return combine_ratio(pods, pod_values(value), pod_values(over))
+            return combine_ratio(pods, pod_values(value), pod_values(divisors[0]), positive=formula.positive)
         case Combine.QUANTILE:
             return combine_buckets(pods, formula, pod_buckets(value))
         case _:

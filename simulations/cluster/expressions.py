@@ -10,11 +10,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 from simulations.cluster.scrapes import Floats, ScrapeWindow, quantiles
-from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
-
-_HISTOGRAMS_S = {"generic": WORKER_LATENCY_S, "vllm": VLLM_FIRST_TOKEN_S}
+from simulations.results.histogram import VLLM_FIRST_TOKEN_S, VLLM_REQUEST_S, WORKER_LATENCY_S
 
 
 class Counter(IntEnum):
@@ -44,7 +42,9 @@ class PodSamples:
     """The samples of the pods of one placement, and the settings of their server.
 
     `window` has the samples over the stage's metrics window, `summary` those over TRITON_SUMMARY_S. `bounds_s` are the
-    upper bounds of the latency buckets.
+    upper bounds of the latency buckets. The first token of an answer leaves after `first_token_share` of the service
+    time (1: with the last). The server has `other_models` beside the one that the stage selects: every item passes each
+    of them, as the steps of an ensemble, and all report alike.
     """
 
     window: ScrapeWindow
@@ -52,6 +52,8 @@ class PodSamples:
     bounds_s: Floats
     concurrency: int
     queue_limit: int
+    first_token_share: float = 1.0
+    other_models: tuple[str, ...] = ()
 
     def rate(self, counter: Counter) -> Floats:
         """Return the rate of a counter per second, for each pod."""
@@ -70,12 +72,13 @@ class PodSamples:
 class Expression:
     """The expression of one quantity: `value` returns its value for each pod, or for each pod and upper bound.
 
-    `over` returns the divisor if the quantity is a ratio. NaN means a missing series, unless the server itself exports
-    NaN (`exports_nan`).
+    `over` returns the divisor if the quantity is a ratio. `upper_bounds_s` are those of a histogram, without +Inf. NaN
+    means a missing series, unless the server itself exports NaN (`exports_nan`).
     """
 
     value: Callable[[PodSamples], Floats]
     over: Callable[[PodSamples], Floats] | None = None
+    upper_bounds_s: tuple[float, ...] = ()
     exports_nan: bool = False
 
 
@@ -91,32 +94,48 @@ def _last(level: Level) -> Callable[[PodSamples], Floats]:
     return lambda pods: pods.window.last[:, level]
 
 
-def upper_bounds_s(preset: str) -> Floats:
-    """Return the upper bounds (s) of the latency histograms that a preset's server exports, +Inf last."""
-    return np.append(_HISTOGRAMS_S[preset], np.inf)
-
-
-def _buckets(preset: str) -> Callable[[PodSamples], Floats]:
-    """Return a function for the cumulative rates of a preset's histogram, from the engine's finer buckets.
+def _histogram(bounds_s: tuple[float, ...], answer: Answer = Answer.WHOLE) -> Expression:
+    """Return the expression of the cumulative rates of a server's histogram, from the engine's finer buckets.
 
     It interpolates linearly between the engine's bounds. Items above all of the engine's bounds count as below the next
-    bound of the histogram.
+    bound of the histogram. The engine counts latencies of whole answers; a first token is earlier by the mean time that
+    the rest of an answer takes.
     """
-    bounds_s = upper_bounds_s(preset)
+    ends_s = np.append(bounds_s, np.inf)
 
     def buckets(pods: PodSamples) -> Floats:
         counted = pods.buckets()
         below = np.concatenate([np.zeros((len(counted), 1)), np.cumsum(counted, axis=1)], axis=1)
         edges = np.concatenate([[0.0], pods.bounds_s])
-        above = np.minimum(np.searchsorted(edges, bounds_s), len(edges))
-        known = above < len(edges)
-        low = edges[above[known] - 1]
-        share = np.ones(len(bounds_s))
-        share[known] = (bounds_s[known] - low) / (edges[above[known]] - low)
-        cumulative: Floats = below[:, above - 1] + share * (below[:, above] - below[:, above - 1])
-        return cumulative
+        if answer is Answer.WHOLE or pods.first_token_share == 1:
+            return _up_to(below, edges, ends_s)
+        rows = zip(below, np.nan_to_num(_rest_s(pods)), strict=True)
+        shifted = [_up_to(row[np.newaxis], edges, ends_s + rest_s) for row, rest_s in rows]
+        return np.array(shifted).reshape(len(below), len(ends_s))
 
-    return buckets
+    return Expression(value=buckets, upper_bounds_s=bounds_s)
+
+
+def _up_to(below: Floats, edges: Floats, ends_s: Floats) -> Floats:
+    """Return the rates up to each of `ends_s`, where `below` has the rates up to each of `edges`, a row per pod."""
+    above = np.minimum(np.searchsorted(edges, ends_s), len(edges))
+    known = above < len(edges)
+    low = edges[above[known] - 1]
+    share = np.ones(len(ends_s))
+    share[known] = (ends_s[known] - low) / (edges[above[known]] - low)
+    cumulative: Floats = below[:, above - 1] + share * (below[:, above] - below[:, above - 1])
+    return cumulative
+
+
+def _rest_s(pods: PodSamples) -> Floats:
+    """Return the mean time (s) of an item from its first token to its end, for each pod; NaN without items."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest_s: Floats = (1 - pods.first_token_share) * pods.rate(Counter.SERVICE_S) / pods.rate(Counter.COMPLETED)
+    return rest_s
+
+
+def _first_token_s(pods: PodSamples) -> Floats:
+    return pods.rate(Counter.LATENCY_S) - (1 - pods.first_token_share) * pods.rate(Counter.SERVICE_S)
 
 
 def _summary(quantile: float) -> Callable[[PodSamples], Floats]:
@@ -137,7 +156,8 @@ def _vllm_arrivals(pods: PodSamples) -> Floats:
     return pods.rate(Counter.COMPLETED) + growth
 
 
-_WORKER_BUCKETS, _VLLM_BUCKETS = _buckets("generic"), _buckets("vllm")
+_WORKER, _VLLM_REQUEST = _histogram(WORKER_LATENCY_S), _histogram(VLLM_REQUEST_S)
+_VLLM_FIRST_TOKEN = _histogram(VLLM_FIRST_TOKEN_S, Answer.FIRST)
 _NOT_EXPORTED = Expression(value=lambda pods: np.full(len(pods.window.ages_s), np.nan))
 
 EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
@@ -145,10 +165,10 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.ARRIVAL_RATE: Expression(value=_rate(Counter.ARRIVED)),
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
-        Quantity.LATENCY_P95: Expression(value=_WORKER_BUCKETS),
-        Quantity.LATENCY_P95_FLOOR: Expression(value=_WORKER_BUCKETS),
-        Quantity.LATENCY_P95_CEILING: Expression(value=_WORKER_BUCKETS),
-        Quantity.LATENCY_P99: Expression(value=_WORKER_BUCKETS),
+        Quantity.LATENCY_P95: _WORKER,
+        Quantity.LATENCY_P95_FLOOR: _WORKER,
+        Quantity.LATENCY_P95_CEILING: _WORKER,
+        Quantity.LATENCY_P99: _WORKER,
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.BUSY_S), over=_rate(Counter.BATCHES)),
         Quantity.BATCH_SIZE: Expression(value=_rate(Counter.COMPLETED), over=_rate(Counter.BATCHES)),
         Quantity.UTILIZATION: Expression(
@@ -178,10 +198,10 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.ARRIVAL_RATE: Expression(value=_vllm_arrivals),
         Quantity.COMPLETION_RATE: Expression(value=_rate(Counter.COMPLETED)),
         Quantity.LATENCY_MEAN: Expression(value=_rate(Counter.LATENCY_S), over=_rate(Counter.COMPLETED)),
-        Quantity.LATENCY_P95: Expression(value=_VLLM_BUCKETS),
-        Quantity.LATENCY_P95_FLOOR: Expression(value=_VLLM_BUCKETS),
-        Quantity.LATENCY_P95_CEILING: Expression(value=_VLLM_BUCKETS),
-        Quantity.LATENCY_P99: Expression(value=_VLLM_BUCKETS),
+        Quantity.LATENCY_P95: _VLLM_REQUEST,
+        Quantity.LATENCY_P95_FLOOR: _VLLM_REQUEST,
+        Quantity.LATENCY_P95_CEILING: _VLLM_REQUEST,
+        Quantity.LATENCY_P99: _VLLM_REQUEST,
         Quantity.SERVICE_TIME: Expression(value=_rate(Counter.SERVICE_S), over=_rate(Counter.COMPLETED)),
         Quantity.BATCH_SIZE: Expression(
             value=_mean(Level.IN_SERVICE), over=lambda pods: pods.window.busy_shares[:, Level.IN_SERVICE]
@@ -195,3 +215,14 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
     },
 }
+
+FIRST_TOKEN: Mapping[str, Mapping[Quantity, Expression]] = {
+    "vllm": {
+        Quantity.LATENCY_MEAN: Expression(value=_first_token_s, over=_rate(Counter.COMPLETED)),
+        Quantity.LATENCY_P95: _VLLM_FIRST_TOKEN,
+        Quantity.LATENCY_P95_FLOOR: _VLLM_FIRST_TOKEN,
+        Quantity.LATENCY_P95_CEILING: _VLLM_FIRST_TOKEN,
+        Quantity.LATENCY_P99: _VLLM_FIRST_TOKEN,
+    },
+}
+"""The expressions that differ from `EXPRESSIONS` for the first token of an answer, by preset."""

@@ -1,13 +1,14 @@
 """Readings in the form of the operator's metric source, made from the samples of simulated pods."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TypeVar
 
 import numpy as np
 
 from controller.core.state.spec import PlacementSpec, StageSpec
-from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, Answer, Quantity, Reading
 from profiler.sources.combine import (
     Buckets,
     Pod,
@@ -16,9 +17,12 @@ from profiler.sources.combine import (
     quantile_of,
     reporting,
     summed_buckets,
+    whole_answer_percentile,
 )
-from profiler.sources.presets import Combine, Divisor, Formula, Preset, load_presets
-from simulations.cluster.expressions import EXPRESSIONS, Expression, PodSamples, upper_bounds_s
+from profiler.sources.models import chosen_models
+from profiler.sources.presets import Combine, Divisor, Edge, Formula, Preset, load_presets
+from profiler.sources.queries import refines
+from simulations.cluster.expressions import EXPRESSIONS, FIRST_TOKEN, Expression, PodSamples
 from simulations.cluster.scrapes import LOOKBACK_S, Floats
 
 Key = TypeVar("Key")
@@ -87,8 +91,8 @@ def placement_readings(
         return {name: kept[row] for row, name in shown if expression.exports_nan or kept[row] == kept[row]}
 
     @cache  # a preset has several quantiles of the same histogram
-    def summed(value: Callable[[PodSamples], Floats]) -> Buckets | Absence:
-        bounds, values = upper_bounds_s(stage.preset).tolist(), value(pods)
+    def summed(histogram: Expression) -> Buckets | Absence:
+        bounds, values = [*histogram.upper_bounds_s, np.inf], histogram.value(pods)
         buckets = {
             name: dict(zip(bounds, values[row].tolist(), strict=True))
             for row, name in shown
@@ -99,18 +103,40 @@ def placement_readings(
     def reading(formula: Formula, expression: Expression) -> Reading:
         match formula.combine:
             case Combine.QUANTILE:
-                return quantile_of(formula, summed(expression.value))
+                return quantile_of(formula, summed(expression))
             case Combine.RATIO:
                 assert expression.over is not None
                 above, below = expression.value(pods), expression.over(pods)
-                return combine_ratio(pods_reporting, by_pod(above, expression), by_pod(below, expression))
+                return combine_ratio(
+                    pods_reporting, by_pod(above, expression), by_pod(below, expression), positive=formula.positive
+                )
             case how:
                 combined = combine_values(how, pods_reporting, by_pod(expression.value(pods), expression))
                 return combined if isinstance(combined, Absence) else combined / divisors[formula.divide_by]
 
+    def of_answer(quantity: Quantity, answer: Answer, edge: Edge | None = None) -> Reading:
+        formula = preset.formula(quantity, answer)
+        if formula is None:
+            return Absence(reason=AbsenceReason.UNSUPPORTED, detail=f"{preset.name} does not export it")
+        if formula.per_model and isinstance(models, Absence):
+            return models
+        whole = EXPRESSIONS[preset.name][quantity]
+        expression = FIRST_TOKEN[preset.name].get(quantity, whole) if answer is Answer.FIRST else whole
+        return reading(formula if edge is None else replace(formula, edge=edge), expression)
+
+    def percentile_of_whole(quantity: Quantity) -> Reading:
+        mean = Quantity.LATENCY_MEAN
+        return whole_answer_percentile(
+            of_answer(quantity, Answer.WHOLE),
+            bucket=(of_answer(quantity, Answer.WHOLE, Edge.FLOOR), of_answer(quantity, Answer.WHOLE, Edge.CEILING)),
+            first=of_answer(quantity, Answer.FIRST),
+            means=(of_answer(mean, Answer.WHOLE), of_answer(mean, Answer.FIRST)),
+        )
+
+    served = {stage.metrics_model or str(stage.name), *pods.other_models}
+    models = chosen_models({name: served for _, name in shown}, stage.metrics_model)
+    answer = stage.metrics_answer
     return {
-        quantity: reading(preset.formulas[quantity], EXPRESSIONS[preset.name][quantity])
-        if quantity in preset.formulas
-        else Absence(reason=AbsenceReason.UNSUPPORTED, detail=f"{preset.name} does not export it")
+        quantity: percentile_of_whole(quantity) if refines(preset, quantity, answer) else of_answer(quantity, answer)
         for quantity in Quantity
     }

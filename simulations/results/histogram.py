@@ -9,6 +9,11 @@ VLLM_FIRST_TOKEN_S = (
     *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
 )
 """Upper bounds of vllm:time_to_first_token_seconds, in seconds (vllm/v1/metrics/loggers.py)."""
+VLLM_REQUEST_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+"""Upper bounds of vLLM's histograms of whole requests, in seconds (vllm/v1/metrics/loggers.py)."""
 TRITON_SUMMARY_S = 60.0
 """The seconds before now that a latency summary of Triton covers, as the lab's workers imitate it."""
 

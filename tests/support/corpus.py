@@ -116,6 +116,9 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
         "spec.stages[3].placements[0].memory": REMOVED,
     },
     "a rule on sessions without memory": {"spec.stages[0].rules[0].metric": "sessions"},
+    "a model of Triton": {"spec.stages[1].metrics": {"preset": "triton", "model": "asr ensemble/v1.2"}},
+    "the first token of vLLM": {"spec.stages[1].metrics": {"preset": "vllm", "model": "a/b-1.7B", "answer": "First"}},
+    "the longest name of a model": {"spec.stages[1].metrics": {"preset": "triton", "model": "ö" * 253}},
     "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
 }
 GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
@@ -129,6 +132,11 @@ _E = "spec.stages[1].placements[0]"
 _L = "spec.stages[3].placements[0]"
 _KV = f"{_L}.memory.kvCache"
 _DURATION = "must be a duration"
+
+
+def _served(preset: str, **fields: str) -> dict[str, Any]:
+    return {f"{_V}.metrics": {"preset": preset, **fields}}
+
 
 BAD: tuple[Bad, ...] = (
     # Unknown fields
@@ -206,6 +214,14 @@ BAD: tuple[Bad, ...] = (
         f"{_V}.metrics.overrides[0].quantity",
         "must be arrivalRate",
     ),
+    _bad("model with a quote", _served("triton", model='a"b'), f"{_V}.metrics.model", "must be the name of a model"),
+    _bad("model with a backslash", _served("triton", model="a\\b"), f"{_V}.metrics.model", "name of a model"),
+    _bad("model with a line break", _served("triton", model="a\nb"), f"{_V}.metrics.model", "name of a model"),
+    _bad("model with a long name", _served("triton", model="m" * 254), f"{_V}.metrics.model", "longer than 253"),
+    _bad("model of generic", _served("generic", model="asr"), f"{_V}.metrics.model", "not allowed with preset generic"),
+    _bad("answer", _served("vllm", answer="Last"), f"{_V}.metrics.answer", "must be Whole or First"),
+    _bad("answer of generic", _served("generic", answer="First"), f"{_V}.metrics.answer", "needs preset vllm"),
+    _bad("answer of Triton", _served("triton", answer="Whole"), f"{_V}.metrics.answer", "needs preset vllm"),
     _bad("rule metric", {f"{_V}.rules[0].metric": "cpu"}, f"{_V}.rules[0].metric", "must be p95"),
     _bad("rule per", {f"{_V}.rules[0].per": "Node"}, f"{_V}.rules[0].per", "must be Zone"),
     _bad("confidence", {f"{_E}.serviceTime.confidence": "low"}, f"{_E}.serviceTime.confidence", "must be Low"),

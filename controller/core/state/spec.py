@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 
 PlacementKey = tuple[StageName, PoolName]
 """The key of a placement within its pipeline."""
@@ -117,6 +117,9 @@ class StageSpec:
     """A declared stage; `pass_ratio` is the prior, above 1 for fan-out.
 
     `after` has the earlier stages; empty: the load enters here.
+
+    `metrics_model` is the model of the server that serves the stage, None for the only one. `metrics_answer` is the
+    answer to which latencies are measured. Records of earlier versions have neither.
     """
 
     name: StageName
@@ -129,6 +132,8 @@ class StageSpec:
     metric_overrides: Mapping[Quantity, str]
     rules: tuple[Rule, ...]
     placements: tuple[PlacementSpec, ...]
+    metrics_model: str | None = None
+    metrics_answer: Answer = Answer.WHOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

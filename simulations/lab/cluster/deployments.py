@@ -9,7 +9,7 @@ from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, St
 from optimizer.model import PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
-from simulations.lab.pods.exposition import Preset
+from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
 
 _DEFAULT_QUEUE_LIMIT = 512
@@ -77,7 +77,7 @@ def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSp
         drain_s=pipeline.scaling.drain_s,
         # Each placement draws its own service times, the same in every run with the same seed.
         seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
-        preset=preset,
+        server=ModelServer(preset=preset, model=stage.metrics_model),
     )
 
 

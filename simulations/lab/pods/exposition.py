@@ -14,7 +14,7 @@ from typing import Literal
 
 from typing_extensions import override
 
-from simulations.results.histogram import TRITON_SUMMARY_S, VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
+from simulations.results.histogram import TRITON_SUMMARY_S, VLLM_FIRST_TOKEN_S, VLLM_REQUEST_S, WORKER_LATENCY_S
 
 Preset = Literal["generic", "triton", "vllm"]
 
@@ -22,12 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _STAGE_BATCH = (1, 2, 4, 8, 16, 32, 64, 128)
 
-# vllm/v1/metrics/loggers.py
-_VLLM_REQUEST_S = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
-_VLLM_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_VLLM_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # vllm/v1/metrics/loggers.py
 
 _TRITON_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _TRITON_SUMMARY_SAMPLES = 2000  # limits the sorting of one scrape
@@ -49,6 +44,36 @@ class Gauges:
     batch_max: int
     sessions: int
     session_slots: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServer:
+    """What the metrics of a worker show: the kind of its server (`preset`), and its models.
+
+    `model` is the model that serves the stage, None for one with the name of the stage. Every item passes
+    `other_models` too, as the steps of an ensemble, and all models report alike. The first token of an answer leaves
+    after `first_token_share` of the service time (1: with the last); the answer itself is sent as a whole, at the end.
+    """
+
+    preset: Preset = "generic"
+    model: str | None = None
+    other_models: tuple[str, ...] = ()
+    first_token_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            ValueError: a field is outside its range, or the metrics of the preset do not show it.
+        """
+        if self.preset not in EXPOSITIONS:
+            raise ValueError(f"preset: {self.preset!r}, must be one of {', '.join(EXPOSITIONS)}")
+        if not 0 < self.first_token_share <= 1:
+            raise ValueError(f"first_token_share: {self.first_token_share!r}, must be above 0 and at most 1")
+        if self.first_token_share < 1 and self.preset != "vllm":
+            raise ValueError(f"first_token_share: {self.first_token_share!r}, must be 1 with preset {self.preset}")
+        if self.other_models and self.preset == "generic":
+            raise ValueError(f"other_models: {self.other_models!r}, must be empty with preset generic")
 
 
 class Histogram:
@@ -84,8 +109,10 @@ class Histogram:
 class Exposition(ABC):
     """Counts the events of one worker, and renders its metrics."""
 
-    def __init__(self, pipeline: str, stage: str) -> None:
+    def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
         self._stage_labels = _labels(pipeline=pipeline, stage=stage)
+        self._first_token_share = server.first_token_share
+        self._models = (server.model or stage, *server.other_models)
 
     @abstractmethod
     def arrived(self, *, refused: bool) -> None:
@@ -100,17 +127,18 @@ class Exposition(ABC):
         """Return the metrics at `now_s` (seconds, monotonic clock) as the text of one scrape."""
 
     def _sessions(self, gauges: Gauges) -> list[str]:
-        lines = _gauge("speech_stage_sessions", self._stage_labels, gauges.sessions)
+        labels = [self._stage_labels]
+        lines = _gauge("speech_stage_sessions", labels, gauges.sessions)
         if gauges.session_slots is not None:
-            lines += _gauge("speech_stage_session_slots", self._stage_labels, gauges.session_slots)
+            lines += _gauge("speech_stage_session_slots", labels, gauges.session_slots)
         return lines
 
 
 class GenericExposition(Exposition):
-    """Sluice's own metrics, for stages that can be instrumented."""
+    """Sluice's own metrics, for stages that can be instrumented. They tell neither models nor first tokens apart."""
 
-    def __init__(self, pipeline: str, stage: str) -> None:
-        super().__init__(pipeline, stage)
+    def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
+        super().__init__(pipeline, stage, server)
         self._arrivals = self._items = self._batches = 0
         self._busy_s = 0.0
         self._latency = Histogram(WORKER_LATENCY_S)
@@ -133,7 +161,7 @@ class GenericExposition(Exposition):
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
-        labels = self._stage_labels
+        labels = [self._stage_labels]
         return _text(
             _counter("speech_stage_arrivals_total", labels, self._arrivals),
             _counter("speech_stage_items_total", labels, self._items),
@@ -157,9 +185,8 @@ class TritonExposition(Exposition):
     Its durations are in µs, summed over requests: a batch of n requests adds its compute time n times.
     """
 
-    def __init__(self, pipeline: str, stage: str) -> None:
-        super().__init__(pipeline, stage)
-        self._model = _labels(model=stage, version="1")
+    def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
+        super().__init__(pipeline, stage, server)
         self._success = self._failure = self._executions = 0
         self._queue_s = self._compute_s = 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=_TRITON_SUMMARY_SAMPLES)
@@ -178,23 +205,24 @@ class TritonExposition(Exposition):
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
-        labels = self._model
+        models = [_labels(model=model, version="1") for model in self._models]
+        rejected = [f'{labels},reason="REJECTED"' for labels in models]
         return _text(
-            _counter("nv_inference_request_success", labels, self._success),
-            _counter("nv_inference_request_failure", f'{labels},reason="REJECTED"', self._failure),
-            _counter("nv_inference_count", labels, self._success),
-            _counter("nv_inference_exec_count", labels, self._executions),
-            _counter("nv_inference_request_duration_us", labels, round((self._queue_s + self._compute_s) * 1e6)),
-            _counter("nv_inference_queue_duration_us", labels, round(self._queue_s * 1e6)),
-            _counter("nv_inference_compute_input_duration_us", labels, 0),
-            _counter("nv_inference_compute_infer_duration_us", labels, round(self._compute_s * 1e6)),
-            _counter("nv_inference_compute_output_duration_us", labels, 0),
-            _gauge("nv_inference_pending_request_count", labels, gauges.queued),
-            self._summary(now_s),
+            _counter("nv_inference_request_success", models, self._success),
+            _counter("nv_inference_request_failure", rejected, self._failure),
+            _counter("nv_inference_count", models, self._success),
+            _counter("nv_inference_exec_count", models, self._executions),
+            _counter("nv_inference_request_duration_us", models, round((self._queue_s + self._compute_s) * 1e6)),
+            _counter("nv_inference_queue_duration_us", models, round(self._queue_s * 1e6)),
+            _counter("nv_inference_compute_input_duration_us", models, 0),
+            _counter("nv_inference_compute_infer_duration_us", models, round(self._compute_s * 1e6)),
+            _counter("nv_inference_compute_output_duration_us", models, 0),
+            _gauge("nv_inference_pending_request_count", models, gauges.queued),
+            self._summary(models, now_s),
             self._sessions(gauges),
         )
 
-    def _summary(self, now_s: float) -> list[str]:
+    def _summary(self, models: Iterable[str], now_s: float) -> list[str]:
         """Return the lines of the latency summary, as in Triton.
 
         The quantiles are those of a sliding window of `TRITON_SUMMARY_S`, NaN while it is empty. Sum and count are
@@ -205,31 +233,28 @@ class TritonExposition(Exposition):
         latencies_s = sorted(latency_s for _, latency_s in self._recent)
         name = "nv_inference_request_summary_us"
         lines = [f"# TYPE {name} summary"]
-        for quantile in _TRITON_QUANTILES:
-            rank = math.ceil(quantile * len(latencies_s)) - 1
-            value = latencies_s[rank] * 1e6 if latencies_s else math.nan
-            lines.append(f'{name}{{{self._model},quantile="{quantile}"}} {_number(value)}')
         total_us = (self._queue_s + self._compute_s) * 1e6
-        return [
-            *lines,
-            f"{name}_sum{{{self._model}}} {_number(total_us)}",
-            f"{name}_count{{{self._model}}} {self._success}",
-        ]
+        for labels in models:
+            for quantile in _TRITON_QUANTILES:
+                rank = math.ceil(quantile * len(latencies_s)) - 1
+                value = latencies_s[rank] * 1e6 if latencies_s else math.nan
+                lines.append(f'{name}{{{labels},quantile="{quantile}"}} {_number(value)}')
+            lines += [f"{name}_sum{{{labels}}} {_number(total_us)}", f"{name}_count{{{labels}}} {self._success}"]
+        return lines
 
 
 class VllmExposition(Exposition):
     """The metrics of vLLM's V1 engine.
 
-    An item counts as a request for one token, so that the time to its first token is its whole latency.
+    An item is a request. The time to its first token is counted when it ends, together with its latency.
     """
 
-    def __init__(self, pipeline: str, stage: str) -> None:
-        super().__init__(pipeline, stage)
-        self._engine = _labels(model_name=stage, engine="0")
+    def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
+        super().__init__(pipeline, stage, server)
         self._success = 0
-        self._latency = Histogram(_VLLM_REQUEST_S)
-        self._queue_wait = Histogram(_VLLM_REQUEST_S)
-        self._inference = Histogram(_VLLM_REQUEST_S)
+        self._latency = Histogram(VLLM_REQUEST_S)
+        self._queue_wait = Histogram(VLLM_REQUEST_S)
+        self._inference = Histogram(VLLM_REQUEST_S)
         self._first_token = Histogram(VLLM_FIRST_TOKEN_S)
         self._iteration_tokens = Histogram(_VLLM_ITERATION_TOKENS)
 
@@ -245,30 +270,33 @@ class VllmExposition(Exposition):
             self._queue_wait.observe(wait_s)
             self._inference.observe(service_s)
             self._latency.observe(wait_s + service_s)
-            self._first_token.observe(wait_s + service_s)
+            self._first_token.observe(wait_s + self._first_token_share * service_s)
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
-        labels = self._engine
+        models = [_labels(model_name=model, engine="0") for model in self._models]
         if gauges.session_slots is None:
             cache_usage = gauges.in_service / (gauges.batch_slots * gauges.batch_max)
         else:
             cache_usage = gauges.sessions / gauges.session_slots
         return _text(
-            _gauge("vllm:num_requests_running", labels, gauges.in_service),
-            _gauge("vllm:num_requests_waiting", labels, gauges.queued),
-            _gauge("vllm:kv_cache_usage_perc", labels, min(1.0, cache_usage)),
-            [
-                "# TYPE vllm:request_success_total counter",
-                f'vllm:request_success_total{{{labels},finished_reason="stop"}} {self._success}',
-                f'vllm:request_success_total{{{labels},finished_reason="length"}} 0',
-                f'vllm:request_success_total{{{labels},finished_reason="abort"}} 0',
-            ],
-            _histogram("vllm:iteration_tokens_total", labels, self._iteration_tokens),
-            _histogram("vllm:time_to_first_token_seconds", labels, self._first_token),
-            _histogram("vllm:e2e_request_latency_seconds", labels, self._latency),
-            _histogram("vllm:request_queue_time_seconds", labels, self._queue_wait),
-            _histogram("vllm:request_inference_time_seconds", labels, self._inference),
+            _gauge("vllm:num_requests_running", models, gauges.in_service),
+            _gauge("vllm:num_requests_waiting", models, gauges.queued),
+            _gauge("vllm:kv_cache_usage_perc", models, min(1.0, cache_usage)),
+            ["# TYPE vllm:request_success_total counter"],
+            *(
+                [
+                    f'vllm:request_success_total{{{labels},finished_reason="stop"}} {self._success}',
+                    f'vllm:request_success_total{{{labels},finished_reason="length"}} 0',
+                    f'vllm:request_success_total{{{labels},finished_reason="abort"}} 0',
+                ]
+                for labels in models
+            ),
+            _histogram("vllm:iteration_tokens_total", models, self._iteration_tokens),
+            _histogram("vllm:time_to_first_token_seconds", models, self._first_token),
+            _histogram("vllm:e2e_request_latency_seconds", models, self._latency),
+            _histogram("vllm:request_queue_time_seconds", models, self._queue_wait),
+            _histogram("vllm:request_inference_time_seconds", models, self._inference),
             self._sessions(gauges),
         )
 
@@ -293,16 +321,16 @@ def _number(value: float) -> str:
     return "NaN" if math.isnan(value) else repr(value)
 
 
-def _counter(name: str, labels: str, value: float) -> list[str]:
-    return [f"# TYPE {name} counter", f"{name}{{{labels}}} {_number(value)}"]
+def _counter(name: str, each_labels: Iterable[str], value: float) -> list[str]:
+    return [f"# TYPE {name} counter", *(f"{name}{{{labels}}} {_number(value)}" for labels in each_labels)]
 
 
-def _gauge(name: str, labels: str, value: float) -> list[str]:
-    return [f"# TYPE {name} gauge", f"{name}{{{labels}}} {_number(value)}"]
+def _gauge(name: str, each_labels: Iterable[str], value: float) -> list[str]:
+    return [f"# TYPE {name} gauge", *(f"{name}{{{labels}}} {_number(value)}" for labels in each_labels)]
 
 
-def _histogram(name: str, labels: str, histogram: Histogram) -> list[str]:
-    return [f"# TYPE {name} histogram", *histogram.lines(name, labels)]
+def _histogram(name: str, each_labels: Iterable[str], histogram: Histogram) -> list[str]:
+    return [f"# TYPE {name} histogram", *(line for labels in each_labels for line in histogram.lines(name, labels))]
 
 
 def _text(*families: list[str]) -> str:

@@ -7,7 +7,7 @@ import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Self
 
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from simulations.lab.net.timers import Timer, Timers
 from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, ServerConnection, Status
-from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, Preset
+from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, ModelServer
 
 ITEM_PORT = 7000
 METRICS_PORT = 7001
@@ -34,7 +34,7 @@ class WorkerSpec:
 
     `session_slots` is None for a stage without state per session. A session without an item for `session_idle_s` loses
     its slot when another session needs one. `startup_s` is the time until the replica is ready; `drain_s` is the
-    longest time that it waits for its sessions to end when its pod is deleted.
+    longest time that it waits for its sessions to end when its pod is deleted. `server` says what its metrics show.
     """
 
     pipeline: str
@@ -51,7 +51,7 @@ class WorkerSpec:
     startup_s: float = 0.0
     drain_s: float = 60.0
     seed: int = 0
-    preset: Preset = "generic"
+    server: ModelServer = field(default_factory=ModelServer)
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -69,8 +69,6 @@ class WorkerSpec:
             raise ValueError("fixed_s: 0.0, must be above 0 when per_item_s is 0")
         if self.session_slots is not None and self.session_slots < 1:
             raise ValueError(f"session_slots: {self.session_slots!r}, must be at least 1, or absent")
-        if self.preset not in EXPOSITIONS:
-            raise ValueError(f"preset: {self.preset!r}, must be one of {', '.join(EXPOSITIONS)}")
 
     def to_json(self) -> str:
         """Return the specification as JSON, which `from_json` reads."""
@@ -84,8 +82,12 @@ class WorkerSpec:
             ValueError: `text` is not valid JSON, or a field is missing, unknown or out of range; the message names it.
         """
         try:
-            return cls(**json.loads(text))
-        except (TypeError, json.JSONDecodeError) as error:
+            fields = json.loads(text)
+            server = fields.pop("server", {})
+            return cls(
+                **fields, server=ModelServer(**{**server, "other_models": tuple(server.get("other_models", ()))})
+            )
+        except (AttributeError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"worker specification: {error}") from None
 
 
@@ -204,7 +206,7 @@ class StageWorker:
         self.counts = WorkerCounts()
         self._timers = timers
         self._random = random.Random(f"{spec.seed}/{ordinal}")
-        self._exposition = EXPOSITIONS[spec.preset](spec.pipeline, spec.stage)
+        self._exposition = EXPOSITIONS[spec.server.preset](spec.pipeline, spec.stage, spec.server)
         self._phase = Phase.SERVING
         self._queue: deque[_Item] = deque()
         self._free_since_s = [0.0] * spec.concurrency  # a heap: one entry per batch slot that is free

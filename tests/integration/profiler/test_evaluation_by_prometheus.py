@@ -1,6 +1,7 @@
 """What the operator evaluates itself against Prometheus' own evaluation of the same samples: every query of every
 preset, and users' queries of the supported part of PromQL."""
 
+import itertools
 import math
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,14 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from optimizer.model import PipelineKey, PoolName, StageName
+from profiler.samples import Answer, PlacementTarget
+from profiler.sources.base import ReadRequest
 from profiler.sources.history import TargetHistory
 from profiler.sources.presets import load_presets
-from profiler.sources.promql import fill, namespace_matcher
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
+from profiler.sources.queries import query_plan
 from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
@@ -43,11 +47,25 @@ USERS = (
 
 def queries() -> Iterator[str]:
     for preset in load_presets().values():
-        templates = {f"time() - max by (namespace, pod) (timestamp({preset.freshness}{{$pods}}))"}
-        templates |= {text for each in preset.formulas.values() for text in (each.value, each.over) if text is not None}
-        for template in sorted(templates):
-            for window_s in WINDOWS_S:
-                yield fill(template, pods=namespace_matcher(["speech"]), window_s=window_s)
+        targets = tuple(
+            PlacementTarget(
+                pipeline=PipelineKey("speech/captions"),
+                stage=StageName(f"{answer.value}-{window_s}"),
+                pool=PoolName("cpu"),
+                namespace="speech",
+                pods=frozenset({"steady-1"}),
+                preset=preset.name,
+                window_s=window_s,
+                concurrency=1,
+                batch_limit=1,
+                overrides={},
+                answer=answer,
+            )
+            for answer in Answer
+            for window_s in WINDOWS_S
+        )
+        plan = query_plan(ReadRequest(placements=targets, scalars={}, deadline_s=1.0), load_presets())
+        yield from sorted(plan.pod_queries())
     yield from USERS
 
 
@@ -55,19 +73,27 @@ def samples() -> Mapping[tuple[str, str, tuple[tuple[str, str], ...]], list[floa
     """A value each second by metric, pod and further labels; the second pod's counters begin again halfway."""
     rng = np.random.default_rng(11)
     found: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[float]] = {}
-    for name in sorted({name for query in queries() for name in metric_names(parse(query))}):
-        for pod in PODS:
+    names = sorted({name for query in queries() for name in metric_names(parse(query))})
+    for name, pod in itertools.product(names, PODS):
+        for model in models(name):
             if name.endswith("_bucket"):
                 steps = rng.poisson(4.0, (END_S, 4))
                 steps[:, 0] = 0
                 for bound, column in zip(("0.05", "0.1", "0.4", "+Inf"), np.cumsum(steps, axis=1).T, strict=True):
-                    found[name, pod, (("le", bound),)] = counted(column, pod)
+                    found[name, pod, (*model, ("le", bound))] = counted(column, pod)
             elif name.endswith(("_total", "_sum", "_count", "_us", "_success", "_failure")) and "pending" not in name:
                 further = (("quantile", "0.95"),) if "summary" in name else ()
-                found[name, pod, further] = counted(rng.poisson(7.0, END_S), pod)
+                found[name, pod, (*model, *further)] = counted(rng.poisson(7.0, END_S), pod)
             else:
-                found[name, pod, ()] = rng.integers(0, 9, END_S).astype(float).tolist()
+                found[name, pod, model] = rng.integers(0, 9, END_S).astype(float).tolist()
     return found
+
+
+def models(metric: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """The labels of the models that a pod reports in `metric`: two of Triton's, one of vLLM's."""
+    if metric.startswith("nv_"):
+        return ((("model", "asr"),), (("model", "tokenizer"),))
+    return ((("model_name", "lm"),),) if metric.startswith("vllm:") else ((),)
 
 
 def counted(steps: NDArray[np.int64], pod: str) -> list[float]:

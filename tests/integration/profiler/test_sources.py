@@ -27,7 +27,7 @@ from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client
-from simulations.lab.pods.exposition import Preset
+from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 pytestmark = [pytest.mark.lab, pytest.mark.quiet]
@@ -56,7 +56,7 @@ class Replica:
             cv=LAW.cv,
             batch_max=BATCH_MAX,
             session_slots=SLOTS,
-            preset=preset,
+            server=ModelServer(preset=preset),
         )
         self.host = f"127.77.{random.Random(time.time_ns()).randrange(1, 255)}.{10 * PRESETS.index(preset) + index + 1}"
         self.sojourns_s: list[tuple[float, float]] = []
@@ -149,7 +149,7 @@ class Stand:
         return self.sources["prometheus"].read(request).scalars["q"]
 
     def _target(self, preset: Preset, *more_pods: str) -> PlacementTarget:
-        own = {name: replica for name, replica in self.replicas.items() if replica.spec.preset == preset}
+        own = {name: replica for name, replica in self.replicas.items() if replica.spec.server.preset == preset}
         return PlacementTarget(
             pipeline=PipelineKey("speech/captions"),
             stage=StageName(preset),
@@ -251,7 +251,7 @@ def recent_s(stand: Stand, preset: Preset) -> list[float]:
     return sorted(
         sojourn_s
         for replica in stand.replicas.values()
-        if replica.spec.preset == preset
+        if replica.spec.server.preset == preset
         for at_s, sojourn_s in replica.sojourns_s
         if at_s >= now_s - WINDOW_S
     )

@@ -49,6 +49,16 @@ def test_a_record_keeps_what_was_not_declared_and_an_old_one_declared_everything
     assert {placement.declared for placement in old.spec.placements().values()} == {Declared()}
 
 
+def test_a_record_from_before_models_and_answers_is_read(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4}))
+    record = json.loads(json.dumps(decision_record(snapshot, decide(snapshot, Policy()))))
+    for pipeline in record["snapshot"]["pipelines"]:
+        for stage in pipeline["spec"]["stages"]:
+            del stage["metrics_model"], stage["metrics_answer"]
+    assert recorded_inputs(record) == (snapshot, Policy())
+
+
 @pytest.mark.parametrize("broken", [{}, {"schema": "v0"}, {"schema": SCHEMA}, {"schema": SCHEMA, "snapshot": 1}])
 def test_a_record_of_another_form_is_refused(broken: dict[str, object]) -> None:
     with pytest.raises(InvalidRecord):

@@ -15,7 +15,7 @@ from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gatew
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.reader import Reader
 from controller.kube.store import ResourceStore
-from profiler.samples import Absence, AbsenceReason, PlacementSamples
+from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
 from profiler.sources.base import ReadAnswer, ReadRequest
 
 EXAMPLES = Path(__file__).parents[4] / "crds" / "examples"
@@ -23,9 +23,13 @@ LONG_AGO, NOW_S = "2026-01-01T00:00:00Z", 1767312000.0
 
 
 class Silent:
-    """A metric source that knows nothing."""
+    """A metric source that knows nothing, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[ReadRequest] = []
 
     def read(self, request: ReadRequest) -> ReadAnswer:
+        self.requests.append(request)
         absent = Absence(reason=AbsenceReason.UNAVAILABLE, detail="")
         nothing = PlacementSamples(readings={})
         return ReadAnswer(
@@ -111,3 +115,27 @@ def test_a_node_that_is_gone_takes_its_pod_with_it_and_its_pool_has_failed() -> 
     target, memory = seen([a_node("node-1")])
     assert (len(target.stranded), len(target.starting)) == (1, 0)
     assert memory.reason == "pod-0: its node node-0 is not ready"
+
+
+def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_selects() -> None:
+    store = ResourceStore()
+    for resource in yaml.safe_load_all((EXAMPLES / "batch-transcription.yaml").read_text()):
+        resource["metadata"] |= {"uid": "uid", "generation": 1, "resourceVersion": "1"}
+        resource["spec"]["stages"][0]["metrics"] = {"preset": "vllm", "model": "a/b", "answer": "First"}
+        store.put(resource)
+    source = Silent()
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        source,
+        pipelines=store,
+        pools=a_store("pools.yaml"),
+        cluster=cast("Cluster", World(nodes=[])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    reader.observe()
+    reader.close()
+    first, *others = source.requests[0].placements
+    assert (first.preset, first.model, first.answer) == ("vllm", "a/b", Answer.FIRST)
+    assert {(other.model, other.answer) for other in others if other.stage != first.stage} == {(None, Answer.WHOLE)}

@@ -19,7 +19,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Routing
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 
 
 def spec(changes: dict[str, Any] | None = None) -> PipelineSpec:
@@ -98,6 +98,13 @@ def test_a_service_time_without_cv_keeps_its_times() -> None:
 def test_a_rule_on_sessions_needs_no_memory() -> None:
     (rule, _) = spec({"spec.stages[0].rules[0].metric": "sessions"}).stages[0].rules
     assert rule.metric is RuleMetric.SESSIONS
+
+
+def test_the_answer_is_the_whole_one_unless_it_is_given() -> None:
+    metrics = {"preset": "vllm", "model": "a/b", "answer": "First"}
+    vad, encoder = spec({"spec.stages[1].metrics": metrics}).stages[:2]
+    assert (vad.metrics_model, vad.metrics_answer) == (None, Answer.WHOLE)
+    assert (encoder.metrics_model, encoder.metrics_answer) == ("a/b", Answer.FIRST)
 
 
 def test_requests_have_no_chunk() -> None:

@@ -1,9 +1,17 @@
 import math
+from typing import Any
 
 import pytest
 
-from profiler.samples import Absence, AbsenceReason, Reading
-from profiler.sources.combine import combine_buckets, combine_ratio, combine_values, histogram_quantile, reporting
+from profiler.samples import MISSING, Absence, AbsenceReason, Reading
+from profiler.sources.combine import (
+    combine_buckets,
+    combine_ratio,
+    combine_values,
+    histogram_quantile,
+    reporting,
+    whole_answer_percentile,
+)
 from profiler.sources.presets import Combine, Edge, Formula
 
 PODS = {("speech", f"vad-{index}") for index in range(4)}
@@ -128,6 +136,37 @@ class TestRatios:
 
     def test_too_few_pods_is_partial(self) -> None:
         assert reason(combine_ratio(ALL, {FIRST: 1.0}, {FIRST: 1.0})) is AbsenceReason.PARTIAL
+
+    def test_a_positive_ratio_is_never_zero(self) -> None:
+        nothing, items = dict.fromkeys(PODS, 0.0), dict.fromkeys(PODS, 2.0)
+        found = combine_ratio(ALL, nothing, items, positive=True)
+        assert found == Absence(reason=AbsenceReason.UNSUPPORTED, detail="the server reports 0 for every item")
+        assert reason(combine_ratio(ALL, nothing, nothing, positive=True)) is AbsenceReason.NO_TRAFFIC
+        assert combine_ratio(ALL, nothing | {FIRST: 1.0}, items, positive=True) > 0  # type: ignore[operator]
+
+
+class TestPercentilesOfWholeAnswers:
+    def percentile(self, **changes: Any) -> Reading:
+        """285 ms is interpolated; the first token takes 40 ms at the percentile, 30 ms on average."""
+        given = {"coarse": 0.285, "bucket": (0.0, 0.3), "first": 0.04, "means": (0.1, 0.03), **changes}
+        return whole_answer_percentile(given.pop("coarse"), **given)
+
+    def test_in_the_lowest_bucket_the_rest_of_the_answer_is_added_to_the_first_token(self) -> None:
+        assert self.percentile() == pytest.approx(0.11)
+
+    def test_it_stays_in_the_bucket(self) -> None:
+        assert self.percentile(first=0.28) == 0.3
+        assert self.percentile(means=(0.03, 0.1)) == 0.04  # means of different items: the rest is not negative
+
+    def test_above_the_lowest_bucket_the_histogram_is_precise_enough(self) -> None:
+        assert self.percentile(coarse=0.48, bucket=(0.3, 0.5)) == 0.48
+
+    @pytest.mark.parametrize("changes", [{"first": MISSING}, {"means": (MISSING, 0.03)}, {"means": (0.1, MISSING)}])
+    def test_without_the_first_token_it_is_interpolated(self, changes: dict[str, Any]) -> None:
+        assert self.percentile(**changes) == 0.285
+
+    def test_an_absence_stays_one(self) -> None:
+        assert self.percentile(coarse=MISSING, bucket=(MISSING, MISSING)) == MISSING
 
 
 class TestQuantiles:

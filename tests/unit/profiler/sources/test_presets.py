@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from profiler.samples import Quantity
+from profiler.samples import Answer, Quantity
 from profiler.sources.presets import Combine, Divisor, InvalidPreset, load_presets, parse_preset
 
 MINIMAL = """
@@ -29,7 +29,40 @@ def test_a_bundled_preset_has_every_quantity_of_a_stage(name: str) -> None:
 def test_every_expression_keeps_pods_apart(name: str) -> None:
     for formula in load_presets()[name].formulas.values():
         for expression in (formula.value, formula.over):
-            assert expression is None or re.search(r"by \(namespace, pod(, le)?\)", expression)
+            assert expression is None or re.search(r"by \(namespace, pod(, model|, model_name)?(, le)?\)", expression)
+
+
+def test_the_answers_of_a_server_have_formulas_of_their_own_only_where_they_differ() -> None:
+    vllm = load_presets()["vllm"]
+    assert {quantity.value for quantity in vllm.first} == {
+        *("latencyMean", "latencyP95", "latencyP95Floor", "latencyP95Ceiling", "latencyP99")
+    }
+    for quantity in Quantity:
+        whole, first = (vllm.formula(quantity, answer) for answer in Answer)
+        assert (whole != first) is (quantity in vllm.first)
+    assert load_presets()["triton"].first == {}
+
+
+@pytest.mark.parametrize("name", ["triton", "vllm"])
+def test_all_quantities_of_a_server_are_of_one_model_but_those_of_the_speech_metrics(name: str) -> None:
+    formulas = load_presets()[name].formulas
+    of_the_pod = {quantity for quantity, formula in formulas.items() if not formula.per_model}
+    assert of_the_pod == {Quantity.SESSIONS, Quantity.RX_QUEUE_PRESSURE}
+
+
+def test_a_model_label_that_some_clauses_lack_is_refused() -> None:
+    text = MINIMAL.replace("(namespace, pod)", "(namespace, pod, model)").replace("[arr", 'model_label = "model"\n[arr')
+    assert parse_preset("mine", text).formulas[Quantity.ARRIVAL_RATE].per_model
+    mixed = text.replace("$window]))", "$window])) + sum by (namespace, pod) (x{$pods})")
+    with pytest.raises(InvalidPreset, match=r"arrivalRate: 'model': must be in all `by` clauses, or in none"):
+        parse_preset("mine", mixed)
+
+
+def test_answers_need_both_means() -> None:
+    table = MINIMAL[MINIMAL.index("combine") :]
+    text = f'freshness = "up"\n[latencyP95.first]\n{table}\n[latencyP95.whole]\n{table}'
+    with pytest.raises(InvalidPreset, match=r"latencyMean: None: needs the tables first and whole"):
+        parse_preset("mine", text)
 
 
 def test_a_new_server_needs_only_a_data_file() -> None:
@@ -54,6 +87,10 @@ def test_a_new_server_needs_only_a_data_file() -> None:
         (('"sum"\n', '"sum"\nunit = "s"\n'), "mine.toml: arrivalRate: ['unit']: knows only combine, "),
         (("[arrivalRate]", "arrivalRate = 1\n[sessions]"), "mine.toml: arrivalRate: 1: must be a table"),
         (("[arrivalRate]", "[arrivalRate"), "mine.toml: "),
+        (("[arrivalRate]", "model_label = 3\n[arrivalRate]"), "mine.toml: model_label: 3: must be the name of a label"),
+        (('"sum"\n', '"sum"\npositive = true\n'), "arrivalRate.positive: True: must be true or false, and belongs to"),
+        (("[arrivalRate]", "[arrivalRate.whole]"), "arrivalRate: ['whole']: must have exactly the tables first and"),
+        (("[arrivalRate]", "[arrivalRate]\nfirst = 1\nwhole = 2"), "must have exactly the tables first and whole"),
     ],
 )
 def test_a_preset_that_cannot_be_meant_is_refused_by_name_and_rule(change: tuple[str, str], message: str) -> None:

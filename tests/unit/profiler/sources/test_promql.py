@@ -3,7 +3,18 @@ import re
 import pytest
 
 from profiler.samples import Absence, AbsenceReason
-from profiler.sources.promql import fill, namespace_matcher, pod_buckets, pod_matcher, pod_values, scalar
+from profiler.sources.promql import (
+    PodSeries,
+    fill,
+    namespace_matcher,
+    of_models,
+    pod_ages,
+    pod_buckets,
+    pod_matcher,
+    pod_models,
+    pod_values,
+    scalar,
+)
 
 
 def test_a_template_is_filled_with_whole_milliseconds() -> None:
@@ -42,6 +53,30 @@ def test_values_are_kept_by_pod() -> None:
 def test_buckets_are_kept_by_pod_and_bound() -> None:
     result = [series("1", namespace="a", pod="x", le="0.1"), series("2", namespace="a", pod="x", le="+Inf")]
     assert pod_buckets(result) == {("a", "x"): {0.1: 1.0, float("inf"): 2.0}}
+
+
+def of(pod: str, value: str = "1", **labels: str) -> dict[str, object]:
+    return series(value, namespace="a", pod=pod, **labels)
+
+
+def test_the_series_of_some_pods_are_found_in_a_result_of_all() -> None:
+    found = PodSeries([of("x"), of("y"), of("x", le="1"), series("3", instance="z")])
+    assert found.of({("a", "x"), ("a", "w")}) == [of("x"), of("x", le="1")]
+
+
+def test_series_of_other_models_are_left_out_and_those_without_a_model_stay() -> None:
+    result = [of("x", model="asr"), of("x", model="lm"), of("x"), of("y", model="lm")]
+    assert of_models(result, "model", {("a", "x"): "asr"}) == [result[0], result[2], result[3]]
+
+
+def test_models_are_those_with_recent_samples() -> None:
+    ages = [of("x", "3", model="asr"), of("x", "90", model="lm"), of("y", "NaN", model="asr"), of("z", "1")]
+    assert pod_models(ages, "model", 45.0) == {("a", "x"): {"asr"}}
+
+
+def test_a_pod_is_as_old_as_its_newest_series() -> None:
+    ages = [of("x", "90", model="lm"), of("x", "3", model="asr"), of("x", "50", model="old")]
+    assert pod_ages(ages) == {("a", "x"): 3.0}
 
 
 @pytest.mark.parametrize("result", [[series("42.5", job="x")], [1700000000.0, "42.5"]])

@@ -26,7 +26,7 @@ A, B, C = (Selector(name=name, matchers=()) for name in "abc")
 
 def test_every_query_of_every_preset_is_understood() -> None:
     for preset in load_presets().values():
-        for formula in preset.formulas.values():
+        for formula in (*preset.formulas.values(), *preset.first.values()):
             for template in filter(None, (formula.value, formula.over)):
                 query = parse(fill(template, pods=namespace_matcher(["speech", "batch-1"]), window_s=60.0))
                 assert list(metric_names(query))

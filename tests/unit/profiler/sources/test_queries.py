@@ -1,4 +1,4 @@
-"""The sessions of single pods, from the queries of the placement's sessions."""
+"""The sessions of single pods, the models of servers, and the number of queries."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,3 +55,60 @@ def test_a_back_end_that_does_not_answer_has_no_sessions_of_single_pods() -> Non
 
 def test_an_override_has_no_sessions_of_single_pods() -> None:
     assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}
+
+
+def of_models(pods: Mapping[str, Mapping[str, str]], **labels: str) -> list[dict[str, Any]]:
+    """Return one series per pod and model, as `{pod: {model: value}}`."""
+    return [
+        {"metric": {"namespace": "speech", "pod": pod, "model": model, **labels}, "value": [1.0, value]}
+        for pod, models in pods.items()
+        for model, value in models.items()
+    ]
+
+
+def completions(ages_s: Mapping[str, Mapping[str, str]], rates: Mapping[str, Mapping[str, str]], **target: Any) -> Any:
+    """Return the completions of a Triton stage whose pods report models of these ages and rates."""
+    found = planned(replace(TARGET, pods=frozenset(ages_s), preset="triton", **target))
+    ages, value = found.placements[PLACEMENT][Quantity.COMPLETION_RATE].queries
+    results = {**{query: [] for query in found.pod_queries()}, ages: of_models(ages_s), value: of_models(rates)}
+    return found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.COMPLETION_RATE)
+
+
+def test_only_requests_of_the_selected_model_count() -> None:
+    both = {"asr-0": {"ensemble": "1", "encoder": "1"}}
+    rates = {"asr-0": {"ensemble": "10", "encoder": "40"}}
+    assert completions(both, rates, model="ensemble") == 10.0
+    assert completions(both, rates, model="encoder") == 40.0
+    assert isinstance(completions(both, rates), Absence)
+
+
+def test_a_model_that_was_unloaded_does_not_make_the_other_ambiguous() -> None:
+    """The rate of a model that is gone lasts until its samples have left the window."""
+    ages, rates = {"asr-0": {"v2": "1", "v1": "50"}}, {"asr-0": {"v2": "10", "v1": "3"}}
+    assert completions(ages, rates) == 10.0
+
+
+def test_pods_that_do_not_report_any_more_are_stale_and_not_without_the_model() -> None:
+    for model in (None, "asr"):
+        absence = completions({"asr-0": {"asr": "50"}}, {"asr-0": {"asr": "3"}}, model=model)
+        assert isinstance(absence, Absence)
+        assert absence.reason is AbsenceReason.STALE
+
+
+def test_stages_with_different_models_share_their_queries() -> None:
+    targets = tuple(
+        replace(TARGET, stage=StageName(name), preset="triton", model=name) for name in ("ensemble", "encoder", "lm")
+    )
+    one = query_plan(ReadRequest(placements=targets[:1], scalars={}, deadline_s=1.0), load_presets())
+    all_three = query_plan(ReadRequest(placements=targets, scalars={}, deadline_s=1.0), load_presets())
+    assert all_three.pod_queries() == one.pod_queries()
+
+
+def test_a_service_time_of_zero_is_absent() -> None:
+    """As of an ensemble whose steps report no compute time."""
+    found = planned(replace(TARGET, pods=frozenset({"asr-0"}), preset="triton"))
+    _, compute, _ = found.placements[PLACEMENT][Quantity.SERVICE_TIME].queries
+    results = {query: of_models({"asr-0": {"ensemble": "10"}}) for query in found.pod_queries()}
+    results[compute] = of_models({"asr-0": {"ensemble": "0"}})
+    reading = found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.SERVICE_TIME)
+    assert reading == Absence(reason=AbsenceReason.UNSUPPORTED, detail="the server reports 0 for every item")

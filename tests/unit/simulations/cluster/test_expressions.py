@@ -1,5 +1,6 @@
 """The presets' expressions over simulated pods: none missing, and each with the number that its PromQL has."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from profiler.samples import Quantity
 from profiler.sources.presets import Combine, load_presets
-from simulations.cluster.expressions import EXPRESSIONS, Counter, Level, PodSamples, upper_bounds_s
+from simulations.cluster.expressions import EXPRESSIONS, FIRST_TOKEN, Counter, Level, PodSamples
 from simulations.cluster.scrapes import ScrapeHistory
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
@@ -56,6 +57,7 @@ def value(preset: str, quantity: Quantity) -> float:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_expression_of_a_preset_is_there_and_no_other(preset: str) -> None:
     assert EXPRESSIONS[preset].keys() == PRESETS[preset].formulas.keys()
+    assert FIRST_TOKEN.get(preset, {}).keys() == PRESETS[preset].first.keys()
     for quantity, formula in PRESETS[preset].formulas.items():
         assert (EXPRESSIONS[preset][quantity].over is not None) is (formula.combine is Combine.RATIO), quantity
 
@@ -89,12 +91,26 @@ def test_an_expression_has_the_number_that_its_promql_has(preset: str, quantity:
 
 
 def test_the_histograms_have_the_bounds_of_the_preset() -> None:
-    for preset in ("generic", "vllm"):
-        buckets = EXPRESSIONS[preset][Quantity.LATENCY_P95].value(pods())[0]
-        bounds = upper_bounds_s(preset)
-        assert len(bounds) == len(buckets)
+    for histogram, bound_s, below in (
+        (EXPRESSIONS["generic"][Quantity.LATENCY_P95], 0.1, 10.0),
+        (EXPRESSIONS["vllm"][Quantity.LATENCY_P95], 0.3, 20.0),
+        (FIRST_TOKEN["vllm"][Quantity.LATENCY_P95], 0.1, 10.0),
+    ):
+        buckets = histogram.value(pods())[0]
+        assert len(histogram.upper_bounds_s) + 1 == len(buckets)
         assert buckets[-1] == pytest.approx(20.0)
-        assert buckets[np.flatnonzero(bounds == 0.1)[0]] == pytest.approx(10.0)
+        assert buckets[histogram.upper_bounds_s.index(bound_s)] == pytest.approx(below)
+
+
+def test_a_first_token_is_earlier_by_the_rest_of_its_answer() -> None:
+    """Ten items per second end within 0.1 s, ten within 0.2 s; after the first token each takes 0.05 s more."""
+    early = replace(pods(), first_token_share=0.5)
+    histogram, mean = FIRST_TOKEN["vllm"][Quantity.LATENCY_P95], FIRST_TOKEN["vllm"][Quantity.LATENCY_MEAN]
+    cumulative = dict(zip(histogram.upper_bounds_s, histogram.value(early)[0], strict=False))
+    assert cumulative[0.01] == pytest.approx(2.0)  # 0.06 s to the end: a fifth of the items between 0.05 and 0.1 s
+    assert cumulative[0.1] == pytest.approx(15.0)
+    assert mean.over is not None
+    assert mean.value(early)[0] / mean.over(early)[0] == pytest.approx(0.1)
 
 
 def test_every_histogram_can_be_read_off_the_latencies_that_replicas_count() -> None:

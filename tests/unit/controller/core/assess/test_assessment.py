@@ -90,6 +90,12 @@ class TestMissing:
         state = a_state(replicas=RUNNING, samples={ENCODER: seen(arrival_rate=idle, completion_rate=idle)})
         assert not assessed(state).never_down
 
+    def test_a_stage_whose_model_is_ambiguous_is_missing(self) -> None:
+        several = Absence(reason=AbsenceReason.AMBIGUOUS, detail="a pod reports 2 models")
+        state = a_state(replicas=RUNNING, samples={ENCODER: seen(arrival_rate=several, completion_rate=several)})
+        assert assessed(state).missing.samples[ENCODER[0]].absence == several
+        assert assessed(state).never_down
+
     def test_a_workload_that_cannot_be_read_makes_the_spend_unknown(self) -> None:
         for unreadable in (True, False):
             target = TargetMissing(reason="no answer", unreadable=unreadable)

@@ -10,6 +10,7 @@ from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, St
 from optimizer.model import PoolName
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
 from simulations.lab.pods.agent import WORKER_ANNOTATION
+from simulations.lab.pods.exposition import ModelServer
 from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
 
 POOLS = tuple(
@@ -62,9 +63,10 @@ def test_a_worker_follows_the_declared_law_and_limits() -> None:
     placement = a_placement("cpu", service_s=0.02, startup_s=7.0)
     prior = replace(placement.prior, batch_sizes=tuple(range(1, 9)), batch_wait_s=0.01, concurrency=2, session_slots=64)
     stage = replace(a_stage("asr", replace(placement, prior=prior)), queue_limit=33, preset="vllm")
+    stage = replace(stage, metrics_model="a/b")
     spec = worker(made(stage)[0])
 
-    assert (spec.pipeline, spec.stage, spec.preset) == ("captions", "asr", "vllm")
+    assert (spec.pipeline, spec.stage, spec.server) == ("captions", "asr", ModelServer(preset="vllm", model="a/b"))
     assert (spec.fixed_s, spec.per_item_s, spec.cv) == (0.02, 0.0, 1.0)
     assert (spec.batch_max, spec.batch_wait_s, spec.concurrency) == (8, 0.01, 2)
     assert (spec.session_slots, spec.queue_limit, spec.startup_s, spec.drain_s) == (64, 33, 7.0, 60.0)

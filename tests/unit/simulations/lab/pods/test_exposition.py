@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from simulations.lab.pods.exposition import EXPOSITIONS, Exposition, Gauges, Preset
+from simulations.lab.pods.exposition import EXPOSITIONS, Exposition, Gauges, ModelServer, Preset
 
 GAUGES = Gauges(queued=3, queue_limit=12, in_service=4, batch_slots=2, batch_max=8, sessions=5, session_slots=20)
 
@@ -15,7 +16,7 @@ Sample = tuple[str, Mapping[str, str], float]
 
 def exposition(preset: Preset) -> Exposition:
     """Seven arrivals, one of them refused; a batch of four and one of two, 10 and 40 ms of service."""
-    shown = EXPOSITIONS[preset]("captions", "encoder")
+    shown = EXPOSITIONS[preset]("captions", "encoder", ModelServer(preset=preset))
     for item in range(7):
         shown.arrived(refused=item == 6)
     shown.served(100.0, [0.001, 0.002, 0.003, 0.004], 0.010)
@@ -109,7 +110,7 @@ def test_every_sample_carries_the_labels_of_its_server_and_counters_only_grow(pr
         "triton": {"model": "s", "version": "1"},
         "vllm": {"model_name": "s", "engine": "0"},
     }
-    shown = EXPOSITIONS[preset]('a"b\\', "s")
+    shown = EXPOSITIONS[preset]('a"b\\', "s", ModelServer(preset=preset))
     before = list(samples(shown.render(0.0, GAUGES)))
     shown.arrived(refused=True)
     shown.served(1.0, [0.001], 0.002)
@@ -119,3 +120,39 @@ def test_every_sample_carries_the_labels_of_its_server_and_counters_only_grow(pr
         assert wanted.items() <= labels.items()
     assert [sample[:2] for sample in before] == [sample[:2] for sample in after]
     assert all(new[2] >= old[2] for old, new in zip(before, after, strict=True) if not math.isnan(old[2]))
+
+
+def test_the_first_token_leaves_before_the_end_of_its_answer() -> None:
+    shown = EXPOSITIONS["vllm"]("captions", "lm", ModelServer(preset="vllm", first_token_share=0.2))
+    shown.served(100.0, [0.001, 0.002], 0.100)
+    seen = {name: value for name, _, value in samples(shown.render(100.0, GAUGES)) if name.endswith("_sum")}
+    assert seen["vllm:time_to_first_token_seconds_sum"] == pytest.approx(0.003 + 2 * 0.020)
+    assert seen["vllm:e2e_request_latency_seconds_sum"] == pytest.approx(0.003 + 2 * 0.100)
+    assert seen["vllm:request_inference_time_seconds_sum"] == pytest.approx(2 * 0.100)
+
+
+@pytest.mark.parametrize(("preset", "label"), [("triton", "model"), ("vllm", "model_name")])
+def test_every_model_of_a_server_has_its_own_series(preset: Preset, label: str) -> None:
+    server = ModelServer(preset=preset, model="asr", other_models=("preprocess",))
+    shown = EXPOSITIONS[preset]("captions", "encoder", server)
+    shown.served(100.0, [0.001], 0.010)
+    found: dict[str, list[str]] = {}
+    for name, labels, _ in samples(shown.render(100.0, GAUGES)):
+        if not name.startswith("speech_"):
+            found.setdefault(labels[label], []).append(name)
+    assert found.keys() == {"asr", "preprocess"}
+    assert found["asr"] == found["preprocess"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"preset": "torch"}, "preset: 'torch', must be one of generic, triton, vllm"),
+        ({"preset": "vllm", "first_token_share": 0.0}, "first_token_share: 0.0, must be above 0 and at most 1"),
+        ({"preset": "triton", "first_token_share": 0.2}, "first_token_share: 0.2, must be 1 with preset triton"),
+        ({"other_models": ("b",)}, "other_models: .*, must be empty with preset generic"),
+    ],
+)
+def test_a_server_that_cannot_be_shown_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelServer(**values)

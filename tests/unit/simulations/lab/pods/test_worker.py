@@ -12,6 +12,7 @@ import pytest
 
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
+from simulations.lab.pods.exposition import ModelServer
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
 
 
@@ -262,7 +263,8 @@ def test_a_scraper_that_kept_its_connection_finds_it_closed_after_the_drain() ->
 
 
 def test_a_specification_survives_its_json() -> None:
-    written = spec(session_slots=7, cv=0.3, preset="vllm")
+    server = ModelServer(preset="vllm", model="a/b", first_token_share=0.2, other_models=("tokenizer",))
+    written = spec(session_slots=7, cv=0.3, server=server)
     assert WorkerSpec.from_json(written.to_json()) == written
 
 
@@ -274,7 +276,6 @@ def test_a_specification_survives_its_json() -> None:
         ({"fixed_s": 0.0}, "must be above 0 when per_item_s is 0"),
         ({"batch_max": 0}, "batch_max: 0, must be at least 1"),
         ({"session_slots": 0}, "session_slots: 0, must be at least 1, or absent"),
-        ({"preset": "torch"}, "preset: 'torch', must be one of generic, triton, vllm"),
     ],
 )
 def test_a_specification_out_of_range_names_field_value_and_rule(values: dict[str, Any], message: str) -> None:
@@ -282,7 +283,7 @@ def test_a_specification_out_of_range_names_field_value_and_rule(values: dict[st
         spec(**values)
 
 
-@pytest.mark.parametrize("text", ['{"pipeline":"p","stage":"s"}', '{"speed":1}', "[]", ""])
+@pytest.mark.parametrize("text", ['{"pipeline":"p","stage":"s"}', '{"server":{"kind":"x"}}', '{"speed":1}', "[]", ""])
 def test_json_that_is_no_specification_says_what_is_wrong(text: str) -> None:
     with pytest.raises(ValueError, match="worker specification: "):
         WorkerSpec.from_json(text)
