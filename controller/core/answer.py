@@ -18,7 +18,7 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode
+from controller.core.state.spec import Mode, Target
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier
@@ -113,7 +113,15 @@ def _memory(
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
         admissible=admissible,
+        owned=_owned(assessment),
     )
+
+
+def _owned(assessment: Assessment) -> frozenset[Target]:
+    if assessment.spec.mode is not Mode.AUTO:
+        return frozenset()
+    placements = assessment.spec.placements()
+    return frozenset(placements[key].target for key in placements if assessment.state.target(*key).owner is None)
 
 
 def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:

@@ -116,6 +116,16 @@ class Assessment:
         return _leaving(self.state)
 
     @property
+    def owners(self) -> frozenset[PipelineKey]:
+        """Return the other pipelines that own workloads which this pipeline, which does not act, only reads."""
+        return frozenset(target.owner for _, target in self.state.found() if target.owner is not None)
+
+    @property
+    def held(self) -> Mapping[PlacementKey, int]:
+        """Return the desired replicas of every placement, 0 where another pipeline owns the workload."""
+        return {key: count if self.state.target(*key).owner is None else 0 for key, count in self.current.items()}
+
+    @property
     def spend_unknown(self) -> bool:
         """Whether the spend is unknown: a workload cannot be read, or it has replicas on a pool that does not exist."""
         targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}

@@ -47,17 +47,24 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     """Return the plan of every pipeline.
 
     Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
-    would have if all acted.
+    would have if all acted. A pipeline that only reads workloads of others gets the plan that it would have if it acted
+    instead of these.
     """
     acting = [assessment for assessment in assessments if assessment.acting]
+    owning = [assessment for assessment in assessments if not assessment.owners]
     plans: dict[PipelineKey, PipelinePlan] = {}
     pipelines: dict[PipelineKey, Pipeline] = {}
     plan: Plan | None = None
-    for group in (assessments, acting):
-        if group and (group is acting or len(acting) < len(assessments)):
+    for group in (owning, acting):
+        if group and (group is acting or len(acting) < len(owning)):
             problem, plan = planned_together(group, assessments, pools, policy)
             plans.update({own.key: own for own in plan.pipelines})
             pipelines.update({own.key: own for own in problem.pipelines})
+    for assessment in assessments:
+        if assessment.owners:
+            others = [other for other in assessments if other.key not in assessment.owners]
+            problem, alone = planned_together((assessment,), others, pools, policy)
+            plans[assessment.key], pipelines[assessment.key] = alone.pipelines[0], problem.pipelines[0]
     return FleetPlan(plan=plan, plans=plans, pipelines=pipelines)
 
 
@@ -144,8 +151,11 @@ def _problem(
     )
     held_per_hour += unaccounted_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
-    held = totals_of((assessment.spec, assessment.current) for assessment in others)
-    placed = totals_of((assessment.spec, assessment.current) for assessment in assessments)
+    held = totals_of((assessment.spec, assessment.held) for assessment in others)
+    placed = totals_of(
+        (assessment.spec, assessment.current if assessment.key in keys else assessment.held)
+        for assessment in assessments
+    )
     left = {
         name: optimizer_pool(
             pool.spec,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from controller.core.state.spec import Target
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
@@ -120,6 +121,7 @@ class PipelineMemory:
     `metrics_lost`: set while the demand is missing.
     `failures`: the placements that fail although their pool delivers.
     `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
+    `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
     demand: float | None = None
@@ -136,6 +138,7 @@ class PipelineMemory:
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
+    owned: frozenset[Target] = frozenset()
 
     @property
     def learned(self) -> Learned:

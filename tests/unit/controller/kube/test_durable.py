@@ -6,6 +6,7 @@ import pytest
 
 from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.spec import Target
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
 from profiler.stages import Correction
@@ -25,6 +26,7 @@ MEMORY = PipelineMemory(
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
     admissible=380.5,
+    owned=frozenset(Target(api_version="apps/v1", kind="Deployment", name=name) for name in ("vad", "asr")),
 )
 
 
