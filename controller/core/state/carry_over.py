@@ -50,13 +50,15 @@ class RuleMemory:
     """The state of a threshold rule between cycles.
 
     `floor` is the floor that the rule sets for its stage, None while it sets none. `fired` stays true until the
-    cooldown is over, so that the rule does not add replicas again. `clear_since_s` is when the metric became clear of
-    the threshold, None while it is not.
+    cooldown is over. `holds_since_s` is when the rule last added replicas, or when its metric came back beyond the
+    threshold after that; time without data moves it. `clear_since_s` is when the metric became clear of the threshold,
+    None while it is not.
     """
 
     floor: int | None = None
     fired: bool = False
     clear_since_s: float | None = None
+    holds_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,7 @@ class PipelineMemory:
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
+            _require_time(rule.holds_since_s, "rules holds_since_s")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
         for stage, correction in self.latency_corrections.items():

@@ -45,7 +45,8 @@ class Rule:
     """A threshold rule: it adds `add_replicas` as a floor while a metric is above or below a threshold.
 
     Exactly one of `metric` and `query` is set, and exactly one of `above` and `below`. With `per_zone` the replicas are
-    added for each zone. The floor ends when the metric has been clear for `cooldown_s` seconds.
+    added for each zone, and again after every `cooldown_s` seconds in which the metric stays there. The floor ends when
+    the metric has been clear for `cooldown_s` seconds.
     """
 
     name: str
