@@ -43,6 +43,7 @@ def pipeline_decision(
             forecast=assessment.demand.forecast,
             planned=assessment.demand.demand,
             before=assessment.state.memory.demand,
+            no_arrivals_at=assessment.demand.no_arrivals_at,
         ),
         profile=assessment.profile,
         plan=plan,

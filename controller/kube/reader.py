@@ -411,7 +411,7 @@ def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
-    return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail=NO_ANSWER))
+    return answer.scalars.get(key, Absence(reason=AbsenceReason.UNAVAILABLE, detail=NO_ANSWER))
 
 
 def _absent(reason: str, *, unreadable: bool = False, owner: PipelineKey | None = None) -> _Workload:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
+from optimizer.model import StageName
 from profiler.forecast import forecast, growth
-from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
+from profiler.samples import ABSURD, Absence, AbsenceReason, Quantity, Reading
 
 FORECAST_S = 300.0
 """The forecast uses the samples of this time, and all of them are kept."""
@@ -40,6 +41,9 @@ class DemandState:
     `forecast` includes headroom, and is None while the demand is missing. `demand` is None only until the first
     observation. `loss` is set while the demand is missing. `falls_at_s` is when a demand that is held above the
     forecast may fall, None where it is not held. `samples` are kept for the next cycle.
+
+    `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
+    demand query does not report. It is empty otherwise.
     """
 
     observed: Reading
@@ -48,6 +52,7 @@ class DemandState:
     forecast: float | None = None
     falls_at_s: float | None = None
     loss: MetricsLoss | None = None
+    no_arrivals_at: tuple[StageName, ...] = ()
 
 
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
@@ -62,7 +67,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
-    observed = _valid(state.demand)
+    observed, no_arrivals_at = _measured(state)
     history = [
         (sample.t_s, sample.observed)
         for sample in earlier
@@ -105,7 +110,31 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         demand=demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
         falls_at_s=max(falls_at_s, default=None),
+        no_arrivals_at=no_arrivals_at,
     )
+
+
+def _measured(state: PipelineState) -> tuple[Reading, tuple[StageName, ...]]:
+    """Return the observed demand, and the stages that show that it is 0 where the demand query returns no series.
+
+    Series may vanish while there is no load. They may also vanish with the ingress that exports them. An empty answer
+    therefore counts as 0 only if the ready replicas of every entry stage report that no items arrive. A demand that was
+    never observed stays absent: its query may be wrong.
+    """
+    observed = _valid(state.demand)
+    if not (isinstance(observed, Absence) and observed.reason is AbsenceReason.MISSING):
+        return observed, ()
+    entries = tuple(stage for stage in state.spec.stages if not stage.after)
+    if state.memory.demand is None or not all(_receives_nothing(state, stage) for stage in entries):
+        return observed, ()
+    return 0.0, tuple(stage.name for stage in entries)
+
+
+def _receives_nothing(state: PipelineState, stage: StageSpec) -> bool:
+    """Whether `stage` has ready replicas, and those of each placement report that no items arrived in the window."""
+    serving = [placement.pool for placement in stage.placements if state.ready(stage.name, placement.pool)]
+    arrivals = [state.samples_of(stage.name, pool).of(Quantity.ARRIVAL_RATE) for pool in serving]
+    return bool(arrivals) and all(not isinstance(rate, Absence) and rate == 0 for rate in arrivals)
 
 
 def _clamped(

@@ -86,10 +86,21 @@ def _located(hold: Hold) -> str:
 
 
 def metrics_words(decision: PipelineDecision) -> str:
-    """Return the text about the source of the metrics, and about the demand used if it is missing.
+    """Return the text about the source of the metrics, and about the demand used if its query has no value.
 
     The text is empty while all metrics come from Prometheus.
     """
+    return "; ".join(filter(None, [_source_words(decision), _no_arrivals_words(decision)]))
+
+
+def _no_arrivals_words(decision: PipelineDecision) -> str:
+    if not (stages := decision.demand.no_arrivals_at):
+        return ""
+    noun = "stage" if len(stages) == 1 else "stages"
+    return f"demand.query returns no series; demand is 0, because no items arrive at {noun} {', '.join(stages)}"
+
+
+def _source_words(decision: PipelineDecision) -> str:
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
     match use.tier:

@@ -180,6 +180,16 @@ def test_the_owner_keeps_its_workload_over_a_restart_whatever_the_age_of_the_oth
     assert (found["a-older"].owner, found["live"].owner) == (None, "archive/a-older")
 
 
+def test_a_query_that_the_source_left_unanswered_is_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Silent().read
+    monkeypatch.setattr(Silent, "read", lambda _, request: replace(whole(request), scalars={}))
+    reader = a_reader(a_pipeline("live"))
+    (state,) = reader.observe().snapshot.pipelines
+    reader.close()
+    assert isinstance(state.demand, Absence)
+    assert state.demand.reason is AbsenceReason.UNAVAILABLE
+
+
 def test_an_owner_whose_spec_became_invalid_keeps_its_workload() -> None:
     reader = a_reader(a_pipeline("live"))
     decided(reader)

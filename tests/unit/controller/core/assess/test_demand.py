@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from builders import NOW_S, a_placement, a_scaling, a_spec, a_stage, a_state
+from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_spec, a_stage, a_state, a_target, seen
 
 from controller.core.assess.demand import DemandState, horizon_s, stabilised_demand
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.snapshot import TargetState
 from profiler.samples import Absence, AbsenceReason, Reading
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
@@ -217,3 +218,67 @@ def test_a_demand_that_no_load_can_be_is_missing(reading: float) -> None:
     answer = follow(10.0, reading)[-1]
     assert isinstance(answer.observed, Absence)
     assert answer.demand == 10.0
+
+
+NIGHT = PipelineMemory(demand=40.0, samples=(DemandSample(t_s=NOW_S - 15, observed=40.0, forecast=40.0),))
+
+
+def unasked(
+    demand: Reading = MISSING,
+    *,
+    arrivals: Reading = 0.0,
+    replicas: int | TargetState = 2,
+    memory: PipelineMemory = NIGHT,
+) -> DemandState:
+    """Return the demand of a pipeline whose entry stage `vad` has these replicas and arrivals."""
+    samples = {VAD: seen(arrival_rate=arrivals)}
+    state = a_state(demand=demand, replicas={VAD: replicas, ENCODER: 2}, samples=samples, memory=memory)
+    return stabilised_demand(state, NOW_S, 15.0)
+
+
+def test_an_empty_answer_is_a_demand_of_zero_where_no_items_arrive() -> None:
+    answer = unasked()
+    assert (answer.observed, answer.no_arrivals_at, answer.loss) == (0.0, (VAD[0],), None)
+    assert answer.demand == 40.0, "the scale-down window holds it as after any reading of 0"
+    assert unasked(7.0).no_arrivals_at == ()
+
+
+@pytest.mark.parametrize("reason", [reason for reason in AbsenceReason if reason is not AbsenceReason.MISSING])
+def test_a_demand_that_is_absent_for_another_reason_stays_absent(reason: AbsenceReason) -> None:
+    assert isinstance(unasked(Absence(reason=reason)).observed, Absence)
+
+
+def test_where_ingress_pods_crashed_while_items_still_arrive_the_demand_stays_absent() -> None:
+    for arrivals in (0.02, 40.0):
+        answer = unasked(arrivals=arrivals)
+        assert isinstance(answer.observed, Absence)
+        assert answer.loss is not None
+        assert answer.demand == 40.0
+
+
+@pytest.mark.parametrize("reason", list(AbsenceReason))
+def test_arrivals_that_are_not_measured_show_nothing(reason: AbsenceReason) -> None:
+    assert isinstance(unasked(arrivals=Absence(reason=reason)).observed, Absence)
+
+
+def test_a_stage_without_ready_replicas_shows_nothing() -> None:
+    for replicas in (0, a_target(2, ready=0)):
+        assert isinstance(unasked(replicas=replicas).observed, Absence)
+
+
+def test_a_demand_that_was_never_observed_is_not_zero_because_no_items_arrive() -> None:
+    assert isinstance(unasked(memory=PipelineMemory()).observed, Absence)
+
+
+def test_every_entry_stage_and_each_of_its_placements_must_receive_nothing() -> None:
+    left = a_stage("left", a_placement("cpu"), a_placement("gpu"))
+    spec = a_spec(
+        left, a_stage("right", a_placement("cpu")), a_stage("join", a_placement("cpu"), after=["left", "right"])
+    )
+    keys = spec.placement_keys()
+    quiet = dict.fromkeys(keys[:3], seen(arrival_rate=0.0))
+    for busy in (None, *keys[:3]):
+        samples = quiet if busy is None else {**quiet, busy: seen(arrival_rate=1.0)}
+        state = a_state(spec, demand=MISSING, replicas=dict.fromkeys(keys, 1), samples=samples, memory=NIGHT)
+        answer = stabilised_demand(state, NOW_S, 15.0)
+        assert answer.no_arrivals_at == (("left", "right") if busy is None else ())
