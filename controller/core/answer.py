@@ -114,6 +114,7 @@ def _memory(
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
         admissible=admissible,
+        idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
     )
 

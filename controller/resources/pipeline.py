@@ -116,6 +116,10 @@ class Scaling(Part):
     """How to follow rising demand."""
     scale_down: ScaleDown = ScaleDown()
     """How to follow falling demand."""
+    idle_after: Duration | None = None
+    """Time without demand after which stages whose placements all have replicas.min 0 go to zero replicas; at least
+    scaleDown.stabilization. As soon as there is demand, each stage gets replicas again. By default, every stage keeps
+    at least one."""
 
 
 class PipelineSpec(Part):

@@ -106,6 +106,17 @@ class Assessment:
         return isinstance(self.demand.observed, Absence)
 
     @property
+    def idle(self) -> frozenset[StageName]:
+        """Return the stages that have no replicas while there is no demand: all their minimums are 0."""
+        if not self.demand.idle:
+            return frozenset()
+        return frozenset(
+            stage.name
+            for stage in self.spec.stages
+            if not any(placement.prior.min_replicas for placement in stage.placements)
+        )
+
+    @property
     def never_down(self) -> bool:
         """Whether no replica may be removed, because metrics or a workload are missing."""
         return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
@@ -296,9 +307,12 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
 
 
 def out_of_bounds(assessment: Assessment) -> bool:
-    """Return whether the current replicas are outside the declared bounds, or a stage has none."""
+    """Return whether the current replicas are outside the declared bounds, or a stage that is not idle has none."""
+    idle = assessment.idle
     for stage in assessment.spec.stages:
-        if all(assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
+        if stage.name not in idle and all(
+            assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements
+        ):
             return True
         for placement in stage.placements:
             key = (stage.name, placement.pool)

@@ -42,6 +42,9 @@ class DemandState:
     observation. `loss` is set while the demand is missing. `falls_at_s` is when a demand that is held above the
     forecast may fall, None where it is not held. `samples` are kept for the next cycle.
 
+    `idle_since_s` is since when the demand has been observed as 0 without a gap; it is set only for pipelines with
+    `scaling.idleAfter`. `idle` says that this has lasted long enough to scale to zero; `demand` is then 0.
+
     `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
     demand query does not report. It is empty otherwise.
     """
@@ -52,6 +55,8 @@ class DemandState:
     forecast: float | None = None
     falls_at_s: float | None = None
     loss: MetricsLoss | None = None
+    idle_since_s: float | None = None
+    idle: bool = False
     no_arrivals_at: tuple[StageName, ...] = ()
 
 
@@ -81,11 +86,14 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         held = DemandSample(
             t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
         )
+        idle = _stays_idle(state, observed, loss, now_s)
         return DemandState(
             observed=observed,
             demand=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
             samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
             loss=loss,
+            idle_since_s=memory.idle_since_s if idle else None,
+            idle=idle,
         )
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
@@ -102,16 +110,47 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         _clamped(forecasts, now_s, memory.demand, up_s=up_s, down_s=down_s),
         _clamped(peaks, now_s, memory.demand, up_s=up_s, down_s=peaks_for_s),
     )
+    idle_since_s = _idle_since_s(state, observed, now_s)
+    idle = _idle_time_over(state.spec, idle_since_s, now_s)
     falls_at_s = [t_s + down_s for t_s, load in forecasts if load >= demand > peak]
     falls_at_s += [t_s + peaks_for_s for t_s, load in peaks if load >= demand > peak]
     return DemandState(
         observed=observed,
         forecast=peak,
-        demand=demand,
+        demand=0.0 if idle else demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
-        falls_at_s=max(falls_at_s, default=None),
+        falls_at_s=None if idle else max(falls_at_s, default=None),
+        idle_since_s=idle_since_s,
+        idle=idle,
         no_arrivals_at=no_arrivals_at,
     )
+
+
+def _idle_since_s(state: PipelineState, observed: float, now_s: float) -> float | None:
+    if state.spec.scaling.idle_after_s is None or observed > 0:
+        return None
+    before_s = state.memory.idle_since_s
+    return now_s if before_s is None else min(now_s, before_s)
+
+
+def _idle_time_over(spec: PipelineSpec, since_s: float | None, until_s: float) -> bool:
+    """Whether the time from `since_s` to `until_s` is long enough to scale to zero, also for the scale-down window."""
+    idle_after_s = spec.scaling.idle_after_s
+    if idle_after_s is None or since_s is None:
+        return False
+    return until_s - since_s >= max(idle_after_s, spec.scaling.down.stabilization_s)
+
+
+def _stays_idle(state: PipelineState, observed: Absence, loss: MetricsLoss, now_s: float) -> bool:
+    """Whether a pipeline that is idle stays so while its demand is missing.
+
+    It does while the demand query is answered with no series, as it may be without load. A source that gives no answer
+    hides new demand: after `scaling.idleAfter` without an answer, the pipeline is no longer idle.
+    """
+    samples = state.memory.samples
+    if not samples or not _idle_time_over(state.spec, state.memory.idle_since_s, samples[-1].t_s):
+        return False
+    return observed.reason is AbsenceReason.MISSING or not _idle_time_over(state.spec, loss.since_s, now_s)
 
 
 def _measured(state: PipelineState) -> tuple[Reading, tuple[StageName, ...]]:

@@ -1,5 +1,6 @@
 """Texts for the details of holds and failures: the object that they are about, and the cause."""
 
+from controller.core.messages.phrases import duration
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
 from optimizer.model import PoolName
@@ -37,6 +38,11 @@ def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str
 def invalid_demand(value: float) -> str:
     """Return the text about a demand that cannot be used because of its value."""
     return f"demand.query returned {value!r}: must be from 0 to {ABSURD:g}"
+
+
+def no_demand(after_s: float) -> str:
+    """Return the text about a pipeline that has had no demand for `after_s` seconds or longer."""
+    return f"no demand for {duration(after_s)}"
 
 
 def pending(replica: PendingReplica) -> str:

@@ -34,6 +34,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; current replicas are kept",
+    HoldReason.IDLE: "idle; scaled to zero until there is demand",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
@@ -49,6 +50,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.TRIAL: "retry after a failure",
     ChangeReason.NODES_LEAVING: "nodes are being removed",
     ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
 }
 

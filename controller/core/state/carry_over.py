@@ -112,6 +112,8 @@ class PlacementFailure:
 class PipelineMemory:
     """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
+    It mirrors the document in `status.memory`, one field for each of its parts.
+
     `demand`: the demand that the last cycle planned for, stabilized.
     `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
     `service_factors`, `pass_ratios`, `latency_corrections`, `throughput_corrections`: what the profiler has learned.
@@ -123,6 +125,7 @@ class PipelineMemory:
     `metrics_lost`: set while the demand is missing.
     `failures`: the placements that fail although their pool delivers.
     `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
+    `idle_since_s`: since when the demand has been observed as 0, None while it is not, or without `scaling.idleAfter`.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
@@ -140,6 +143,7 @@ class PipelineMemory:
     metrics_lost: MetricsLoss | None = None
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
+    idle_since_s: float | None = None
     owned: frozenset[Target] = frozenset()
 
     @property
@@ -167,6 +171,7 @@ class PipelineMemory:
             _require_load(loss.growth_per_minute, "metrics_lost growth_per_minute")
         _require_time(self.moved_at_s, "moved_at_s")
         _require_time(self.excess_excused_until_s, "excess_excused_until_s")
+        _require_time(self.idle_since_s, "idle_since_s")
         low, high = FACTOR_BOUNDS
         for name, factor in self.service_factors.items():
             require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")

@@ -44,6 +44,7 @@ class HoldReason(Enum):
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
     SLA_MISSED = "SLAMissed"
+    IDLE = "Idle"
 
 
 class ChangeReason(Enum):
@@ -59,6 +60,7 @@ class ChangeReason(Enum):
     TRIAL = "Trial"
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
+    IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
 

@@ -120,12 +120,16 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions."""
+    """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
+
+    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never.
+    """
 
     tolerance: float
     up: StepPolicy
     down: StepPolicy
     drain_s: float
+    idle_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

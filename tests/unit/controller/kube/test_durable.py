@@ -29,6 +29,7 @@ MEMORY = PipelineMemory(
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
     admissible=380.5,
+    idle_since_s=1002.0,
     owned=frozenset(Target(api_version="apps/v1", kind="Deployment", name=name) for name in ("vad", "asr")),
 )
 

@@ -1,6 +1,7 @@
 """Stabilisation acts on demand: D = clamp(previous D, lowest over the up window, highest over the down window)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_spec, a_stage, a_state, a_target, seen
@@ -282,3 +283,58 @@ def test_every_entry_stage_and_each_of_its_placements_must_receive_nothing() -> 
         state = a_state(spec, demand=MISSING, replicas=dict.fromkeys(keys, 1), samples=samples, memory=NIGHT)
         answer = stabilised_demand(state, NOW_S, 15.0)
         assert answer.no_arrivals_at == (("left", "right") if busy is None else ())
+
+
+def idled(*readings: Reading, after_s: float | None = 60.0, down_s: float = 30.0) -> list[DemandState]:
+    """Return the demand of a pipeline with `scaling.idleAfter` in cycles of 15 s."""
+    spec = replace(a_spec(), scaling=replace(a_scaling(down_s=down_s), idle_after_s=after_s))
+    memory, found = PipelineMemory(), []
+    for index, reading in enumerate(readings):
+        state = a_state(spec, demand=reading, memory=memory)
+        answer = stabilised_demand(state, NOW_S + 15 * index, 15.0)
+        memory = PipelineMemory(
+            demand=answer.demand,
+            samples=answer.samples,
+            metrics_lost=answer.loss,
+            idle_since_s=answer.idle_since_s,
+        )
+        found.append(answer)
+    return found
+
+
+def idle_cycles(found: list[DemandState]) -> list[int]:
+    return [index for index, answer in enumerate(found) if answer.idle]
+
+
+def test_a_pipeline_is_idle_once_its_demand_was_zero_for_the_whole_time() -> None:
+    found = idled(9.0, *[0.0] * 6, 1.0, *[0.0] * 5)
+    assert idle_cycles(found) == [5, 6, 12]
+    assert [answer.demand for answer in found[4:8]] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_the_scale_down_window_is_over_before_a_pipeline_is_idle() -> None:
+    assert idle_cycles(idled(9.0, *[0.0] * 8, down_s=90.0)) == [7, 8]
+
+
+def test_without_idle_after_a_pipeline_is_never_idle() -> None:
+    found = idled(9.0, *[0.0] * 100, after_s=None)
+    assert idle_cycles(found) == []
+    assert found[-1].idle_since_s is None
+
+
+def test_time_without_data_is_not_time_without_demand() -> None:
+    assert idle_cycles(idled(9.0, *[0.0] * 4, MISSING, *[0.0] * 5)) == [10]
+    assert idle_cycles(idled(9.0, *[0.0] * 2, *[MISSING] * 20)) == []
+
+
+def test_what_is_idle_stays_so_while_the_demand_query_has_no_series() -> None:
+    found = idled(9.0, *[0.0] * 5, *[MISSING] * 40, 0.0, 3.0)
+    assert idle_cycles(found) == list(range(5, 47))
+    assert isinstance(found[40].observed, Absence)
+    assert (found[40].demand, found[-1].demand) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize("reason", [AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.NOT_A_NUMBER])
+def test_what_is_idle_wakes_when_new_demand_could_not_be_seen_for_as_long(reason: AbsenceReason) -> None:
+    found = idled(9.0, *[0.0] * 5, *[Absence(reason=reason)] * 40)
+    assert idle_cycles(found) == [5, 6, 7, 8, 9], "the source was lost in cycle 6, and idleAfter is four cycles"
