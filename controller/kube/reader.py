@@ -32,6 +32,7 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Re
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, find_owners
+from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
@@ -174,6 +175,7 @@ class Reader:
         self._clock = clock
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
+        self._crash_loops = CrashLoops()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
         self._last_nodes: Sequence[Json] = ()
@@ -199,6 +201,7 @@ class Reader:
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
+        self._crash_loops.forget_before(now_s - KEPT_S)
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
@@ -296,7 +299,7 @@ class Reader:
             return _unreadable(target, error)
         if found is None:
             return self._threads.submit(self._requested, namespace, target, nodes, now_s)
-        return self._seen(*found, nodes, now_s)
+        return self._seen(namespace, *found, nodes, now_s)
 
     def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
@@ -306,11 +309,13 @@ class Reader:
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
         except KubeError as error:
             return _unreadable(target, error)
-        return self._seen(scale, pods, nodes, now_s)
+        return self._seen(namespace, scale, pods, nodes, now_s)
 
-    def _seen(self, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float) -> _Workload:
+    def _seen(
+        self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
+    ) -> _Workload:
         return _Workload(
-            state=target_state(scale, pods, nodes),
+            state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
             endpoints=metrics_endpoints(pods),
         )

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from controller.core.cycle import decide
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.messages.phrases import timestamp
+from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
@@ -51,16 +52,21 @@ class World:
     """A Deployment with one pod, which has been on node `node-0` for a day and does not serve."""
 
     nodes: list[dict[str, Any]] | KubeError
+    ready: bool = False
+    restarts: int = 0
+    changed_s: float | None = None
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
         workload = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}}}
+        changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
             "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
             "spec": {"nodeName": "node-0"},
             "status": {
                 "phase": "Running",
-                "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": LONG_AGO}],
+                "conditions": [{"type": "Ready", "status": str(self.ready), "lastTransitionTime": changed}],
+                "containerStatuses": [{"name": "asr", "restartCount": self.restarts}],
             },
         }
         nodes = self.nodes
@@ -204,3 +210,23 @@ def test_an_owner_whose_spec_became_invalid_keeps_its_workload() -> None:
     assert [found.resource.name for found in observation.invalid_pipelines] == ["live"]
     (newcomer,) = observation.snapshot.pipelines
     assert newcomer.targets[AUDIO].owner == "archive/live"
+
+
+def test_a_pod_that_runs_out_of_memory_again_and_again_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ready for a minute in every six: never unready for as long as its start-up and the deadline."""
+    clock = {"now_s": NOW_S}
+    world = World(nodes=[a_node("node-0")])
+    reader = a_reader(*manifests("batch-transcription.yaml"))
+    monkeypatch.setattr(reader, "_cluster", world)
+    monkeypatch.setattr(reader, "_clock", lambda: clock["now_s"])
+    causes = []
+    for cycle in range(60):
+        clock["now_s"] = NOW_S + 15 * cycle
+        loop, phase_s = divmod(15 * cycle, 360)
+        changed_s = clock["now_s"] - (phase_s if phase_s < 300 else phase_s - 300)
+        world.ready, world.restarts, world.changed_s = phase_s >= 300, loop, changed_s
+        failures = decided(reader)["batch-transcription"].failures
+        causes.append(failures[AUDIO].cause if AUDIO in failures else None)
+    reader.close()
+    assert causes[0] is None
+    assert FailureCause.CANNOT_START in causes
