@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from controller.core.state.spec import Mode, PipelineSpec, Target
 
-Workload = tuple[str, Target]
+WorkloadName = tuple[str, Target]
 """The namespace and the name of a workload."""
 
 
@@ -26,13 +26,13 @@ class Seniority:
 
 def find_owners(
     specs: Iterable[PipelineSpec], seniority: Callable[[PipelineSpec], Seniority]
-) -> Mapping[Workload, PipelineSpec]:
+) -> Mapping[WorkloadName, PipelineSpec]:
     """Return the owner of every workload that a pipeline names; `seniority` is called where several name it.
 
     Pipelines in mode Auto come first: the others change nothing. Of these, the pipeline that owned the workload in the
     last cycle keeps it. Otherwise, the older resource owns it.
     """
-    claims: dict[Workload, list[PipelineSpec]] = {}
+    claims: dict[WorkloadName, list[PipelineSpec]] = {}
     for spec in specs:
         for target in dict.fromkeys(placement.target for placement in spec.placements().values()):
             claims.setdefault((spec.namespace, target), []).append(spec)

@@ -31,7 +31,7 @@ from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
-from controller.kube.owners import Seniority, find_owners
+from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
@@ -265,7 +265,7 @@ class Reader:
     def _workloads(
         self,
         specs: Sequence[PipelineSpec],
-        owners: Mapping[tuple[str, Target], PipelineSpec],
+        owners: Mapping[WorkloadName, PipelineSpec],
         view: View,
         nodes: NodeNames,
         now_s: float,

@@ -128,7 +128,8 @@ class PipelineSpec(Part):
     constraints: ClassVar[tuple[Constraint, ...]] = PIPELINE_CONSTRAINTS
 
     mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
-    """Auto scales; Recommend plans and reports without scaling; Paused does neither."""
+    """Auto scales; Recommend plans and reports without scaling; Paused does neither. A workload belongs to one pipeline
+    in mode Auto; others may name it as well."""
     priority: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     """Pipelines with a higher priority are served first when capacity is short."""
     demand: Demand
